@@ -26,9 +26,9 @@ from edgeopt.measurement.interleaved import Machine, Pace, Turns, take_turns
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.resources.anchor import Anchor
 from edgeopt.measurement.resources.readings import Reading
-from edgeopt.pipeline.candidate import BASELINE, Candidate
-from edgeopt.pipeline.measure import Bench, Decision, measure_and_choose
-from edgeopt.pipeline.selection import Wish
+from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.candidates.measure import Bench, Decision, measure_and_choose
+from edgeopt.optimization.choice.selection import Wish
 from edgeopt.recipes.frames import Frames
 from edgeopt.tasks import FrameTask
 

@@ -16,12 +16,12 @@ from time import perf_counter
 
 import numpy as np
 
+from edgeopt.export.export import export
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.turns import PARTS
-from edgeopt.pipeline.encoder_decoder.optimize import optimize_encoder_decoder
-from edgeopt.pipeline.export.export import export
-from edgeopt.pipeline.generation.options import LanguageOptions
-from edgeopt.pipeline.run import Silence
+from edgeopt.optimization.encoder_decoder.optimize import optimize_encoder_decoder
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.run import Silence
 from edgeopt.recipes.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked

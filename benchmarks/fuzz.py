@@ -40,16 +40,16 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.drift import Drift
 from edgeopt.graph.model import find_model, load_model
+from edgeopt.inspection.inspect import inspect
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.measurement.check.baseline import Baseline, read_baseline, write_baseline
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.pipeline.candidate import Candidate, Latency, StageTime
-from edgeopt.pipeline.inspect import inspect
-from edgeopt.pipeline.result import Report, read_report
-from edgeopt.pipeline.summary import summarize, write_report
+from edgeopt.optimization.candidate import Candidate, Latency, StageTime
+from edgeopt.optimization.report.summary import summarize, write_report
+from edgeopt.optimization.result import Report, read_report
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
@@ -584,7 +584,7 @@ def make_gguf(folder: Path) -> list[Path]:
 
 def read_gguf(path: Path) -> object:
     """Read the head, and what it tells of a decoder."""
-    from edgeopt.pipeline.export.decoder.gguf_file import GgufFile
+    from edgeopt.export.decoder.gguf_file import GgufFile
 
     return GgufFile(path).config
 
@@ -598,7 +598,7 @@ def make_safetensors(folder: Path) -> list[Path]:
 
 def read_safetensors(path: Path) -> object:
     """Read the head and the one tensor."""
-    from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
+    from edgeopt.export.decoder.tensors_file import TensorFiles
 
     return TensorFiles(path.parent).read("w", (4, 4))
 

@@ -32,11 +32,11 @@ from turns import NEXT, Answer, against, ours, ratio
 
 from edgeopt.executors.onnxruntime import EXECUTOR  # noqa: F401 - telemetry is off before others bring onnxruntime
 from edgeopt.graph.model import load_model, save_model
-from edgeopt.pipeline.generation.forms import FORMS, with_chunks
-from edgeopt.pipeline.generation.material import Material
-from edgeopt.pipeline.generation.optimize import optimize_language_model
-from edgeopt.pipeline.generation.options import LanguageOptions
-from edgeopt.pipeline.run import Silence
+from edgeopt.optimization.generation.forms import FORMS, with_chunks
+from edgeopt.optimization.generation.material import Material
+from edgeopt.optimization.generation.optimize import optimize_language_model
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.run import Silence
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.tokens import read_tokens
 from edgeopt.runtime.availability import find_device
@@ -71,9 +71,10 @@ def of_torch(folder: Path) -> Answer:
 
 def of_traced(folder: Path, work: Path) -> tuple[Answer, Answer]:
     """The same weights traced by torch: as ONNX Runtime gets it, and fused."""
+    from edgeopt.export.decoder.traced import TracedDecoder
+
     from edgeopt.graph.model import save_model
-    from edgeopt.pipeline.export.decoder.traced import TracedDecoder
-    from edgeopt.pipeline.generation.fusion import fuse_decoder
+    from edgeopt.steps.convert.decoder_fusion import fuse_decoder
 
     made = list[Answer]()
     graph = TracedDecoder(folder).traced("traced")

@@ -24,9 +24,9 @@ from generation import SHIPPED, exported
 
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import load_model, save_model
-from edgeopt.pipeline.generation.forms import FORMS
-from edgeopt.pipeline.generation.material import Material
-from edgeopt.pipeline.run import Silence
+from edgeopt.optimization.generation.forms import FORMS
+from edgeopt.optimization.generation.material import Material
+from edgeopt.optimization.run import Silence
 from edgeopt.recipes.tokens import read_tokens
 from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel

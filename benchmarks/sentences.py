@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.pipeline.optimize import optimize
+from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.retrieval import nearest
 from edgeopt.runtime.runtime import Runtime
 

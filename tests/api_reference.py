@@ -18,7 +18,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Each is the command of the same name. `options` may be given whole or by the names of its fields.",
         (
             "edgeopt:optimize",
-            "edgeopt.pipeline.options:Options",
+            "edgeopt.optimization.options:Options",
             "edgeopt:quantize",
             "edgeopt:bench",
             "edgeopt.measurement.bench.options:BenchOptions",

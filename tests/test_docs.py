@@ -179,7 +179,7 @@ def test_the_python_page_runs(tmp_path):
 def test_the_readmes_and_the_runtimes_examples_run_on_the_quick_starts_output(tmp_path, brief):
     import cv2
 
-    from edgeopt.pipeline.optimize import optimize
+    from edgeopt.optimization.optimize import optimize
 
     picture = sorted((find_recipe("digits_detector").folder / "calib").glob("*.jpg"))[0]
     cv2.imwrite(str(tmp_path / "frame.jpg"), cv2.imread(str(picture)))

@@ -14,9 +14,9 @@ import edgeopt
 from edgeopt.measurement.bench.options import BenchOptions, BenchWishes
 from edgeopt.measurement.bench.run import bench
 from edgeopt.measurement.pipelines.bench import bench_pipeline
-from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.options import OptimizeWishes, Options
-from edgeopt.pipeline.prune import prune
+from edgeopt.optimization.one_step.prune import prune
+from edgeopt.optimization.optimize import optimize
+from edgeopt.optimization.options import OptimizeWishes, Options
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerWishes, Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel

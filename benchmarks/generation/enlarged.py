@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeopt.export.export import export
 from edgeopt.graph.model import load_model
-from edgeopt.pipeline.export.export import export
 
 SHIPPED = Path(__file__).parents[2] / "models" / "tiny_lm"
 INNER, LAYERS, CONTEXT = 8192, 16, 2048

@@ -22,11 +22,11 @@ import numpy as np
 from nets import NETS, make
 
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
-from edgeopt.pipeline.candidate import BASELINE, Candidate
-from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.options import Options
-from edgeopt.pipeline.result import Report
-from edgeopt.pipeline.run import Ears
+from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.optimize import optimize
+from edgeopt.optimization.options import Options
+from edgeopt.optimization.result import Report
+from edgeopt.optimization.run import Ears
 from edgeopt.recipes.frames import open_frames
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.environment import read_environment

@@ -30,7 +30,7 @@ from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled
 from edgeopt.measurement.given import open_given
-from edgeopt.pipeline.run import Ears
+from edgeopt.optimization.run import Ears
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.finetune.distil import distil, split

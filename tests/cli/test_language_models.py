@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from small_decoders import bundle_small, write_decoder, write_tokenizer
 
 from edgeopt.cli import cli
-from edgeopt.pipeline.writing import find_language_model
+from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.decoding.opening import open_language_model
 
 

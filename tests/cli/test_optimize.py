@@ -20,8 +20,8 @@ from edgeopt.cli import cli
 from edgeopt.errors import EXIT_INTERRUPTED
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.result import read_report
+from edgeopt.optimization.optimize import optimize
+from edgeopt.optimization.result import read_report
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps.quantize import STEP

@@ -13,8 +13,8 @@ from edgeopt.measurement.check.run import check, thresholds_of
 from edgeopt.measurement.compare.run import compare
 from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.models import parse_load
-from edgeopt.pipeline.options import Options
-from edgeopt.pipeline.quantize import quantize
+from edgeopt.optimization.one_step.quantize import quantize
+from edgeopt.optimization.options import Options
 from edgeopt.recipes.allowed import Check
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.files import require_writable

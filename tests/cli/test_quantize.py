@@ -17,8 +17,8 @@ from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.judgement import judge_pairs
-from edgeopt.pipeline.quantize import quantize, why_prepare
-from edgeopt.pipeline.quantize_result import QuantizeResult
+from edgeopt.optimization.one_step.quantize import quantize, why_prepare
+from edgeopt.optimization.one_step.quantize_result import QuantizeResult
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult
 
@@ -137,7 +137,7 @@ def test_an_interrupted_search_leaves_the_best_so_far(tmp_path: Path, monkeypatc
 def test_the_reason_is_that_of_the_form_that_labels_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), (1.5, 0.95)))
     judged = iter([judge_pairs(0, 0, 400, 0.1), judge_pairs(200, 0, 400, 0.1)])
-    monkeypatch.setattr("edgeopt.pipeline.form_choice.judge_scores", lambda *_: next(judged))
+    monkeypatch.setattr("edgeopt.optimization.choice.form_choice.judge_scores", lambda *_: next(judged))
     made = quantize("digits_detector", out=tmp_path / "a.onnx", eval=LABELS, threads=1, max_drop=0.1)
     assert made.chosen
     assert made.chosen.name == "try 1", "the safer one is tested first"
@@ -178,7 +178,7 @@ def test_without_pictures_it_says_what_to_pass(tmp_path: Path) -> None:
 
 
 def test_a_model_without_weighted_layers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeopt.pipeline.quantize.is_quantizable", lambda *_: False)
+    monkeypatch.setattr("edgeopt.optimization.one_step.quantize.is_quantizable", lambda *_: False)
     with pytest.raises(UnsupportedError, match=r"no layer that .* runs on integers"):
         quantize("digits_detector", threads=1)
 

@@ -22,8 +22,8 @@ from edgeopt.executors.openvino import BLOB_SUFFIX, EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
 from edgeopt.measurement.right_optimizations import find_engine_fault, made_up_samples
-from edgeopt.pipeline.candidate import RESUMED
-from edgeopt.pipeline.optimize import optimize
+from edgeopt.optimization.candidate import RESUMED
+from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.preprocess import Input, PictureInput, Preprocess, Resize
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle

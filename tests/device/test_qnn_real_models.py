@@ -8,8 +8,8 @@ import pytest
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.qnn import EXECUTOR, PROVIDER
-from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.result import Report
+from edgeopt.optimization.optimize import optimize
+from edgeopt.optimization.result import Report
 from edgeopt.runtime.bundle import read_bundle
 
 _REASON = EXECUTOR.why_unavailable()

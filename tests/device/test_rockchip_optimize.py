@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeopt.executors.rknn import ESTIMATE, EXECUTOR
-from edgeopt.pipeline.optimize import optimize
+from edgeopt.optimization.optimize import optimize
 from edgeopt.runtime.bundle import read_bundle
 
 _REASON = EXECUTOR.why_unavailable()

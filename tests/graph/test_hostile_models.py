@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, helper
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.pipeline.inspect import inspect
+from edgeopt.inspection.inspect import inspect
 
 
 def small() -> ModelProto:

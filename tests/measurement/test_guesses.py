@@ -13,8 +13,8 @@ from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.measurement.generation import guesses
 from edgeopt.measurement.generation.guesses import DRAFT, TEXT, RunTimes, forecast_guesses
-from edgeopt.pipeline.generation.guessing import choose_guesses, with_guesses
-from edgeopt.pipeline.generation.result import GuessChoice, LanguageForm
+from edgeopt.optimization.generation.guessing import choose_guesses, with_guesses
+from edgeopt.optimization.generation.result import GuessChoice, LanguageForm
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.generation import Asked

@@ -19,8 +19,8 @@ from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_labelled
 from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading, heed_misreading
 from edgeopt.measurement.given import open_given
-from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.quantize import quantize
+from edgeopt.optimization.one_step.quantize import quantize
+from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.made_up import synthetic_frames
 from edgeopt.recipes.preprocess import Colour

@@ -32,10 +32,10 @@ from edgeopt.measurement.generation.right_writer import (
 )
 from edgeopt.measurement.pipelines.given import open_pipeline
 from edgeopt.measurement.right_optimizations import Correction
-from edgeopt.pipeline.encoder_decoder import optimize as of_pairs
-from edgeopt.pipeline.generation import optimize as of_decoders
-from edgeopt.pipeline.generation.options import LanguageOptions
-from edgeopt.pipeline.run import Silence
+from edgeopt.optimization.encoder_decoder import optimize as of_pairs
+from edgeopt.optimization.generation import optimize as of_decoders
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.run import Silence
 from edgeopt.recipes.features import FeatureMaker
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.language_model import LanguageModel

@@ -27,7 +27,7 @@ def test_a_pass_is_a_documented_function_with_the_name_of_its_file(name: str) ->
 
 
 OF_DECODERS = passes_of(Phase.DECODER)
-"""They look for inputs by name; `tests/pipeline/generation/test_fusion.py` has graphs in which they find something."""
+"""They look for inputs by name; `tests/steps/convert/test_decoder_fusion.py` has graphs in which they match."""
 
 
 @pytest.mark.parametrize("name", [one for one in NAMES if one not in OF_DECODERS])

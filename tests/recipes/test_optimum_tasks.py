@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edgeopt.export.recipe_file import write_recipe
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.pipeline.export.recipe_file import write_recipe
 from edgeopt.recipes.audio import Audio, Features, Scaling
 from edgeopt.recipes.binding import bind_recipe
 from edgeopt.recipes.hugging_face import Configuration, read_configuration, recipe_told

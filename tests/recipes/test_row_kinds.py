@@ -11,10 +11,10 @@ from small_nets import Net
 
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.inspection.draft import draft
 from edgeopt.measurement.given import open_given
 from edgeopt.measurement.pipelines.given import write_original
 from edgeopt.measurement.subject import open_subject
-from edgeopt.pipeline.draft import draft
 from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe

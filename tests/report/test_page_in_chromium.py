@@ -12,7 +12,7 @@ from screens import optimized
 
 import edgeopt
 from edgeopt.measurement.samples import Samples
-from edgeopt.pipeline.optimize import optimize
+from edgeopt.optimization.optimize import optimize
 from edgeopt.report.document import Document, KeyFigure, Outcome, Section, Value, Verdict, make_table
 from edgeopt.report.figures import (
     Axis,

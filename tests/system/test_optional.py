@@ -46,6 +46,6 @@ def test_torch_that_is_there_is_what_import_gives():
 
 
 def test_listing_the_steps_imports_no_torch():
-    code = "import sys; from edgeopt.pipeline.plan import all_steps; all_steps(); print('torch' in sys.modules)"
+    code = "import sys; from edgeopt.optimization.plan import all_steps; all_steps(); print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgeopt.errors import EdgeoptError
     from edgeopt.graph.sound import Sound
-    from edgeopt.pipeline.quantize import quantize
+    from edgeopt.optimization.one_step.quantize import quantize
     from edgeopt.runtime.pipelines.pipeline import Pipeline
     from edgeopt.runtime.runtime import Runtime
     from edgeopt.runtime.schedule.scheduler import Scheduler
@@ -56,7 +56,7 @@ _HOMES = {
     "check": "edgeopt.verbs.check",
     "compare": "edgeopt.verbs.compare",
     "optimize": "edgeopt.verbs.optimize",
-    "quantize": "edgeopt.pipeline.quantize",
+    "quantize": "edgeopt.optimization.one_step.quantize",
 }
 
 

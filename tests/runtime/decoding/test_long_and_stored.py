@@ -16,7 +16,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
-from edgeopt.pipeline.writing import SUMMARISE, Prompting, write_answer
+from edgeopt.running.writing import SUMMARISE, Prompting, write_answer
 from edgeopt.runtime.decoding import memory
 from edgeopt.runtime.decoding.generation import Asked, Long
 from edgeopt.runtime.decoding.long import summarised

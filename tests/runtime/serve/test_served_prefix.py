@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from served import serving
 
-from edgeopt.pipeline.writing import Prompting
+from edgeopt.running.writing import Prompting
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.serve.limits import Limits

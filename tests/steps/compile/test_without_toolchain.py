@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeopt.graph.model import load_model
-from edgeopt.pipeline.optimize import optimize
+from edgeopt.optimization.optimize import optimize
 from edgeopt.runtime.availability import why_unavailable
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.system.target import find_target

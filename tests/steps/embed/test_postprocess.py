@@ -16,8 +16,8 @@ from onnx import helper
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.pipeline.options import Options
-from edgeopt.pipeline.plan import make_plan
+from edgeopt.optimization.options import Options
+from edgeopt.optimization.plan import make_plan
 from edgeopt.recipes.columns import Column
 from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.preprocess import Geometry

@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 from edgeopt.errors import EdgeoptError, NoteKind
 from edgeopt.graph.model import save_model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.pipeline.engines import open_engine
-from edgeopt.pipeline.run import Silence
+from edgeopt.optimization.candidates.engines import open_engine
+from edgeopt.optimization.run import Silence
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.steps._context import Context, Setting

@@ -13,7 +13,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR, UNFUSED
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
-from edgeopt.pipeline.engines import on_processor, stand_in
+from edgeopt.optimization.candidates.engines import on_processor, stand_in
 from edgeopt.steps.compile._numbers import run_on_cpu
 from edgeopt.steps.quantize.api import quantize
 from edgeopt.system.target import Int8Rules, find_target

@@ -9,9 +9,9 @@ from small_nets import ALL, frames
 
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.options import Options
-from edgeopt.pipeline.plan import make_plan
+from edgeopt.optimization.optimize import optimize
+from edgeopt.optimization.options import Options
+from edgeopt.optimization.plan import make_plan
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.steps.convert.precisions import CONVERSIONS, eight_bits, four_bits, is_converted, why_not_converted
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic

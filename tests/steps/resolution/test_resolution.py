@@ -18,15 +18,15 @@ from edgeopt import Runtime
 from edgeopt.errors import NoteKind
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.measurement.given import open_given
-from edgeopt.pipeline.embedding import Embedding
-from edgeopt.pipeline.engines import open_engines
-from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.options import Options
-from edgeopt.pipeline.plan import all_steps, make_plan
-from edgeopt.pipeline.result import read_report
-from edgeopt.pipeline.run import Silence
-from edgeopt.pipeline.start import open_context, open_material
-from edgeopt.pipeline.workspace import Workspace
+from edgeopt.optimization.candidates.engines import open_engines
+from edgeopt.optimization.deployment.embedding import Embedding
+from edgeopt.optimization.folder.workspace import Workspace
+from edgeopt.optimization.optimize import optimize
+from edgeopt.optimization.options import Options
+from edgeopt.optimization.plan import all_steps, make_plan
+from edgeopt.optimization.result import read_report
+from edgeopt.optimization.run import Silence
+from edgeopt.optimization.start import open_context, open_material
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps.resolution import why_fixed

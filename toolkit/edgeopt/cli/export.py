@@ -44,9 +44,9 @@ def export(
     one), FILE.pt2 (torch.export), a TorchScript file, or FILE.gguf (llama.cpp). A recipe is written beside it where
     the source tells one. Nothing is written where the answers differ.
     """
-    from edgeopt.pipeline.export.export import export as run
-    from edgeopt.pipeline.export.network import NetworkInput
-    from edgeopt.pipeline.export.summary import summarize
+    from edgeopt.export.export import export as run
+    from edgeopt.export.network import NetworkInput
+    from edgeopt.export.summary import summarize
 
     given: dict[str, Any] = {"out": out, "dynamic": dict(dynamic), "task": task, "target": target}
     show(summarize(run(source, inputs=[NetworkInput(*one) for one in inputs], **given)), form)

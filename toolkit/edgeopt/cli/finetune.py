@@ -82,8 +82,8 @@ def finetune(
 
     Needs torch: pip install 'edgeopt[train]'. The best weights on held-out pictures are kept, under the same names.
     """
-    from edgeopt.pipeline.finetune import finetune as run
-    from edgeopt.pipeline.finetune_summary import summarize
+    from edgeopt.optimization.one_step.finetune import finetune as run
+    from edgeopt.optimization.one_step.finetune_summary import summarize
 
     with Progress(quiet=form != TERMINAL) as progress:
         result = run(

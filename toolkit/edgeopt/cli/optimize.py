@@ -31,7 +31,7 @@ class _WithSteps(VerbCommand):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what each step does."""
-        from edgeopt.pipeline.plan import all_steps
+        from edgeopt.optimization.plan import all_steps
 
         steps = all_steps().items()
         with formatter.section("Steps"):

@@ -77,9 +77,9 @@ def prune(
 
     The step prune alone, after simplify and fuse. The run's folder with all points and the report lies beside the file.
     """
-    from edgeopt.pipeline.options import Options
-    from edgeopt.pipeline.prune import prune as run
-    from edgeopt.pipeline.prune_summary import summarize
+    from edgeopt.optimization.one_step.prune import prune as run
+    from edgeopt.optimization.one_step.prune_summary import summarize
+    from edgeopt.optimization.options import Options
 
     options = Options(
         calib=calib,

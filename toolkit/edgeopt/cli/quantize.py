@@ -75,8 +75,8 @@ def quantize(
 
     The step quantize alone. The best form so far is written at once: the search may be interrupted.
     """
-    from edgeopt.pipeline.quantize import quantize as run
-    from edgeopt.pipeline.quantize_summary import summarize
+    from edgeopt.optimization.one_step.quantize import quantize as run
+    from edgeopt.optimization.one_step.quantize_summary import summarize
 
     with Progress(quiet=form != TERMINAL) as progress:
         result = run(

@@ -44,8 +44,8 @@ def recipe(*, model: str, out: Path | None, picture: str, recipe: str | None, ye
     What the model tells is read from it. What it does not tell is asked on a terminal; elsewhere what is likely is
     taken, and marked with "not known".
     """
-    from edgeopt.pipeline.draft import draft
-    from edgeopt.pipeline.draft_summary import summarize
+    from edgeopt.inspection.draft import draft
+    from edgeopt.inspection.draft_summary import summarize
 
     ask = asker(quiet=yes or form != TERMINAL)
     show(summarize(draft(model, out, recipe=recipe, picture=picture, ask=ask)), form)

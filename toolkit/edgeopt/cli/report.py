@@ -37,7 +37,7 @@ def report(
     FOLDER is what `edgeopt optimize` or `edgeopt bench -o` wrote. Of one optimize the exit codes are the same, and
     --merge joins it with results of a device.
     """
-    from edgeopt.pipeline.stored_report import read_stored_report
+    from edgeopt.optimization.report.stored_report import read_stored_report
     from edgeopt.report.formats import write_page
     from edgeopt.system.files import require_writable
 

@@ -21,7 +21,7 @@ from edgeopt.errors import EXIT_INCONCLUSIVE
 
 if TYPE_CHECKING:
     from edgeopt.errors import Note
-    from edgeopt.pipeline.live_subject import Subject
+    from edgeopt.running.live_subject import Subject
     from edgeopt.runtime.decoding.generation import Account, Piece
     from edgeopt.runtime.stream import Event, StreamResult, StreamStats
 

@@ -8,7 +8,7 @@ from edgeopt.measurement.bench.options import BenchWishes as FrameBenchWishes
 from edgeopt.measurement.check.options import CheckWishes as FrameCheckWishes
 from edgeopt.measurement.compare.options import CompareWishes as FrameCompareWishes
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.pipeline.options import OptimizeWishes as FrameOptimizeWishes
+from edgeopt.optimization.options import OptimizeWishes as FrameOptimizeWishes
 
 
 class BenchWishes(FrameBenchWishes, total=False):

@@ -14,7 +14,7 @@ from edgeopt.runtime.serve.limits import Limits
 from edgeopt.system.options import Syntax, option
 
 if TYPE_CHECKING:
-    from edgeopt.pipeline.serving import Served, ServeOptions
+    from edgeopt.running.serving import Served, ServeOptions
 
 ADDRESS, LIMITS, ACCESS = "Address and name", "Limits", "Who may ask"
 """Headings of the help."""
@@ -125,7 +125,7 @@ def as_serve_options(asked: ServeAsked) -> ServeOptions:
     Raises:
         EdgeoptError: If options contradict each other.
     """
-    from edgeopt.pipeline.serving import ServeOptions
+    from edgeopt.running.serving import ServeOptions
 
     if asked.certificate_key is not None and asked.certificate is None:
         raise EdgeoptError("--cert-key belongs to --cert", remedy="add --cert, or leave it out")
@@ -156,7 +156,7 @@ def as_serve_options(asked: ServeAsked) -> ServeOptions:
 
 def work(source: str, asked: ServeAsked, tell: Callable[[str], None] | None) -> Served:
     """Serve until SIGTERM or Ctrl-C."""
-    from edgeopt.pipeline.serving import open_pictures, serve
+    from edgeopt.running.serving import open_pictures, serve
 
     return serve(source, as_serve_options(asked), tell or (lambda _: None), open_pictures)
 

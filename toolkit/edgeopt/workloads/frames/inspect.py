@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.pipeline.inspect import Inspection, inspect
-from edgeopt.pipeline.inspect_summary import summarize as summarize_inspection
+from edgeopt.inspection.inspect import Inspection, inspect
+from edgeopt.inspection.inspect_summary import summarize as summarize_inspection
 from edgeopt.report.document import Document
 from edgeopt.steps.quantize.inspection.summary import summarize as summarize_quantized
 from edgeopt.steps.quantize.inspection.view import QuantizedView, view_quantized

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.pipeline.export.network import NetworkInput
-from edgeopt.pipeline.optimize import optimize, show_plan
-from edgeopt.pipeline.result import Report
-from edgeopt.pipeline.summary import summarize as summarize_report
+from edgeopt.export.network import NetworkInput
+from edgeopt.optimization.optimize import optimize, show_plan
+from edgeopt.optimization.report.summary import summarize as summarize_report
+from edgeopt.optimization.result import Report
 from edgeopt.report.document import Document
 from edgeopt.steps._context import Listener
 from edgeopt.workloads import began_of

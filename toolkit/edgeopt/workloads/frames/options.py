@@ -13,9 +13,9 @@ from edgeopt.measurement.check.options import CheckOptions
 from edgeopt.measurement.common_options import out_option, recipe_option, shapes_option, target_option
 from edgeopt.measurement.compare import options as compare
 from edgeopt.measurement.compare.options import CompareOptions
-from edgeopt.pipeline import options as optimize
-from edgeopt.pipeline.live_options import LiveOptions
-from edgeopt.pipeline.options import Options
+from edgeopt.optimization import options as optimize
+from edgeopt.optimization.options import Options
+from edgeopt.running.live_options import LiveOptions
 from edgeopt.system.options import Syntax, option
 from edgeopt.workloads._serving import ServeAsked
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.pipeline.live import Listener, LiveResult, run_live
-from edgeopt.pipeline.live_options import LiveOptions
-from edgeopt.pipeline.live_summary import summarize
+from edgeopt.running.live import Listener, LiveResult, run_live
+from edgeopt.running.live_options import LiveOptions
+from edgeopt.running.live_summary import summarize
 
 __all__ = ["summarize", "work"]
 

@@ -13,13 +13,13 @@ def _claims(source: str) -> bool:
 
 
 def _exports(source: str, task: str) -> bool:
-    from edgeopt.pipeline.export.export import names_decoder, names_pair
+    from edgeopt.export.export import names_decoder, names_pair
 
     return names_pair(source, task) or names_decoder(source, task)
 
 
 def _require(source: str) -> None:
-    from edgeopt.pipeline.writing import find_language_model
+    from edgeopt.running.writing import find_language_model
 
     find_language_model(source)
 

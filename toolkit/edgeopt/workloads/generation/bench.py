@@ -13,9 +13,9 @@ from edgeopt.measurement.generation.side_by_side import Tell
 from edgeopt.measurement.generation.source_summary import summarize_sources
 from edgeopt.measurement.generation.sources import SourceBench, bench_sources
 from edgeopt.measurement.generation.summary import summarize_generation
-from edgeopt.pipeline.writing import find_language_model
 from edgeopt.report.document import Document
 from edgeopt.report.formats import write_pages
+from edgeopt.running.writing import find_language_model
 from edgeopt.workloads import refuse_others
 from edgeopt.workloads.generation.guessing import NONE, require_guesses
 from edgeopt.workloads.generation.options import GenerationBench

@@ -7,7 +7,7 @@ from edgeopt.measurement.check.summary import summarize
 from edgeopt.measurement.generation.check import check_language_model
 from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.side_by_side import Tell
-from edgeopt.pipeline.writing import find_language_model
+from edgeopt.running.writing import find_language_model
 from edgeopt.workloads.generation.options import GenerationCheck
 
 __all__ = ["summarize", "work"]

@@ -6,7 +6,7 @@ from edgeopt.measurement.generation.compare import WriterComparison, compare_lan
 from edgeopt.measurement.generation.compare_summary import summarize_comparison as summarize
 from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.side_by_side import Tell, labels_for
-from edgeopt.pipeline.writing import find_language_model
+from edgeopt.running.writing import find_language_model
 
 __all__ = ["summarize", "work"]
 

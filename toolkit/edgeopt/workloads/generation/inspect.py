@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgeopt.pipeline.encoder_decoder.facts import encoder_decoder_facts
-from edgeopt.pipeline.generation.facts import writer_facts
-from edgeopt.pipeline.inspect import inspect
+from edgeopt.inspection.inspect import inspect
+from edgeopt.inspection.pair_facts import encoder_decoder_facts
+from edgeopt.inspection.writer_facts import writer_facts
 from edgeopt.workloads.frames.inspect import Inspected, summarize
 from edgeopt.workloads.frames.inspect import work as work_on_graph
 from edgeopt.workloads.frames.options import FrameInspect

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from edgeopt.pipeline.encoder_decoder.optimize import optimize_encoder_decoder
-from edgeopt.pipeline.export.export import names_pair
-from edgeopt.pipeline.generation.optimize import optimize_language_model
-from edgeopt.pipeline.generation.result import LanguageReport
-from edgeopt.pipeline.generation.summary import summarize_language as summarize
-from edgeopt.pipeline.run import Silence
+from edgeopt.export.export import names_pair
+from edgeopt.optimization.encoder_decoder.optimize import optimize_encoder_decoder
+from edgeopt.optimization.generation.optimize import optimize_language_model
+from edgeopt.optimization.generation.result import LanguageReport
+from edgeopt.optimization.generation.summary import summarize_language as summarize
+from edgeopt.optimization.run import Silence
 from edgeopt.steps._context import Listener
 from edgeopt.workloads import began_of, refuse_others
 from edgeopt.workloads.generation.options import GenerationOptimize

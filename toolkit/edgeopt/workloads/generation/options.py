@@ -19,8 +19,8 @@ from edgeopt.measurement.common_options import (
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.options import LANGUAGE, GenerationOptions, SideOptions
 from edgeopt.measurement.resources.prices import Prices
-from edgeopt.pipeline import options as optimize
-from edgeopt.pipeline.generation.options import LanguageOptions
+from edgeopt.optimization import options as optimize
+from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.system.options import Syntax, option
 from edgeopt.workloads._serving import ServeAsked
 from edgeopt.workloads.frames.options import FrameInspect

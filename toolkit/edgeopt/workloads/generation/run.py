@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.pipeline.answering import answer_source
-from edgeopt.pipeline.writing import Prompting, WrittenResult, write_answer
+from edgeopt.running.answering import answer_source
+from edgeopt.running.writing import Prompting, WrittenResult, write_answer
 from edgeopt.runtime.decoding.generation import Account, Asked, Piece
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.workloads import refuse_others

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.pipeline.serving import Served, open_texts, serve
-from edgeopt.pipeline.serving_pairs import open_pair
-from edgeopt.pipeline.writing import Prompting
+from edgeopt.running.serving import Served, open_texts, serve
+from edgeopt.running.serving_pairs import open_pair
+from edgeopt.running.writing import Prompting
 from edgeopt.workloads import refuse_others
 from edgeopt.workloads._serving import ServeAsked, as_serve_options, summarize
 from edgeopt.workloads.generation.guessing import NONE, require_guesses

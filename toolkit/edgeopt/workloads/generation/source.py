@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
-from edgeopt.pipeline.writing import find_language_model
 from edgeopt.recipes.generation import GENERATION
+from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.bundle import told_task
 from edgeopt.runtime.decoding.opening import bundle_of, holds_pair, recipe_beside
 from edgeopt.system.toml import read_toml

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.pipeline.joint.optimize import optimize_pipeline
-from edgeopt.pipeline.joint.result import JointReport
-from edgeopt.pipeline.joint.summary import summarize
+from edgeopt.optimization.pipelines.optimize import optimize_pipeline
+from edgeopt.optimization.pipelines.result import JointReport
+from edgeopt.optimization.pipelines.summary import summarize
 from edgeopt.steps._context import Listener
 from edgeopt.workloads import began_of
 from edgeopt.workloads.pipeline.options import PipelineOptimize

@@ -9,9 +9,9 @@ from pathlib import Path
 from edgeopt.measurement.bench import options as bench
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.common_options import code_option, out_option, target_option
-from edgeopt.pipeline import options as optimize
-from edgeopt.pipeline.live_options import LiveOptions
-from edgeopt.pipeline.options import Options
+from edgeopt.optimization import options as optimize
+from edgeopt.optimization.options import Options
+from edgeopt.running.live_options import LiveOptions
 from edgeopt.system.options import Syntax, option
 
 

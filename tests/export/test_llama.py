@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from edgeopt.export.decoder.llama import read_configuration, write_llama
+from edgeopt.export.decoder.positions import Positions
+from edgeopt.export.decoder.reference import Reference
+from edgeopt.export.decoder.tensors_file import TensorFiles
+from small_decoders import VOCABULARY, random_weights, write_decoder, write_tensors
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
+from edgeopt.export.export import export
+
+KINDS = {
+    "llama": {},
+    "a head of its own shape": {"is_tied": True},
+    "mistral": {"kind": "mistral", "sliding_window": 7},
+    "qwen2": {"kind": "qwen2"},
+    "qwen3": {"kind": "qwen3"},
+}
+
+
+@pytest.mark.parametrize("told", KINDS)
+def test_logits_equal_those_of_plain_numpy_token_by_token_and_at_once(told, tmp_path):
+    folder = write_decoder(tmp_path, **KINDS[told])
+    config, weights = read_configuration(folder), TensorFiles(folder)
+    model = write_llama(config, weights, "small")
+    session = EXECUTOR.open(model.data, SessionOptions())
+    decoder = Decoder(session.engine, cache_parts(session.inputs, session.outputs), 64, shares=True)
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40).tolist()
+    expected = Reference(config, weights).logits(tokens)
+    np.testing.assert_allclose(decoder.run(tokens), expected, atol=2e-4)
+    decoder.rewind(0)
+    one_by_one = np.concatenate([decoder.run([token]) for token in tokens])
+    np.testing.assert_allclose(one_by_one, expected, atol=2e-4)
+
+
+def test_two_writings_give_the_same_bytes(tmp_path):
+    folder = write_decoder(tmp_path)
+    made = [write_llama(read_configuration(folder), TensorFiles(folder), "small").data for _ in range(2)]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [
+        ("F16", lambda array: array.astype(np.float16)),
+        ("BF16", lambda array: (array.view(np.uint32) >> 16).astype(np.uint16)),
+        ("F64", lambda array: array.astype(np.float64)),
+    ],
+)
+def test_weights_in_other_floats_are_read(dtype, stored, tmp_path):
+    array = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+    write_tensors(tmp_path / "model.safetensors", {"w": stored(array)}, {"w": dtype})
+    np.testing.assert_allclose(TensorFiles(tmp_path).read("w", (3, 4)), array, rtol=1e-2)
+
+
+def test_weights_in_several_files_are_found_by_their_index(tmp_path):
+    weights = random_weights()
+    names = sorted(weights)
+    for i, part in enumerate((names[:5], names[5:])):
+        write_tensors(tmp_path / f"model-{i}.safetensors", {name: weights[name] for name in part})
+    places = {name: f"model-{int(name not in names[:5])}.safetensors" for name in names}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}), "utf-8")
+    files = TensorFiles(tmp_path)
+    for name in names:
+        np.testing.assert_array_equal(files.read(name, weights[name].shape), weights[name])
+
+
+def test_weights_outside_the_folder_are_not_read(tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "../w.safetensors"}}))
+    with pytest.raises(InvalidFileError, match="no file of its folder"):
+        TensorFiles(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda file: file.write_bytes(b"\x01"), "no safetensors file"),
+        (lambda file: file.write_bytes(b"\xff" * 64), "no safetensors file"),
+        (lambda file: file.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000), "nests too deeply"),
+        (lambda file: file.write_bytes((14).to_bytes(8, "little") + b'{"a": [1e400]}'), "is damaged"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-100]), "beyond the file"),
+        (lambda file: file.unlink(), "holds no model.safetensors"),
+    ],
+)
+def test_damaged_weights_are_one_line(damage, told, tmp_path):
+    folder = write_decoder(tmp_path)
+    damage(folder / "model.safetensors")
+    with pytest.raises(InvalidFileError, match=told):
+        TensorFiles(folder)
+
+
+def test_weights_that_are_missing_or_of_another_shape_are_named(tmp_path):
+    folder = write_decoder(tmp_path)
+    weights = random_weights()
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    write_tensors(folder / "model.safetensors", weights)
+    with pytest.raises(InvalidFileError, match=r"lacks the weights model\.layers\.1\.mlp\.up_proj\.weight"):
+        write_llama(read_configuration(folder), TensorFiles(folder), "small")
+    write_decoder(folder, intermediate_size=81)
+    with pytest.raises(InvalidFileError, match=r"gate_proj\.weight is 80x64, config\.json says 81x64"):
+        write_llama(read_configuration(folder), TensorFiles(folder), "small")
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    write_tensors(tmp_path / "model.safetensors", {"w": np.array([1, np.nan], np.float32)})
+    with pytest.raises(InvalidFileError, match="w holds NaN"):
+        TensorFiles(tmp_path).read("w", (2,))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 8.0}}, "rope_scaling"),
+        ({"rope_scaling": {"type": "yarn", "factor": 8.0, "mscale": 0.7}}, "rope_scaling"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"head_dim": 12}, "heads of 12 numbers"),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"model_type": "gpt2"}, "a gpt2 is not written here"),
+    ],
+)
+def test_what_the_graph_does_not_compute_is_refused(more, told, tmp_path):
+    with pytest.raises(UnsupportedError, match=told):
+        read_configuration(write_decoder(tmp_path, **more))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda values: values.pop("hidden_size"),
+        lambda values: values.update(num_key_value_heads=3),
+        lambda values: values.update(num_attention_heads=0),
+        lambda values: values.update(vocab_size=-1),
+        lambda values: values.update(rms_norm_eps="no"),
+    ],
+)
+def test_a_damaged_configuration_is_one_line(damage, tmp_path):
+    folder = write_decoder(tmp_path)
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    values.pop("head_dim")
+    damage(values)
+    (folder / "config.json").write_text(json.dumps(values), "utf-8")
+    with pytest.raises(InvalidFileError, match=r"config\.json"):
+        read_configuration(folder)
+
+
+def test_no_configuration_is_one_line(tmp_path: Path):
+    with pytest.raises(InvalidFileError, match="is no configuration"):
+        read_configuration(tmp_path)
+
+
+SCALED = {
+    "default": {},
+    "linear": {"factor": 4.0},
+    "llama3": {
+        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 128,
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 128},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_angles_are_those_of_transformers(kind):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    scaling = {"rope_type": kind, **SCALED[kind]}
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_attention_heads=2, max_position_embeddings=512, rope_theta=500000.0, rope_scaling=scaling
+    )
+    count = 512
+    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1, count, 64), torch.arange(count)[None])
+    ours = Positions.read(config.to_dict(), 512).tables(32, count)
+    for mine, theirs in zip(ours, (cos, sin), strict=True):
+        np.testing.assert_allclose(mine, theirs[0, :, :16].numpy(), atol=5e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama3", "mistral"])
+def test_logits_are_those_of_transformers(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    more = {"sliding_window": 7} if kind == "mistral" else {"rope_scaling": {"rope_type": kind, **SCALED[kind]}}
+    folder = write_decoder(tmp_path, kind="mistral" if kind == "mistral" else "llama", **more)
+    module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40).tolist()
+    with torch.no_grad():
+        expected = module(torch.tensor([tokens])).logits[0].numpy()
+    config, weights = read_configuration(folder), TensorFiles(folder)
+    session = EXECUTOR.open(write_llama(config, weights, "small").data, SessionOptions())
+    decoder = Decoder(session.engine, cache_parts(session.inputs, session.outputs), 64, shares=True)
+    found = np.concatenate([decoder.run(tokens[:30]), *(decoder.run([one]) for one in tokens[30:])])
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def test_a_file_of_llama_cpp_asks_for_its_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    (tmp_path / "net.gguf").write_bytes(b"GGUF")
+    with pytest.raises(EdgeoptError, match="gguf") as raised:
+        export(str(tmp_path / "net.gguf"), out=tmp_path / "model.onnx")
+    assert "edgeopt[gguf]" in str(raised.value.remedy)

@@ -1,0 +1,113 @@
+"""What a short text judged whole on entering loses no less for that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeopt.executors._guard import guarded
+from edgeopt.graph.model import find_model
+from edgeopt.measurement.generation.perplexity import TextScore
+from edgeopt.measurement.generation.turns import Turns
+from edgeopt.optimization.generation.contest import Contest, Entrant
+from edgeopt.optimization.generation.optimize import Made
+from edgeopt.optimization.run import Silence
+from edgeopt.runtime.decoding.generation import Asked
+
+BEFORE = (2.0, 2.1, 1.9, 2.2, 2.0, 2.05)
+
+
+def contest() -> Contest:
+    return Contest(
+        original=None,
+        windows=list(BEFORE),
+        prompts=[],
+        asked=Asked(),
+        threads=1,
+        max_rise=0.02,
+        seconds=0.0,
+        parts=("answer",),
+        listener=Silence(),
+        score=lambda _, windows: TextScore(tuple(windows), tuple(np.zeros(1, np.int64) for _ in windows)),
+    )
+
+
+def entrant(name: str, more: tuple[float, ...], answer_ms: float) -> Entrant:
+    score = TextScore(tuple(a + b for a, b in zip(BEFORE, more, strict=True)), (np.zeros(1, np.int64),) * len(BEFORE))
+    times = [Turns(np.full((8, 3), 1e6 * ms) * (1 + 0.001 * np.arange(8)[:, None])) for ms in (10.0, answer_ms)]
+    return Entrant(name, name, "w4", Path(name), score, len(BEFORE), (times[0], times[1]))
+
+
+@pytest.mark.parametrize("answer_ms", [2.0, 8.0])
+def test_a_form_that_loses_more_than_allowed_is_out_though_its_interval_holds_zero(answer_ms):
+    wide = entrant("wide", (0.4, -0.3, 0.3, -0.25, 0.35, -0.2), answer_ms)
+    fit = entrant("fit", (0.001, 0.002, 0.001, 0.0, 0.001, 0.002), 5.0)
+    judged = contest()
+    assert judged.rise(wide).low < 0 < 0.02 < judged.rise(wide).value
+    judged.hold([wide, fit], 0.0)
+    assert wide.is_unfit or wide.out == "slower than fit"
+    assert wide.is_unfit == (answer_ms < 5.0)
+    assert not fit.out
+
+
+@pytest.fixture
+def fatal(tmp_path: Path) -> Path:
+    """The small language model with a branch on which ONNX Runtime aborts, beside its recipe and tokenizer."""
+    folder = tmp_path / "fatal"
+    shutil.copytree(find_model("tiny_lm").parent, folder)
+    proto = onnx.load(folder / "model.onnx")
+    graph, node = proto.graph, helper.make_node
+    for one in graph.node:
+        one.output[:] = ["logits alone" if name == "logits" else name for name in one.output]
+    branches = {
+        "then_branch": [node("Relu", ["c"], ["then"])],
+        "else_branch": [node("Add", ["t", "c"], ["else"])],
+    }
+    result = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("then", "else")}
+    bodies = {key: helper.make_graph(nodes, key, [], [result[nodes[-1].output[0]]]) for key, nodes in branches.items()}
+    constants = {
+        "axes": np.array([2, 3]),
+        "grid": np.float32(0.1),
+        "zero": np.uint8(0),
+        "w": np.ones((4, 1, 1, 1), np.float32),
+        "limit": np.float32(0.5),
+        "none": np.float32(0),
+    }
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(value), key) for key, value in constants.items())
+    graph.node.extend(
+        [
+            node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
+            node("Unsqueeze", ["ids", "axes"], ["x"]),
+            node("QuantizeLinear", ["x", "grid", "zero"], ["q"]),
+            node("DequantizeLinear", ["q", "grid", "zero"], ["d"]),
+            node("Transpose", ["d"], ["t"], perm=[0, 3, 1, 2]),
+            node("Conv", ["t", "w"], ["c"]),
+            node("ReduceMax", ["ids"], ["most"], keepdims=0),
+            node("Greater", ["most", "limit"], ["is_large"]),
+            node("If", ["is_large"], ["i"], **bodies),
+            node("ReduceSum", ["i"], ["sum"], keepdims=0),
+            node("Mul", ["sum", "none"], ["nothing"]),
+            node("Add", ["logits alone", "nothing"], ["logits"]),
+        ]
+    )
+    onnx.save(proto, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals of this kind")
+def test_a_form_on_which_the_engine_aborts_is_left_out_and_the_others_stay(fatal: Path) -> None:
+    aborting = Entrant("w4", "in 4 bits", "w4", fatal)
+    with guarded():
+        contest().enter([aborting])
+    assert aborting.out.startswith("ONNX Runtime died of SIGABRT while opening it")
+    made = Made()
+    made.take([aborting, entrant("w8", (0.0,) * len(BEFORE), 5.0)])
+    assert [one.name for one in made.entrants] == ["w8"]
+    (note,) = made.notes
+    assert "left out: w4: ONNX Runtime died of SIGABRT" in note.detail

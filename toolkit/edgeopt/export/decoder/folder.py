@@ -1,0 +1,188 @@
+"""A Hugging Face folder of a decoder, written as ONNX beside its tokenizer and recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import MissingDependencyError, Note, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
+from edgeopt.export.decoder.gguf_file import GgufFile
+from edgeopt.export.decoder.llama import Configuration, read_configuration, write_llama
+from edgeopt.export.decoder.reference import Reference
+from edgeopt.export.decoder.tensors_file import TensorFiles, Weights
+from edgeopt.export.decoder.traced import TracedDecoder
+from edgeopt.graph.drift import Drift, measure_drift, worst_drift
+from edgeopt.graph.model import Model
+from edgeopt.recipes.generation import GENERATION, Generation
+from edgeopt.recipes.generation_drafting import TOKENIZER, begin_of, drafted_generation
+from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
+from edgeopt.recipes.tokenizer import Tokenizer
+from edgeopt.recipes.tokens import read_tokens
+from edgeopt.steps.convert.decoder_fusion import fuse_decoder
+
+TOLERANCE = 1e-3
+"""Error over signal; a right graph stays below 1e-5."""
+TEXTS = 3
+_TOKENS = 24
+_ONE_BY_ONE = 8
+"""Of the tokens of a text, the last ones: the cache is compared too."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenDecoder:
+    """A decoder as ONNX, and what answers for it."""
+
+    model: Model
+    recipe: Recipe
+    drift: Drift
+    """Of its logits, the worst of a few texts."""
+    vocabulary: int
+    framework: str
+    """What it was compared with."""
+    notes: tuple[Note, ...] = ()
+
+
+def is_decoder(folder: Path) -> bool:
+    """Return whether a folder of Hugging Face holds a network that writes token after token."""
+    try:
+        values = json.loads((folder / "config.json").read_text("utf-8"))
+        named = values.get("architectures") or [""]
+        return str(named[0]).endswith(("ForCausalLM", "LMHeadModel"))
+    except (OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
+        return False
+
+
+def write_decoder(folder: Path, name: str) -> WrittenDecoder:
+    """Return the decoder of a folder: from its weights where its type is written here, else traced by torch.
+
+    Raises:
+        InvalidFileError: If a file of the folder is damaged or missing.
+        UnsupportedError: If neither is possible, or the graph answers differently.
+    """
+    try:
+        config = read_configuration(folder)
+    except UnsupportedError as reason:
+        return _traced(folder, name, reason)
+    return _from_weights(folder, name, config, TensorFiles(folder))
+
+
+def write_gguf(file: Path, folder: Path, name: str) -> WrittenDecoder:
+    """Return the decoder of a `.gguf` file.
+
+    Args:
+        file: Of llama.cpp.
+        folder: Where its tokenizer is written, as Hugging Face has it.
+        name: Of the model.
+
+    Raises:
+        MissingDependencyError: If the package `gguf` is not installed.
+        InvalidFileError: If the file is damaged.
+        UnsupportedError: If its type or its tokenizer is not written here, or the graph answers differently.
+    """
+    opened = GgufFile(file)
+    opened.write_tokenizer(folder)
+    made = _from_weights(folder, name, opened.config, opened)
+    return replace(made, recipe=replace(made.recipe, source=str(file)))
+
+
+def _from_weights(folder: Path, name: str, config: Configuration, weights: Weights) -> WrittenDecoder:
+    recipe = decoder_recipe(folder, config, name)
+    model, reference = write_llama(config, weights, name), Reference(config, weights)
+    drift = compare_logits(model, config.vocabulary, config.context, reference.logits)
+    framework = f"NumPy {np.__version__}, its weights computed plainly"
+    return WrittenDecoder(model, recipe, drift, config.vocabulary, framework)
+
+
+def _traced(folder: Path, name: str, reason: UnsupportedError) -> WrittenDecoder:
+    drafted = drafted_generation(folder)
+    if json.loads((folder / "config.json").read_text("utf-8")).get("quantization_config"):
+        raise reason
+    if drafted is None:
+        read_tokens(folder / TOKENIZER)  # which says what is wrong with it
+        raise reason
+    try:
+        opened = TracedDecoder(folder)
+    except MissingDependencyError as error:
+        raise UnsupportedError(f"{reason.problem} without torch", remedy=error.remedy) from error
+    _require_fitting(folder, opened.vocabulary)
+    context = drafted.generation.context
+    fused = fuse_decoder(opened.traced(name), context, opened.vocabulary)
+    drift = compare_logits(fused.model, opened.vocabulary, context, opened.logits)
+    description = f"{opened.kind}, exported by torch"
+    recipe = replace(drafted, name=name, description=description)
+    return WrittenDecoder(fused.model, recipe, drift, opened.vocabulary, opened.framework, fused.notes)
+
+
+def compare_logits(
+    model: Model, vocabulary: int, context: int, expected: Callable[[Sequence[int]], NDArray[np.float32]]
+) -> Drift:
+    """Return how far logits lie from those of another engine, the worst of a few random texts.
+
+    Args:
+        model: Whose cache takes part in it.
+        vocabulary: Tokens that it knows.
+        context: Tokens that a text may have.
+        expected: Returns (tokens, vocabulary) behind each token of a text.
+
+    Raises:
+        UnsupportedError: If they lie further apart than `TOLERANCE`.
+    """
+    found = list[Drift]()
+    session = EXECUTOR.open(model.data, SessionOptions(entries=UNOPTIMIZED))
+    try:
+        parts = cache_parts(session.inputs, session.outputs)
+        length = min(_TOKENS, context)
+        for seed in range(TEXTS):
+            tokens = np.random.default_rng(seed).integers(0, vocabulary, length).tolist()
+            decoder = Decoder(session.engine, parts, length, shares=shares_cache(session, parts))
+            first = max(length - _ONE_BY_ONE, 1)
+            logits = [decoder.run(tokens[:first]), *(decoder.run([token]) for token in tokens[first:])]
+            found.append(measure_drift({"logits": expected(tokens)}, {"logits": np.concatenate(logits)}))
+    finally:
+        session.close()
+    worst = worst_drift(found)
+    if not worst.is_within(TOLERANCE):
+        raise UnsupportedError(
+            f"the graph of {model.name} answers differently than its weights say: {worst.worst_db:.0f} dB",
+            remedy="export it with onnxruntime-genai's builder",
+        )
+    return worst
+
+
+def _require_fitting(folder: Path, vocabulary: int) -> None:
+    size = read_tokens(folder / TOKENIZER).size
+    if size > vocabulary:
+        raise UnsupportedError(
+            f"{folder / TOKENIZER} has {size} tokens, the model {vocabulary}",
+            remedy="copy the tokenizer that came with the model",
+        )
+
+
+def decoder_recipe(folder: Path, config: Configuration, name: str) -> Recipe:
+    """Return the recipe of a folder; it names the tokenizer's file, which lies in the folder.
+
+    Raises:
+        InvalidFileError, UnsupportedError: If there is no tokenizer, or none that is read here.
+    """
+    _require_fitting(folder, config.vocabulary)
+    return Recipe(
+        name=name,
+        task=GENERATION,
+        description=f"{config.kind}, {config.layers} layers, {config.hidden} wide",
+        license="that of its source",
+        source=str(folder),
+        postprocess=Postprocess(NO_DECODER),
+        evaluation=Evaluation("agreement"),
+        tokenizer=Tokenizer(TOKENIZER),
+        generation=Generation(config.context, config.end, begin_of(folder, config.begin)),
+        folder=folder,
+    )

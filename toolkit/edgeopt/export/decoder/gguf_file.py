@@ -1,0 +1,242 @@
+"""A `.gguf` file of llama.cpp: its configuration, its tokenizer, and its weights under Hugging Face's names.
+
+The package `gguf`, of llama.cpp's own project, reads the file and turns blocks into floats. llama.cpp turns neighbours
+of a query by their position, where Hugging Face turns the two halves: rows of queries and keys of the type llama are
+put back in order here.
+
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; `convert_hf_to_gguf.py` of llama.cpp (names, order).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.export.decoder.gguf_head import require_bounded_head
+from edgeopt.export.decoder.llama import Configuration, require_sizes
+from edgeopt.export.decoder.positions import Positions
+from edgeopt.recipes.generation_drafting import TOKENIZER
+from edgeopt.recipes.tokenizer_file import OF_TEKKEN, WORDS
+from edgeopt.system.files import require_regular
+from edgeopt.system.optional import require
+
+_KINDS = ("llama", "qwen2", "qwen3")
+"""`general.architecture`; Mistral calls itself llama."""
+_REMEDY = "download or convert it again"
+_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_CONTROL, _OWN = 3, 4
+"""Kinds of tokens that stand for no text, and that a user defined."""
+_OF_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
+_PATTERNS = {
+    "gpt-2": "",
+    "smollm": r"\p{N}",
+    **dict.fromkeys(_OF_LLAMA_3, WORDS.replace("NUMBERS", r"\p{N}{1,3}")),
+    "qwen2": WORDS.replace("NUMBERS", r"\p{N}"),
+    "tekken": OF_TEKKEN,
+}
+"""`tokenizer.ggml.pre` to how a text is cut in words, as in llama.cpp (`llama-vocab.cpp`); empty: as GPT-2 does."""
+_AS_GPT_2 = ("gpt-2", "smollm")
+"""What the pattern leaves is cut in words as GPT-2 does."""
+_BEGIN = (*_OF_LLAMA_3, "tekken")
+"""Whole words are tokens at once; texts begin with a first token where the file says nothing else, as in llama.cpp."""
+
+
+class GgufFile:
+    """One open file; its tensors are turned into floats as they are asked for."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the head.
+
+        Raises:
+            MissingDependencyError: If the package is not installed.
+            InvalidFileError: If it is no such file.
+            UnsupportedError: If it is of a type that is not written here.
+        """
+        require_regular(file, remedy="name a .gguf file")
+        package = require("gguf", extra="gguf", purpose="reading a .gguf file")
+        self._dequantize = require("gguf.quants", extra="gguf", purpose="reading a .gguf file").dequantize
+        self.file = file
+        try:
+            require_bounded_head(file)
+            self._reader = package.GGUFReader(file)
+            self._tensors = {one.name: one for one in self._reader.tensors}
+        except Exception as error:  # the package raises whatever its arithmetic on a damaged file ends in
+            raise InvalidFileError(f"{file} is no GGUF file: {str(error)[:120]}", remedy=_REMEDY) from error
+        self._kind = str(self._told("general.architecture", ""))
+        if self._kind not in _KINDS:
+            raise UnsupportedError(
+                f"{file}: a {self._kind[:40] or 'file without a type'} is not written here",
+                remedy=f"those are: {', '.join(_KINDS)}",
+            )
+        if "rope_freqs.weight" in self._tensors or str(self._own("rope.scaling.type", "none")) != "none":
+            raise UnsupportedError(
+                f"{file} scales its positions, which is not read from GGUF",
+                remedy="edgeopt export hf:FOLDER reads them",
+            )
+        self._config = self._configuration()
+
+    @property
+    def config(self) -> Configuration:
+        """Sizes, positions, first and end token."""
+        return self._config
+
+    def __contains__(self, name: str) -> bool:
+        return _theirs(name) in self._tensors
+
+    def read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Return one tensor in float32.
+
+        Args:
+            name: As Hugging Face has it.
+            shape: That it must have.
+
+        Raises:
+            InvalidFileError: If it is not there, of another shape, or holds NaN or infinity.
+            UnsupportedError: If the package does not know its blocks.
+        """
+        one = self._tensors.get(_theirs(name))
+        if one is None:
+            raise InvalidFileError(f"{self.file} lacks the weights {_theirs(name)}", remedy=_REMEDY)
+        try:
+            made = np.ascontiguousarray(self._dequantize(one.data, one.tensor_type), np.float32)
+        except NotImplementedError as error:
+            raise UnsupportedError(
+                f"{self.file}: {one.name} is {one.tensor_type.name}, which is not read",
+                remedy="convert it to Q8_0 or F16",
+            ) from error
+        if made.shape != shape:
+            told = f"{'x'.join(map(str, made.shape))}, not {'x'.join(map(str, shape))}"
+            raise InvalidFileError(f"{self.file}: {one.name} is {told}", remedy=_REMEDY)
+        if not np.isfinite(made).all():
+            raise InvalidFileError(f"{self.file}: {one.name} holds NaN or infinity", remedy=_REMEDY)
+        part = re.search(r"self_attn\.([qk])_proj", name)
+        if part and self._kind == "llama":
+            made = _halves(made, self._config.heads if part[1] == "q" else self._config.kv_heads)
+        return made
+
+    def write_tokenizer(self, folder: Path) -> None:
+        """Write `tokenizer.json` and `tokenizer_config.json` as Hugging Face has them.
+
+        Raises:
+            UnsupportedError: If the file's tokenizer is no byte-level BPE whose words are known here.
+            InvalidFileError: If its tables are missing.
+        """
+        kind, words = str(self._told("tokenizer.ggml.model", "no")), str(self._told("tokenizer.ggml.pre", "gpt-2"))
+        if kind != "gpt2" or words not in _PATTERNS:
+            told = "SentencePiece's" if kind == "llama" else f"{kind[:40]}, cut as {words[:40]}"
+            raise UnsupportedError(
+                f"{self.file}: its tokenizer is {told}, which is not read from GGUF",
+                remedy="edgeopt export hf:FOLDER, of the folder from which it was converted",
+            )
+        tokens, kinds = self._told("tokenizer.ggml.tokens"), self._told("tokenizer.ggml.token_type", [])
+        merges = self._told("tokenizer.ggml.merges")
+        marked = {number for number, kind in enumerate(kinds) if kind in (_CONTROL, _OWN)}
+        added = [
+            {"id": i, "content": tokens[i], "special": kinds[i] == _CONTROL, "single_word": False, "lstrip": False,
+             "rstrip": False, "normalized": False}
+            for i in sorted(marked)
+        ]  # fmt: skip
+        split = {"type": "Split", "pattern": {"Regex": _PATTERNS[words]}, "behavior": "Isolated", "invert": False}
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+        last = level | {"use_regex": words in _AS_GPT_2}
+        model = {"type": "BPE", "vocab": {one: i for i, one in enumerate(tokens) if i not in marked}, "merges": merges}
+        values = {
+            "version": "1.0",
+            "added_tokens": added,
+            "normalizer": {"type": "NFC"} if words == "qwen2" else None,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, last]} if _PATTERNS[words] else last,
+            "decoder": level | {"use_regex": True},
+            "model": model | {"ignore_merges": words in _BEGIN},
+        }
+        (folder / TOKENIZER).write_text(json.dumps(values, ensure_ascii=False), "utf-8")
+        begins = self._told("tokenizer.ggml.add_bos_token", words in _BEGIN)
+        settings: dict[str, Any] = {"add_bos_token": bool(begins)}
+        if template := self._told("tokenizer.chat_template", ""):
+            settings["chat_template"] = str(template)
+            for name, key in (("bos_token", "bos_token_id"), ("eos_token", "eos_token_id")):
+                number = self._told(f"tokenizer.ggml.{key}", None)
+                if number is not None and 0 <= int(number) < len(tokens):
+                    settings[name] = tokens[int(number)]
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+
+    def _configuration(self) -> Configuration:
+        try:
+            heads, hidden = int(self._own("attention.head_count")), int(self._own("embedding_length"))
+            context = int(self._own("context_length"))
+            end, begin = (self._told(f"tokenizer.ggml.{name}_token_id", None) for name in ("eos", "bos"))
+            found = Configuration(
+                kind=self._kind,
+                vocabulary=int(self._tensors["token_embd.weight"].shape[1]),
+                hidden=hidden,
+                inner=int(self._own("feed_forward_length")),
+                layers=int(self._own("block_count")),
+                heads=heads,
+                kv_heads=int(self._own("attention.head_count_kv", heads)),
+                head=int(self._own("attention.key_length", hidden // heads)),
+                epsilon=float(self._own("attention.layer_norm_rms_epsilon")),
+                positions=Positions(float(self._own("rope.freq_base", 10000.0))),
+                context=context,
+                is_tied="output.weight" not in self._tensors,
+                window=int(self._own("attention.sliding_window", 0)),
+                end=() if end is None else (int(end),),
+                begin=() if begin is None else (int(begin),),
+            )
+        except (KeyError, TypeError, ValueError, ZeroDivisionError, IndexError) as error:
+            raise InvalidFileError(
+                f"{self.file} lacks a size, or holds no number there: {error}", remedy=_REMEDY
+            ) from error
+        require_sizes(found, self.file)
+        return found
+
+    def _own(self, name: str, *other: Any) -> Any:
+        return self._told(f"{self._kind}.{name}", *other)
+
+    def _told(self, name: str, *other: Any) -> Any:
+        """Return what the head says; without another value it must say it.
+
+        Raises:
+            InvalidFileError: If it does not.
+        """
+        field = self._reader.fields.get(name)
+        if field is not None:
+            return field.contents()
+        if not other:
+            raise InvalidFileError(f"{self.file} does not tell {name}", remedy=_REMEDY)
+        return other[0]
+
+
+def _theirs(name: str) -> str:
+    """Return llama.cpp's name of a tensor."""
+    body, _, end = name.rpartition(".")
+    layer = _LAYER.fullmatch(body)
+    inner = layer[2] if layer else body
+    theirs = _NAMES.get(inner, inner)
+    return f"blk.{layer[1]}.{theirs}.{end}" if layer else f"{theirs}.{end}"
+
+
+def _halves(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Return rows of neighbouring pairs as two halves of each head."""
+    pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows.shape))

@@ -1,0 +1,326 @@
+"""Write a decoder of the Llama type: grouped queries with rotary positions, gated products, RMS norms.
+
+The graph is that of onnxruntime-genai's builder: `GroupQueryAttention` and `SkipSimplifiedLayerNormalization` of
+com.microsoft, the rest in ops of ONNX.
+
+Source: Touvron et al., 2023, arXiv:2302.13971; Ainslie et al., 2023, arXiv:2305.13245; Su et al., 2021,
+arXiv:2104.09864.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.export.decoder.positions import Positions, is_written
+from edgeopt.export.decoder.tensors_file import Weights
+from edgeopt.graph.model import Model
+from edgeopt.system.toml import Within
+
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+"""`model_type` of what is written here; Qwen2 adds a bias to queries, keys and values, Qwen3 norms them."""
+_OPSET, _IR = 21, 10
+_MICROSOFT = "com.microsoft"
+_Side = Annotated[int, Within(1, 1 << 20)]
+_HEAD_STEP = 16
+_REMEDY = "copy the folder again"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What `config.json` says of a decoder of the Llama type."""
+
+    kind: str
+    vocabulary: _Side
+    hidden: _Side
+    inner: _Side
+    layers: _Side
+    heads: _Side
+    kv_heads: _Side
+    head: _Side
+    """Numbers of one head."""
+    epsilon: float
+    positions: Positions
+    context: _Side
+    """Tokens that the positions reach."""
+    is_tied: bool
+    """Whether the embedding is the head too."""
+    window: int = 0
+    """Tokens that a query sees; 0: all."""
+    end: tuple[int, ...] = ()
+    """Tokens that end a text."""
+    begin: tuple[int, ...] = ()
+    """The token that may stand before every text."""
+
+
+def read_configuration(folder: Path) -> Configuration:
+    """Read `config.json`.
+
+    Raises:
+        InvalidFileError: If it is no such file.
+        UnsupportedError: If it asks for what the graph does not compute.
+    """
+    file = folder / "config.json"
+    try:
+        values = json.loads(file.read_text("utf-8"))
+        kind = str(values["model_type"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidFileError(f"{file} is no configuration of a network", remedy=_REMEDY) from error
+    if kind not in KINDS:
+        raise UnsupportedError(f"{file}: a {kind} is not written here", remedy=f"those are: {', '.join(KINDS)}")
+    _require_plain(values, file)
+    try:
+        heads, context = int(values["num_attention_heads"]), int(values.get("max_position_embeddings", 2048))
+        end, begin = values.get("eos_token_id"), values.get("bos_token_id")
+        found = Configuration(
+            kind=kind,
+            vocabulary=int(values["vocab_size"]),
+            hidden=int(values["hidden_size"]),
+            inner=int(values["intermediate_size"]),
+            layers=int(values["num_hidden_layers"]),
+            heads=heads,
+            kv_heads=int(values.get("num_key_value_heads") or heads),
+            head=int(values.get("head_dim") or int(values["hidden_size"]) // heads),
+            epsilon=float(values.get("rms_norm_eps", 1e-6)),
+            positions=Positions.read(values, context),
+            context=context,
+            is_tied=bool(values.get("tie_word_embeddings", False)),
+            window=_window(values),
+            end=tuple(int(one) for one in (end if isinstance(end, list) else [end] if end is not None else [])),
+            begin=() if begin is None else (int(begin),),
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
+    require_sizes(found, file)
+    return found
+
+
+def require_sizes(config: Configuration, told: Path) -> None:
+    """Raise where sizes do not fit each other.
+
+    Args:
+        config: Of a decoder.
+        told: Where it stands.
+
+    Raises:
+        InvalidFileError: If one is below 1, or heads are not shared evenly.
+        UnsupportedError: If no graph is written for such heads.
+    """
+    if (
+        min(
+            config.vocabulary, config.hidden, config.inner, config.layers, config.heads, config.kv_heads, config.context
+        )
+        < 1
+    ):
+        raise InvalidFileError(f"{told} holds a size below 1", remedy=_REMEDY)
+    if config.heads % config.kv_heads:
+        raise InvalidFileError(f"{told}: {config.heads} heads do not share {config.kv_heads} evenly", remedy=_REMEDY)
+    if config.head % _HEAD_STEP:
+        raise UnsupportedError(
+            f"{told}: heads of {config.head} numbers do not run in GroupQueryAttention, which turns multiples of 16",
+            remedy="export it with torch, without a fused attention",
+        )
+
+
+def _window(values: Mapping[str, Any]) -> int:
+    is_off = values.get("use_sliding_window") is False
+    return 0 if is_off else int(values.get("sliding_window") or 0)
+
+
+def _require_plain(values: Mapping[str, Any], file: Path) -> None:
+    """Raise where a configuration asks for more than known positions, plain gates and one kind of layer."""
+    scaling = values.get("rope_scaling") or values.get("rope_parameters") or {}
+    odd = {
+        "hidden_act": values.get("hidden_act", "silu") not in ("silu", "swish"),
+        "rope_scaling": not is_written(scaling),
+        "attention_bias": bool(values.get("attention_bias")),
+        "mlp_bias": bool(values.get("mlp_bias")),
+        "quantization_config": bool(values.get("quantization_config")),
+        "partial_rotary_factor": float(values.get("partial_rotary_factor") or 1) != 1,
+        "layer_types": len(set(values.get("layer_types") or [])) > 1,
+    }
+    if wrong := [name for name, is_odd in odd.items() if is_odd]:
+        raise UnsupportedError(
+            f"{file}: {wrong[0]} = {str(values.get(wrong[0]))[:60]} is not written here",
+            remedy="export it with onnxruntime-genai's builder, and name the folder that it writes",
+        )
+
+
+def write_llama(config: Configuration, weights: Weights, name: str) -> Model:
+    """Return the decoder as a graph with a key and value cache.
+
+    Inputs: `input_ids` (batch, sequence) int64, `attention_mask` (batch, past + sequence) int64, and for each layer
+    `past_key_values.N.key` and `.value` (batch, kv heads, past, head) float32. Outputs: `logits` (batch, sequence,
+    vocabulary) float32, and `present.N.key` and `.value`, which may lie in the memory of what they continue.
+
+    Raises:
+        InvalidFileError: If weights are missing or of another shape.
+    """
+    return _Writer(config, weights).written(name)
+
+
+class _Writer:
+    """Nodes and weights of a graph in the making."""
+
+    def __init__(self, config: Configuration, weights: Weights) -> None:
+        self._config, self._weights = config, weights
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: list[TensorProto] = []
+
+    def written(self, name: str) -> Model:
+        config = self._config
+        ids, mask = _ints("input_ids", ["batch", "sequence"]), _ints("attention_mask", ["batch", "total"])
+        embedding = self._weights.read("model.embed_tokens.weight", (config.vocabulary, config.hidden))
+        self._lengths()
+        self._angles()
+        table = self._constant("embedding", embedding)
+        x = self._node("Gather", [table, "input_ids"], "embedded")
+        normal = self._first_norm(x)
+        for i in range(config.layers):
+            x, normal = self._layer(i, x, normal)
+        is_tied = config.is_tied or "lm_head.weight" not in self._weights
+        head = embedding if is_tied else self._weights.read("lm_head.weight", embedding.shape)
+        self._node("MatMul", [normal, self._constant("lm_head", np.ascontiguousarray(head.T))], "logits")
+        caches = [(i, part) for i in range(config.layers) for part in ("key", "value")]
+        outputs = [_floats("logits", ["batch", "sequence", config.vocabulary])]
+        graph = helper.make_graph(
+            self._nodes,
+            "decoder",
+            [ids, mask, *(self._cache(f"past_key_values.{i}.{part}", "past") for i, part in caches)],
+            [*outputs, *(self._cache(f"present.{i}.{part}", "total") for i, part in caches)],
+            self._constants,
+        )
+        imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
+        made = helper.make_model(graph, opset_imports=imports, ir_version=_IR, producer_name="edgeopt")
+        return Model(made, name)
+
+    def _cache(self, name: str, length: str) -> onnx.ValueInfoProto:
+        return _floats(name, ["batch", self._config.kv_heads, length, self._config.head])
+
+    def _constant(self, name: str, array: NDArray[Any]) -> str:
+        self._constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def _node(self, op: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:
+        self._outputs(op, inputs, [output], domain, **attributes)
+        return output
+
+    def _outputs(self, op: str, inputs: Sequence[str], outputs: Sequence[str], domain: str, **attributes: Any) -> None:
+        node = helper.make_node(op, inputs, outputs, name=f"{outputs[0]}/{op}", domain=domain, **attributes)
+        self._nodes.append(node)
+
+    def _lengths(self) -> None:
+        """Write each row's last position and the longest row, as GroupQueryAttention takes them."""
+        one, rows = self._constant("one", np.array(1, np.int64)), self._constant("columns", np.array([1], np.int64))
+        held = self._node("ReduceSum", ["attention_mask", rows], "held", keepdims=0)
+        last = self._node("Sub", [held, one], "last_position")
+        self._node("Cast", [last], "last_positions", to=TensorProto.INT32)
+        shape = self._node("Shape", ["attention_mask"], "mask_shape")
+        total = self._node("Gather", [shape, one], "total_length", axis=0)
+        self._node("Cast", [total], "total_lengths", to=TensorProto.INT32)
+
+    def _angles(self) -> None:
+        config = self._config
+        cos, sin = config.positions.tables(config.head, config.context)
+        self._constant("cos_cache", cos)
+        self._constant("sin_cache", sin)
+
+    def _first_norm(self, x: str) -> str:
+        self._constant("epsilon", np.array(self._config.epsilon, np.float32))
+        self._constant("two", np.array(2, np.float32))
+        self._constant("last_axis", np.array([-1], np.int64))
+        return self._normal(x, self._read("model.layers.0.input_layernorm", (self._config.hidden,)), "layer.0.normal")
+
+    def _normal(self, x: str, scale: str, mine: str) -> str:
+        """Return x over its root mean square, times its scale, in ops of ONNX, which ONNX Runtime fuses into one."""
+        power = self._node("Pow", [x, "two"], f"{mine}.squares")
+        mean = self._node("ReduceMean", [power, "last_axis"], f"{mine}.mean", keepdims=1)
+        root = self._node("Sqrt", [self._node("Add", [mean, "epsilon"], f"{mine}.above_zero")], f"{mine}.root")
+        return self._node("Mul", [self._node("Div", [x, root], f"{mine}.unit"), scale], mine)
+
+    def _layer(self, i: int, x: str, normal: str) -> tuple[str, str]:
+        """Return the sum behind layer i, and its norm for the next."""
+        config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}"
+        seen = self._attention(i, normal)
+        back = self._product(
+            seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o"
+        )
+        x, normal = self._added(x, back, f"{theirs}.post_attention_layernorm", f"{mine}.middle")
+        gate = self._product(normal, [f"{theirs}.mlp.gate_proj"], [config.inner], config.hidden, f"{mine}.gate")
+        up = self._product(normal, [f"{theirs}.mlp.up_proj"], [config.inner], config.hidden, f"{mine}.up")
+        opened = self._node("Sigmoid", [gate], f"{mine}.sigmoid")
+        passed = self._node("Mul", [gate, opened], f"{mine}.silu")
+        inner = self._node("Mul", [passed, up], f"{mine}.inner")
+        down = self._product(inner, [f"{theirs}.mlp.down_proj"], [config.hidden], config.inner, f"{mine}.down")
+        after = f"model.layers.{i + 1}.input_layernorm" if i + 1 < config.layers else "model.norm"
+        return self._added(x, down, after, f"{mine}.end")
+
+    def _attention(self, i: int, normal: str) -> str:
+        config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}.self_attn"
+        sides = [config.heads * config.head, config.kv_heads * config.head, config.kv_heads * config.head]
+        names = [f"{theirs}.{part}_proj" for part in "qkv"]
+        if f"{theirs}.q_norm.weight" in self._weights:
+            q, k, v = (
+                self._product(normal, [name], [side], config.hidden, f"{mine}.{part}")
+                for name, side, part in zip(names, sides, "qkv", strict=True)
+            )
+            q = self._head_norm(q, f"{theirs}.q_norm", config.heads)
+            parts = [q, self._head_norm(k, f"{theirs}.k_norm", config.kv_heads), v]
+        else:
+            parts = [self._product(normal, names, sides, config.hidden, f"{mine}.qkv"), "", ""]
+        past = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
+        inputs = [*parts, *past, "last_positions", "total_lengths", "cos_cache", "sin_cache"]
+        outputs = [f"{mine}.seen", *(f"present.{i}.{part}" for part in ("key", "value"))]
+        self._outputs(
+            "GroupQueryAttention", inputs, outputs, _MICROSOFT, num_heads=config.heads, kv_num_heads=config.kv_heads,
+            scale=float(config.head**-0.5), do_rotary=1, rotary_interleaved=0, local_window_size=config.window or -1,
+        )  # fmt: skip
+        return outputs[0]
+
+    def _head_norm(self, x: str, theirs: str, heads: int) -> str:
+        """Return each head of (batch, sequence, heads * head) divided by its own root mean square."""
+        config = self._config
+        apart = self._constant(f"{x}.apart", np.array([0, 0, heads, config.head], np.int64))
+        together = self._constant(f"{x}.together", np.array([0, 0, heads * config.head], np.int64))
+        split = self._node("Reshape", [x, apart], f"{x}.heads")
+        scale = self._read(theirs, (config.head,))
+        return self._node("Reshape", [self._normal(split, scale, f"{x}.normal"), together], f"{x}.joined")
+
+    def _product(self, x: str, theirs: Sequence[str], sides: Sequence[int], inputs: int, mine: str) -> str:
+        """Return x times the matrices side by side, and their biases where there are any."""
+        parts = [self._weights.read(f"{name}.weight", (side, inputs)) for name, side in zip(theirs, sides, strict=True)]
+        weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
+        made = self._node("MatMul", [x, weight], mine)
+        if f"{theirs[0]}.bias" not in self._weights:
+            return made
+        biases = [self._weights.read(f"{name}.bias", (side,)) for name, side in zip(theirs, sides, strict=True)]
+        return self._node("Add", [made, self._constant(f"{mine}.bias", np.concatenate(biases))], f"{mine}.biased")
+
+    def _added(self, x: str, more: str, scale: str, mine: str) -> tuple[str, str]:
+        """Return the sum and its norm."""
+        inputs = [x, more, self._read(scale, (self._config.hidden,))]
+        outputs = [f"{mine}.normal", "", "", f"{mine}.sum"]
+        if scale == "model.norm":
+            outputs = outputs[:1]
+        self._outputs("SkipSimplifiedLayerNormalization", inputs, outputs, _MICROSOFT, epsilon=self._config.epsilon)
+        return f"{mine}.sum", outputs[0]
+
+    def _read(self, theirs: str, shape: tuple[int, ...]) -> str:
+        return self._constant(f"{theirs}.weight", self._weights.read(f"{theirs}.weight", shape))
+
+
+def _ints(name: str, shape: Sequence[str | int]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+
+
+def _floats(name: str, shape: Sequence[str | int]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)

@@ -1,0 +1,81 @@
+"""A decoder of the Llama type in plain NumPy on the same weights: what a written graph is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.export.decoder.llama import Configuration
+from edgeopt.export.decoder.tensors_file import Weights
+
+Numbers = NDArray[np.float32]
+
+
+class Reference:
+    """All tokens of a text at once; nothing is remembered between two calls."""
+
+    def __init__(self, config: Configuration, weights: Weights) -> None:
+        """Take the weights, which are read as they are needed."""
+        self._config, self._weights = config, weights
+
+    def logits(self, tokens: Sequence[int]) -> Numbers:
+        """Return (tokens, vocabulary) behind each token.
+
+        Source: Touvron et al., 2023, arXiv:2302.13971, with the queries of Ainslie et al., 2023, arXiv:2305.13245.
+        """
+        config = self._config
+        table = self._weights.read("model.embed_tokens.weight", (config.vocabulary, config.hidden))
+        x = table[np.asarray(tokens)]
+        for i in range(config.layers):
+            x = x + self._attention(i, self._norm(x, f"model.layers.{i}.input_layernorm"))
+            x = x + self._gated(i, self._norm(x, f"model.layers.{i}.post_attention_layernorm"))
+        x = self._norm(x, "model.norm")
+        is_tied = config.is_tied or "lm_head.weight" not in self._weights
+        return x @ (table if is_tied else self._weights.read("lm_head.weight", table.shape)).T
+
+    def _norm(self, x: Numbers, name: str) -> Numbers:
+        scale = self._weights.read(f"{name}.weight", (x.shape[-1],))
+        found: Numbers = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(self._config.epsilon)) * scale
+        return found
+
+    def _product(self, x: Numbers, name: str, outputs: int) -> Numbers:
+        made = x @ self._weights.read(f"{name}.weight", (outputs, x.shape[-1])).T
+        if f"{name}.bias" in self._weights:
+            made = made + self._weights.read(f"{name}.bias", (outputs,))
+        return np.asarray(made, np.float32)
+
+    def _attention(self, i: int, x: Numbers) -> Numbers:
+        config, name, length = self._config, f"model.layers.{i}.self_attn", len(x)
+
+        def heads(part: str, count: int) -> Numbers:
+            made = self._product(x, f"{name}.{part}_proj", count * config.head).reshape(length, count, config.head)
+            if f"{name}.{part}_norm.weight" in self._weights:
+                made = self._norm(made, f"{name}.{part}_norm")
+            return made.transpose(1, 0, 2)
+
+        queries, keys = self._turned(heads("q", config.heads)), self._turned(heads("k", config.kv_heads))
+        shared = config.heads // config.kv_heads
+        keys, values = (np.repeat(one, shared, axis=0) for one in (keys, heads("v", config.kv_heads)))
+        scores = queries @ keys.transpose(0, 2, 1) / np.float32(np.sqrt(config.head))
+        behind = np.arange(length)[:, None] - np.arange(length)[None]  # how far back a key lies
+        is_seen = (behind >= 0) & (behind < (config.window or length))
+        scores = np.where(is_seen, scores, np.float32(-np.inf))
+        shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        seen = (shares / shares.sum(axis=-1, keepdims=True)) @ values
+        joined = seen.transpose(1, 0, 2).reshape(length, config.heads * config.head).astype(np.float32)
+        return self._product(joined, f"{name}.o_proj", config.hidden)
+
+    def _turned(self, x: Numbers) -> Numbers:
+        """Turn each pair of (heads, length, head) by its position; the second half pairs with the first."""
+        config = self._config
+        cos, sin = config.positions.tables(config.head, x.shape[1])
+        first, second = np.split(x, 2, axis=-1)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+    def _gated(self, i: int, x: Numbers) -> Numbers:
+        config, name = self._config, f"model.layers.{i}.mlp"
+        gate = self._product(x, f"{name}.gate_proj", config.inner)
+        opened = gate / (1 + np.exp(-gate)) * self._product(x, f"{name}.up_proj", config.inner)
+        return self._product(np.asarray(opened, np.float32), f"{name}.down_proj", config.hidden)

@@ -1,0 +1,288 @@
+"""The life of one call of `export`: a network in, an ONNX file that is proven to answer as it does out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
+from edgeopt.executors._guard import guarded
+from edgeopt.export.companions import copy_companions
+from edgeopt.export.decoder.folder import TEXTS, WrittenDecoder, write_decoder, write_gguf
+from edgeopt.export.encoder_decoder import is_encoder_with_decoder, write_encoder_decoder
+from edgeopt.export.from_torch import open_module, open_program, open_torchscript
+from edgeopt.export.hub import decoder_folder
+from edgeopt.export.hugging_face import open_pretrained
+from edgeopt.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
+from edgeopt.export.network import Network, NetworkInput
+from edgeopt.export.recipe_file import RECIPE, write_recipe
+from edgeopt.export.source import Kind, Source, is_source, read_source
+from edgeopt.export.to_onnx import Axes, choose_opset, to_onnx
+from edgeopt.graph.model import Model, save_model
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.encoder_decoder import ENCODER
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.runtime.availability import find_device
+from edgeopt.system.files import require_writable
+
+_OPENERS: Mapping[Kind, Callable[[Source, Sequence[NetworkInput]], Network]] = {
+    Kind.MODULE: open_module,
+    Kind.PROGRAM: open_program,
+    Kind.TORCHSCRIPT: open_torchscript,
+    Kind.HUGGING_FACE: open_pretrained,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """What was exported, and how near it is to the original."""
+
+    source: str
+    file: Path
+    name: str
+    framework: str
+    opset: int
+    size_bytes: int
+    nodes: int
+    inputs: tuple[TensorSpec, ...]
+    samples: int
+    """On which both were asked."""
+    outputs: tuple[OutputDrift, ...]
+    beside: tuple[Path, ...]
+    """Recipe, class names, configurations; empty: none was written."""
+    notes: tuple[Note, ...]
+    writes: bool = False
+    """Whether it is a language model, which writes token after token."""
+    hears: bool = False
+    """Whether it writes what it hears."""
+    needs_recipe: bool = False
+    """Whether nothing tells how it is fed and read: no recipe lies beside it, and its shapes are no known model's."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "file": str(self.file), "beside": [str(one) for one in self.beside]}
+
+
+@guarded()
+def export(
+    source: str,
+    *,
+    out: str | Path | None = None,
+    inputs: Sequence[NetworkInput] = (),
+    dynamic: Axes | None = None,
+    task: str = "",
+    target: str = "cpu",
+) -> ExportResult:
+    """Export a network of PyTorch to an ONNX file, check it, and compare it with the network on several inputs.
+
+    Args:
+        source: `hf:FOLDER`, `hf:ID`, `torch:package.module:factory`, a `.gguf`, a `.pt2` or a TorchScript file.
+        out: The file to write; None: `NAME/model.onnx` here. A recipe lies beside it where the source tells one. Of an
+            encoder with a decoder the folder.
+        inputs: In the order in which the network takes them; a Hugging Face network and a `.pt2` know their own.
+        dynamic: Input to its axes that stay free.
+        task: Optimum's name of what a Hugging Face network is opened for; empty: what its own class is for.
+        target: Shipped name or path of a TOML file: its opset is written.
+
+    Raises:
+        EdgeoptError: If the source cannot be read or exported, or the model answers differently: nothing is written.
+    """
+    named, device = read_source(source, task), find_device(target)
+    file = Path(out) if out else Path(named.name) / "model.onnx"
+    if is_pair(named):
+        return _export_pair(source, named, file.parent if file.suffix.lower() == ".onnx" else file, inputs, dynamic)
+    _require_onnx(file)
+    if _is_written_by(named):
+        return _export_decoder(source, named, file, inputs, dynamic or {})
+    network = _OPENERS[named.kind](named, inputs)
+    axes = _known_axes(network, dynamic or {})
+    opset, notes = choose_opset(device, network.form)
+    names = names_of_outputs(network)
+    model = to_onnx(network, names, axes, opset)
+    drifts = compare_with_framework(network, model, names, axes)
+    save_model(model, file)
+    beside = write_recipe(network.recipe, file.parent) if network.recipe else ()
+    if network.recipe and not beside:
+        notes = (*notes, Note(NoteKind.INFO, f"{file.parent / RECIPE} is left as it is", "another than export wrote"))
+    return ExportResult(
+        source=source,
+        file=file,
+        name=network.name,
+        framework=network.framework,
+        opset=model.opset,
+        size_bytes=model.size_bytes,
+        nodes=len(model.proto.graph.node),
+        inputs=model.inputs,
+        samples=SAMPLES,
+        outputs=drifts,
+        beside=tuple(dict.fromkeys((*beside, *copy_companions(network.companions, file.parent)))),
+        notes=(*network.notes, *notes, *_unread(network, model)),
+        needs_recipe=not _is_known(model, file),
+    )
+
+
+def _is_known(model: Model, file: Path) -> bool:
+    """Whether `optimize` finds a recipe: beside the file, or by the model's shapes and names."""
+    try:
+        choose_recipe(None, file, model.inputs, model.outputs, model.metadata)
+    except EdgeoptError:
+        return False
+    return True
+
+
+def _export_decoder(
+    source: str, named: Source, file: Path, inputs: Sequence[NetworkInput], dynamic: Axes
+) -> ExportResult:
+    """Write a language model from its weights, with its cache, tokenizer and recipe."""
+    if inputs or dynamic:
+        raise UnsupportedError(
+            "the inputs of a language model are its tokens and its cache, of any length",
+            remedy="leave --input and --dynamic out",
+        )
+    with TemporaryDirectory() as between:
+        if named.kind is Kind.GGUF:
+            made = write_gguf(Path(named.where), Path(between), named.name)
+        else:
+            made = _of_hugging_face(named)
+        model, notes = made.model, made.notes
+        save_model(model, file)
+        beside = write_recipe(made.recipe, file.parent)
+    if not beside:
+        notes = (
+            *notes,
+            Note(NoteKind.INFO, f"{file.parent / RECIPE} is left as it is", "another than export wrote"),
+        )
+    return ExportResult(
+        source=source,
+        file=file,
+        name=named.name,
+        framework=made.framework,
+        opset=model.opset,
+        size_bytes=model.size_bytes,
+        nodes=len(model.proto.graph.node),
+        inputs=model.inputs[:2],
+        samples=TEXTS,
+        outputs=(OutputDrift("logits", (1, 1, made.vocabulary), made.drift),),
+        beside=beside,
+        notes=notes,
+        writes=True,
+    )
+
+
+def is_pair(named: Source) -> bool:
+    """Return whether a source is a Hugging Face folder of an encoder with its decoder, which is wanted whole."""
+    return named.kind is Kind.HUGGING_FACE and named.writes and is_encoder_with_decoder(Path(named.where))
+
+
+def _export_pair(
+    source: str, named: Source, folder: Path, inputs: Sequence[NetworkInput], dynamic: Axes | None
+) -> ExportResult:
+    """Write an encoder and its decoder, with their caches, configurations and tokenizer."""
+    if inputs or dynamic:
+        raise UnsupportedError(
+            "the inputs of an encoder with a decoder are its sounds or texts, and its cache",
+            remedy="leave --input and --dynamic out",
+        )
+    require_writable(folder / ENCODER)
+    made = write_encoder_decoder(Path(named.where), folder, named.name)
+    models = made.pair.encoder, made.pair.decoder
+    return ExportResult(
+        source=source,
+        file=folder,
+        name=named.name,
+        framework=made.framework,
+        opset=models[0].opset,
+        size_bytes=sum(one.size_bytes for one in models),
+        nodes=sum(len(one.proto.graph.node) for one in models),
+        inputs=models[0].inputs,
+        samples=TEXTS,
+        outputs=(OutputDrift("logits", (1, 1, made.vocabulary), made.drift),),
+        beside=made.beside,
+        notes=(),
+        writes=True,
+        hears=made.hears,
+    )
+
+
+def _of_hugging_face(named: Source) -> WrittenDecoder:
+    folder = decoder_folder(named)
+    assert folder is not None
+    made = write_decoder(folder, named.name)
+    return made if folder == Path(named.where) else replace(made, recipe=replace(made.recipe, source=named.where))
+
+
+def names_pair(source: str, task: str = "") -> bool:
+    """Return whether a SOURCE is a Hugging Face folder of an encoder with its decoder, which is wanted whole."""
+    return is_source(source) and is_pair(read_source(source, task))
+
+
+def names_decoder(source: str, task: str = "") -> bool:
+    """Return whether a SOURCE is a Hugging Face folder, or a GGUF file, of a network that writes token after token.
+
+    Args:
+        source: As `export`.
+        task: As `export`: of another task such a network is read whole, and writes nothing.
+    """
+    return is_source(source) and _is_written_by(read_source(source, task))
+
+
+def _is_written_by(named: Source) -> bool:
+    """Whether it is exported as a decoder with its cache."""
+    if named.kind is Kind.GGUF:
+        return True
+    return named.kind is Kind.HUGGING_FACE and named.writes and decoder_folder(named) is not None
+
+
+def export_for(
+    source: str, target: str, out: Path | None, *, inputs: Sequence[NetworkInput] = (), task: str = ""
+) -> ExportResult:
+    """Export what `optimize` is given: into `NAME/model.onnx` beside its output folder.
+
+    Args:
+        source: As `export`.
+        target: As `export`.
+        out: The output folder of `optimize`; None: below `out`.
+        inputs: As `export`.
+        task: As `export`.
+    """
+    named = read_source(source)
+    folder = (out.parent if out else Path("out")) / named.name
+    if folder == out or folder.resolve() == Path(named.where).resolve():  # the source stays as it is
+        folder = folder.with_name(f"{named.name}-export")
+    return export(source, out=folder / "model.onnx", inputs=inputs, task=task, target=target)
+
+
+def _require_onnx(file: Path) -> None:
+    if file.suffix.lower() != ".onnx":
+        raise EdgeoptError(f"{file} is no name of an ONNX file", remedy=f"write -o {file.with_suffix('.onnx')}")
+    require_writable(file)
+
+
+def _known_axes(network: Network, dynamic: Axes) -> Axes:
+    """Return the axes that stay free.
+
+    Raises:
+        NotFoundError: If no input has such a name.
+        UnsupportedError: If an input has not so many axes, or the program fixed them.
+    """
+    by_name = {one.name: one for one in network.inputs}
+    if dynamic and network.form == "program":
+        raise UnsupportedError(
+            "torch.export has decided which axes of this program are free",
+            remedy="leave --dynamic out, or give dynamic_shapes to torch.export.export",
+        )
+    for name, axes in dynamic.items():
+        if name not in by_name:
+            raise NotFoundError("input", name, by_name)
+        rank = len(by_name[name].shape)
+        if not all(0 <= axis < rank for axis in axes):
+            raise UnsupportedError(f"input {name} has {rank} axes, not {max(axes)}", remedy=f"write 0 to {rank - 1}")
+    return dynamic
+
+
+def _unread(network: Network, model: Model) -> tuple[Note, ...]:
+    left = {one.name for one in network.inputs} - {one.name for one in model.inputs}
+    return tuple(Note(NoteKind.WARNING, f"no output depends on input {name}: it is left out") for name in sorted(left))

@@ -1,0 +1,165 @@
+"""Networks of PyTorch: a factory by import path, an exported program, a TorchScript file."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
+from edgeopt.export.from_torchvision import recipe_of_torchvision
+from edgeopt.export.network import Network, NetworkInput
+from edgeopt.export.quiet import quiet_export
+from edgeopt.export.source import Source
+from edgeopt.system.optional import require
+from edgeopt.system.text import short
+
+_LONGEST = 300
+"""Characters of what a framework says."""
+
+
+def torch_of_export() -> Any:
+    """Return torch.
+
+    Raises:
+        MissingDependencyError: If torch is not installed, or cannot export.
+    """
+    torch = require("torch", extra="export", purpose="an export")
+    require("onnxscript", extra="export", purpose="an export")
+    return torch
+
+
+def said(error: BaseException) -> str:
+    """Return what an exception says, in one line that is not too long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])  # the reason stands below
+    return f"{type(error).__name__}: {told[:_LONGEST]}" if told else type(error).__name__
+
+
+def open_module(source: Source, inputs: Sequence[NetworkInput]) -> Network:
+    """Return what `torch:package.module:factory` names: a module, or a function without arguments that returns one.
+
+    The current folder is searched too, as `python -m` does.
+
+    Raises:
+        EdgeoptError: If it cannot be imported or called, is no module, or no input was told.
+    """
+    torch = torch_of_export()
+    place, _, attribute = source.where.rpartition(":")
+    made = _imported(place, attribute)
+    if not isinstance(made, torch.nn.Module):
+        try:
+            made = made()
+        except Exception as error:
+            problem = f"{source} failed: {said(error)}"
+            remedy = "name a function without arguments that returns a module: torch:nets:net is def net() in nets.py"
+            raise EdgeoptError(problem, remedy=remedy) from error
+    if not isinstance(made, torch.nn.Module):
+        raise EdgeoptError(
+            f"{source} gives {type(made).__name__}, no torch.nn.Module",
+            remedy="name a module, or a function without arguments that returns one",
+        )
+    _require_inputs(inputs)
+    recipe, notes = recipe_of_torchvision(made, place, source.name, inputs)
+    return Network(source.name, f"PyTorch {torch.__version__}", made.eval(), tuple(inputs), recipe=recipe, notes=notes)
+
+
+def open_program(source: Source, inputs: Sequence[NetworkInput]) -> Network:
+    """Return what `torch.export.save` wrote; its inputs are those that it was traced with.
+
+    Raises:
+        InvalidFileError: If torch does not read the file.
+        UnsupportedError: If inputs were told, or it has others than tensors.
+    """
+    torch = torch_of_export()
+    try:
+        with quiet_export(torch):  # it prints the traceback of what it does not read
+            program = torch.export.load(source.where)
+        module = program.module()
+    except Exception as error:
+        problem = f"{source} is no exported program that torch {torch.__version__} reads: {said(error)}"
+        raise InvalidFileError(problem, remedy="write it with torch.export.save of the same torch") from error
+    if inputs:
+        problem = f"{source} fixes its inputs"
+        raise UnsupportedError(problem, remedy="leave --input and --dynamic out; torch.export has decided both")
+    return Network(
+        source.name, f"PyTorch {torch.__version__}", module, _inputs_of(torch, program, source), "program", program
+    )
+
+
+def open_torchscript(source: Source, inputs: Sequence[NetworkInput]) -> Network:
+    """Return what `torch.jit.save` wrote.
+
+    Raises:
+        InvalidFileError: If it is a state dictionary, or nothing that torch reads.
+        EdgeoptError: If no input was told.
+    """
+    torch = torch_of_export()
+    try:
+        module = torch.jit.load(source.where, map_location="cpu")
+    except Exception as error:
+        why = "torch.save wrote it" if _is_of_torch_save(Path(source.where)) else said(error).partition(". ")[0]
+        raise InvalidFileError(
+            f"{source} is no TorchScript file: {why}",
+            remedy="weights alone hold no network: name the code that makes it, torch:package.module:factory; of "
+            f"Ultralytics yolo export model={source.where} format=onnx",
+        ) from error
+    _require_inputs(inputs)
+    return Network(source.name, f"PyTorch {torch.__version__}", module.eval(), tuple(inputs), "torchscript")
+
+
+def _is_of_torch_save(file: Path) -> bool:
+    """Whether a file holds weights or a pickled module: its archive has no code, which torch calls a corrupted file."""
+    try:
+        with ZipFile(file) as archive:
+            names = [one.rpartition("/")[2] for one in archive.namelist()]
+    except (BadZipFile, OSError):
+        return False
+    return "data.pkl" in names and "constants.pkl" not in names
+
+
+def _imported(place: str, attribute: str) -> Any:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(place)
+    except Exception as error:
+        raise EdgeoptError(
+            f"module {short(place)} cannot be imported: {said(error)}",
+            remedy="run edgeopt where it can be imported: in its folder, or with PYTHONPATH",
+        ) from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise EdgeoptError(f"module {short(place)} has no {short(attribute)}", remedy="correct the name")
+        found = getattr(found, name)
+    return found
+
+
+def _require_inputs(inputs: Sequence[NetworkInput]) -> None:
+    if not inputs:
+        raise EdgeoptError(
+            "the shapes of the inputs are not told",
+            remedy="add --input images=1x3x224x224 for each input, in their order; of another type ids=1x128:int64",
+        )
+
+
+def _inputs_of(torch: Any, program: Any, source: Source) -> tuple[NetworkInput, ...]:
+    """Return the inputs of an exported program, in the sizes of its trace."""
+    names: Sequence[Any] = program.graph_signature.user_inputs
+    values: Mapping[str, Any] = {
+        node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
+    }
+    given: Sequence[Any] = torch.utils._pytree.tree_leaves(program.example_inputs) if program.example_inputs else ()
+    found: list[Any] = [given[i] if i < len(given) else values.get(str(name)) for i, name in enumerate(names)]
+    if len(found) != len(names) or not all(isinstance(one, torch.Tensor) for one in found):
+        raise UnsupportedError(
+            f"{source} takes other things than tensors", remedy="export a module that takes tensors alone"
+        )
+    return tuple(
+        NetworkInput(name, tuple(int(size) for size in one.shape), str(one.dtype).removeprefix("torch."))
+        for name, one in zip(names, found, strict=True)
+    )

@@ -1,0 +1,49 @@
+"""The result of `export` as a document."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from edgeopt.export.export import ExportResult
+from edgeopt.export.likeness import OutputDrift
+from edgeopt.graph.drift import LIMIT_DB
+from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
+from edgeopt.system.text import format_bytes
+
+
+def summarize(result: ExportResult) -> Document:
+    """Return what a reader sees: the file, and how near each output is to the framework's."""
+    values = [
+        Value("from", f"{result.source} ({result.framework})"),
+        Value("model", f"{format_bytes(result.size_bytes)}, {result.nodes} nodes, opset {result.opset}"),
+        *(Value("input", str(one)) for one in result.inputs),
+        *(Value("beside", str(one)) for one in result.beside),
+        *map(Value.of_note, result.notes),
+    ]
+    columns: dict[str, Callable[[OutputDrift], str]] = {
+        "output": lambda one: one.name,
+        "shape": lambda one: "x".join(map(str, one.shape)) or "scalar",
+        "largest difference": lambda one: f"{one.drift.max_abs:.2g}",
+        "cosine": lambda one: f"{one.drift.cosine:.7f}",
+        "SQNR": lambda one: "equal" if one.drift.sqnr_db >= LIMIT_DB else f"{one.drift.sqnr_db:.0f} dB",
+    }
+    table = Section(
+        f"ONNX Runtime against {result.framework.partition(',')[0]}, the worst of {result.samples} inputs",
+        make_table(result.outputs, columns, words=["shape"]),
+    )
+    file = shlex.quote(str(result.file))
+    sentence = f"{result.file} answers as the original does"
+    asks = "SOUND.wav" if result.hears else "--prompt TEXT"
+    command = f"edgeopt run {file} {asks}" if result.writes else f"edgeopt optimize {file} --target cpu"
+    if result.needs_recipe:
+        command = f"edgeopt recipe {file}"
+    verdict = Verdict(Outcome.DONE, sentence, next_command=command)
+    return Document(
+        "export",
+        result.name,
+        f"{result.name} exported",
+        result.as_json(),
+        (Section(values=tuple(values)), table),
+        verdict,
+    )

@@ -1,0 +1,150 @@
+"""What a model is, and where a target's engine puts its nodes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors._guard import guarded
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.integers import Integers, read_integers
+from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
+from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.inspection.newer_opset import notes_on_opset
+from edgeopt.inspection.writer_facts import WriterFacts
+from edgeopt.measurement.right_optimizations import Correction, find_correction, made_up_samples
+from edgeopt.passes import Phase, passes_of
+from edgeopt.recipes.matching import recognised, shipped_recipes
+from edgeopt.recipes.metadata import other_task
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.runtime.availability import find_device
+from edgeopt.steps.compile._placement import Partition, explain_placement
+from edgeopt.system.target import Target, find_target
+
+_STATIC = ("fold_constants", "make_shape_static", "make_slice_static")
+"""Passes that compute sizes which follow from the inputs'."""
+_MOST_ROUNDS = 20
+_HOST = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The facts of one model."""
+
+    name: str
+    size_bytes: int
+    opset: int
+    parameters: int
+    multiply_adds: int | None
+    """None where a shape is free, or not inferred."""
+    integers: Integers
+    """Which weighted layers are quantized already."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    ops: Mapping[str, int]
+    recipe: str
+    target: str = ""
+    partition: Partition | None = None
+    """Where the target puts the nodes; None without a target."""
+    writes: str = ""
+    """Of a language model: its context, tokens and cache."""
+    measured: str = ""
+    """Of the bundle of a language model: what `optimize` found."""
+    notes: tuple[Note, ...] = ()
+    """What would keep the model from running here."""
+
+    @property
+    def verdict(self) -> str:
+        """Where the nodes run, in one line."""
+        if self.partition is None or not self.partition.nodes:
+            return "the engine does not say where nodes run"
+        return self.partition.verdict
+
+
+@guarded()
+def inspect(
+    model: str,
+    *,
+    target: str | None = None,
+    recipe: str | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    writer: WriterFacts | None = None,
+) -> Inspection:
+    """Return the facts of a model, with a target also where its nodes run.
+
+    Args:
+        model: Path of an ONNX file, or the name of a shipped model; of a language model a bundle too.
+        target: Shipped name, or path of a TOML file; None: no placement.
+        recipe: Shipped name or path; None: read from the model.
+        shapes: Whole shapes of inputs by name, for what the model leaves free.
+        writer: What is known of a model that writes tokens; None: it answers frames.
+
+    Raises:
+        EdgeoptError: If the model, the target or the recipe asked for cannot be read.
+    """
+    path = writer.file if writer else find_model(model)
+    loaded = fix_inputs(load_model(path), shapes or {})
+    chosen = writer.recipe if writer and recipe is None else _chosen(recipe, path, loaded)
+    device = find_device(target) if target else None
+    correction = Correction() if writer else _correction(loaded, device or find_target(_HOST))
+    device = correction.applied_to(device) if device else None
+    return Inspection(
+        name=loaded.name,
+        size_bytes=loaded.size_bytes,
+        opset=loaded.opset,
+        parameters=count_numbers(loaded),
+        multiply_adds=_multiply_adds(loaded),
+        integers=read_integers(loaded),
+        inputs=loaded.inputs,
+        outputs=loaded.outputs,
+        ops=loaded.op_counts,
+        recipe=chosen,
+        writes=writer.writes if writer else "",
+        measured=writer.measured if writer else "",
+        target=device.name if device else "",
+        partition=explain_placement(loaded, device) if device else None,
+        notes=(*notes_on_opset(loaded.opset), *correction.notes),
+    )
+
+
+def _correction(model: Model, target: Target) -> Correction:
+    """Return how ONNX Runtime must be held back for the model; a model that it cannot run at all is inspected too."""
+    try:
+        return find_correction(model, lambda: made_up_samples(model), target)
+    except EdgeoptError as error:
+        return Correction(notes=(Note(NoteKind.WARNING, error.problem, error.remedy),))
+
+
+def _chosen(recipe: str | None, path: Path, loaded: Model) -> str:
+    """Return which recipe fits, and why; a recipe that was asked for must fit."""
+    try:
+        choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
+    except EdgeoptError as error:
+        if recipe is not None:
+            raise
+        fitting, _ = recognised(loaded.inputs, loaded.outputs, loaded.metadata)
+        if not fitting and not other_task(loaded.metadata, shipped_recipes()):
+            return f"none of the shipped ones: edgeopt recipe {shlex.quote(str(path))} writes one"
+        return f"none: {error.problem}"
+    guesses = f"; guesses in it: {', '.join(choice.recipe.guesses)}" if choice.recipe.guesses else ""
+    return f"{choice.recipe.name}: {choice.reason}{guesses}"
+
+
+def _multiply_adds(model: Model) -> int | None:
+    """Count; sizes that follow from the inputs, but which shape inference does not follow, are computed first."""
+    known = count_multiply_adds(model)
+    if known is not None or not all(isinstance(size, int) and size > 0 for one in model.inputs for size in one.shape):
+        return known
+    try:
+        graph, passes = Graph.from_model(model), passes_of(Phase.SIMPLIFY)
+        for _ in range(_MOST_ROUNDS):
+            graph.infer_shapes()
+            if not sum(passes[name](graph) for name in _STATIC):
+                break
+        return count_multiply_adds(graph.to_model())
+    except EdgeoptError:
+        return None

@@ -1,0 +1,68 @@
+"""What is known of a language model without opening it: context, tokens, cache, and what its bundle tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeopt.executors.onnxruntime.decoder import cache_parts
+from edgeopt.graph.model import load_model
+from edgeopt.recipes.tokens import read_tokens
+from edgeopt.running.writing import find_language_model
+from edgeopt.runtime.bundle import read_bundle
+from edgeopt.runtime.decoding.opening import bundle_of, recipe_beside
+from edgeopt.system.text import format_bytes, format_ms
+
+
+@dataclass(frozen=True, slots=True)
+class WriterFacts:
+    """A language model, in words."""
+
+    file: Path
+    """Of its decoder."""
+    recipe: str
+    writes: str
+    measured: str
+    """Empty where it is no bundle that `optimize` wrote."""
+
+
+def writer_facts(name: str) -> WriterFacts:
+    """Return the facts of a language model.
+
+    Args:
+        name: Of a shipped model, a bundle, a file or a folder.
+
+    Raises:
+        EdgeoptError: If its parts cannot be read, or it is no decoder with a cache.
+    """
+    path = find_language_model(name)
+    found = bundle_of(path)
+    bundle = read_bundle(found) if found else None
+    recipe = bundle.recipe if bundle else recipe_beside(path)
+    file = bundle.model if bundle else path
+    model, told = load_model(file), recipe.generation
+    token_bytes = sum(part.token_bytes for part in cache_parts(model.inputs, model.outputs, told.head))
+    tokens = read_tokens(recipe.folder / recipe.tokenizer.file)
+    cache = f"cache {format_bytes(token_bytes)} a token, {format_bytes(token_bytes * told.context)} in all"
+    return WriterFacts(
+        file=file,
+        recipe=f"{recipe.name}: a language model{', of its bundle' if bundle else ', beside the model'}",
+        writes=f"context of {told.context} tokens; tokenizer of {tokens.size}; {cache}",
+        measured=told_measured(bundle.expected) if bundle else "",
+    )
+
+
+def told_measured(expected: Mapping[str, Any]) -> str:
+    """Return what a bundle tells of the chosen form; empty where it was not measured."""
+    form, perplexity = expected.get("form"), expected.get("perplexity")
+    if not isinstance(form, str) or not isinstance(perplexity, float):
+        return ""
+    told = [f"form {form}", f"perplexity {perplexity:.3f}"]
+    for key, label in (("ttft_p50_ms", "TTFT"), ("tpot_p50_ms", "TPOT")):
+        value = expected.get(key)
+        told += [f"{label} p50 {format_ms(value * 1e6)} ms"] if isinstance(value, float) else []
+    prompts = expected.get("prompt_tokens")
+    lengths = f"{f'prompts of {prompts} tokens, ' if prompts else ''}answers of {expected.get('output_tokens')}"
+    return f"{', '.join(told)}; {lengths}"

@@ -1,0 +1,5 @@
+"""From a model to candidates, a choice, a bundle and a report."""
+
+from edgeopt.optimization.options import Options
+
+__all__ = ["Options"]

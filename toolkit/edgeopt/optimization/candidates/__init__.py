@@ -1,0 +1,1 @@
+"""Candidates made, measured and scored, and the engines that run them."""

@@ -1,0 +1,360 @@
+"""Candidates measured and chosen: all in turns here, then the most promising against the original in fresh processes.
+
+One process tells how long the stages take and which candidates are promising. What is faster is proven over processes,
+by whole frames; nothing else is chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.measurement.fresh_process.turns import FreshTurns
+from edgeopt.measurement.interleaved import AGAIN, HERE, Machine, Opened, Pace, Turns, take_turns
+from edgeopt.measurement.one_open import LEAST_ROUNDS, take_turns_one_open
+from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.statistics.budget import judge_budget
+from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
+from edgeopt.optimization.choice.selection import Chosen, Wish, choose, is_answered, mark, shortlist
+from edgeopt.recipes.frames import Frames
+from edgeopt.steps._context import MOST_MEASURED
+from edgeopt.system.time_limit import LONGER, limited, longer, time_left_s
+
+FRAMES_FOR_P99 = 400
+"""The two-sided 95 % interval of a p99 needs 368."""
+MOST_SECONDS = 60.0
+CONFIRM_SECONDS = 15.0
+_LATE, _MOST_LATE_S = 0.05, 7.5
+"""Share of a time limit that measuring may take beyond it, and the most that is; as much again is left for a bundle."""
+LEAST_PROCESSES = 6
+"""Below, no interval of ranks has 95 %."""
+MOST_PROCESSES = 12
+"""With session memory that moves each model by up to 20 %, these find one that is 1.10x as fast in most runs."""
+_CLEAR = 1.25
+"""A speed of one process from which the least number of processes is enough: what memory moves is no more than that."""
+_MOST_LISTED = 3
+_BATCHES = 2
+_LEAST_BLOCK = 3
+"""Slow models are timed over 30 frames at least."""
+PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
+"""Of a fresh process: short, because processes differ by more than rounds."""
+_SLOW_S = 0.5
+"""A frame that takes longer."""
+_ALONE = 0.7
+"""Share of a process's time with several candidates that one with the best alone takes: most of it is its start."""
+
+Fresh = Callable[[Sequence[str], Pace, int], Turns]
+"""Runs the original and these candidates in turns in one fresh process; the number is the seed of the order."""
+Tell = Callable[[str, int, int], None]
+Judge = Callable[[Sequence[Candidate]], Sequence[Candidate]]
+"""Returns candidates, marked and with proven speeds, with their judgements."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was measured, and what was chosen by it."""
+
+    candidates: tuple[Candidate, ...]
+    chosen: Chosen
+    samples: Mapping[str, Samples]
+    """All candidates in turns in one process."""
+    confirmed: Mapping[str, Samples]
+    """The frames of fresh processes, of those that were worth a proof and of the baseline."""
+    trust: Trust | None
+    """None where nothing was measured."""
+    notes: tuple[Note, ...]
+    untimed: str = ""
+    """Why nothing was measured; empty where it was."""
+    unproven: str = ""
+    """What looks faster and was not proven for lack of time, and how much more would do; empty: nothing."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What candidates are measured on."""
+
+    openers: Mapping[str, Callable[[], Opened]]
+    """By name, the baseline first."""
+    frames: Frames
+    budget_ms: float
+    workers: int
+    """Threads of a session."""
+    fresh: Fresh | None
+    """None: this device's sessions open in one process only, and its turns are the proof."""
+    seconds: float = MOST_SECONDS
+    confirm_seconds: float = CONFIRM_SECONDS
+    machine: Machine = HERE
+    seed: int = 0
+    tell: Tell | None = None
+    one_open: bool = False
+    """Whether memory holds one session at a time; its turns are then the proof, as each opens a session anew."""
+    time_limit_s: float | None = None
+    """Of the whole run, to say which one would have been enough."""
+    until_s: float = math.inf
+    """On the monotonic clock: what is left of a time limit then is for judging accuracy."""
+    same: frozenset[str] = frozenset()
+    """Names of the candidates of which the engine makes the baseline's own graph: times differ by chance alone."""
+
+
+def late_s(limit_s: float | None) -> float:
+    """Return how long measuring may go on behind a time limit, in seconds, before the bundle is written."""
+    return min(_LATE * limit_s, _MOST_LATE_S) if limit_s else 0.0
+
+
+def measure_and_choose(
+    candidates: Sequence[Candidate], bench: Bench, wish: Wish, judge: Judge | None = None
+) -> Decision:
+    """Measure all candidates, prove the most promising, judge their accuracy, and choose.
+
+    Args:
+        candidates: The baseline first, scored; those that the bench does not open are not measured.
+        bench: What they are measured on.
+        wish: What a candidate must keep, and what is wanted of it.
+        judge: Judges the accuracy of what is proven faster; None: the candidates bring their judgements.
+
+    Raises:
+        OutOfTime: Where a time limit leaves too little for two rounds.
+    """
+    pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK)
+    told = partial(bench.tell, "measure in turns") if bench.tell else None
+    with limited(bench.until_s):
+        turns = (take_turns_one_open if bench.one_open else take_turns)(
+            bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine, tell=told
+        )
+        timed = [_with_turns(one, turns, bench) if one.name in bench.openers else one for one in candidates]
+        marked = mark(timed, wish)
+        proof = _Proof(turns, bench)
+        if bench.fresh is not None:
+            marked = proof.confirm(marked, wish)
+    turns_prove = bench.fresh is None and len(candidates) > 1
+    if turns_prove and (rounds := _rounds_of(turns)) < (least := _least_rounds(bench, pace)):
+        cut = f"no speed is confirmed: the time limit left {rounds} of {least} rounds"
+        proof.notes.append(Note(NoteKind.WARNING, cut, _enough(turns, rounds, least, bench)))
+        marked = mark([_unproven(one) for one in marked], wish)
+    if proof.trust.level is TrustLevel.INVALID:
+        marked = mark([_unproven(one) for one in marked], wish)
+    if judge is not None:
+        marked = mark(judge(marked), wish)
+    return Decision(
+        candidates=marked,
+        chosen=choose(marked, wish, proof.is_faster),
+        samples={one.name: turns.samples[one.name] for one in candidates if one.name in bench.openers},
+        confirmed=proof.samples(),
+        trust=proof.trust,
+        notes=tuple(proof.notes),
+        unproven=proof.unproven,
+    )
+
+
+def _with_turns(one: Candidate, turns: Turns, bench: Bench) -> Candidate:
+    """Return a candidate with its latency and the speeds of one process."""
+    timed = replace(one, latency=latency_of(turns.samples[one.name], bench.budget_ms))
+    if one.name == BASELINE:
+        return timed
+    if one.name in bench.same:
+        same = replace(turns.ratio(one.name, "frame"), speedup=1.0, low=1.0, high=1.0, verdict=Change.EQUIVALENT)
+        return replace(timed, speed=same)
+    speeds = {part: turns.ratio(one.name, part) for part in ("frame", "execute") if part in turns.parts}
+    if bench.fresh is not None:
+        speeds = {part: replace(speed, verdict=Change.UNCONFIRMED) for part, speed in speeds.items()}
+    return replace(timed, speed=speeds["frame"], execute=speeds.get("execute"))
+
+
+def _rounds_of(turns: Turns) -> int:
+    """Return how many rounds are whole."""
+    rounds = turns.samples[BASELINE].round_id
+    assert rounds is not None
+    return len(np.unique(rounds))
+
+
+def _enough(turns: Turns, rounds: int, least: int, bench: Bench) -> str:
+    """Say which time limit would have been enough for the rounds, by what those took that ran."""
+    if bench.time_limit_s is None:
+        return LONGER
+    each_s = turns.seconds / rounds
+    return longer(max(bench.time_limit_s + (least - rounds) * each_s, least * each_s / MOST_MEASURED))
+
+
+def _least_rounds(bench: Bench, pace: Pace) -> int:
+    """Return how many rounds of this process prove something, where none are run in others."""
+    return LEAST_ROUNDS if bench.one_open else pace.least_rounds
+
+
+def _unproven(one: Candidate) -> Candidate:
+    """Return a candidate whose speed proves nothing."""
+    return replace(one, speed=replace(one.speed, verdict=Change.UNCONFIRMED)) if one.speed else one
+
+
+class _TooLateError(Exception):
+    """The time limit leaves none for the least number of fresh processes."""
+
+    def __init__(self, missing_s: float) -> None:
+        super().__init__()
+        self.missing_s = missing_s
+
+
+class _Proof:
+    """What fresh processes say of the candidates that are worth asking for."""
+
+    def __init__(self, turns: Turns, bench: Bench) -> None:
+        self.notes: list[Note] = []
+        self.unproven = ""
+        self._turns, self._bench = turns, bench
+        self._readings, self._anchors = list(turns.readings), list(turns.anchors)
+        self._found: list[FreshTurns] = []
+
+    @property
+    def trust(self) -> Trust:
+        """Whether all of it can be believed."""
+        return judge_turns(self._turns.null_rounds, self._readings, self._anchors, workers=self._bench.workers)
+
+    def confirm(self, marked: tuple[Candidate, ...], wish: Wish) -> tuple[Candidate, ...]:
+        """Return the candidates with the speeds over processes of those that were asked for."""
+        asked: list[str] = []
+        for _ in range(_BATCHES):
+            names = shortlist(marked, wish, asked, self._most)
+            if not names:
+                break
+            asked += names
+            leading = max(one.speed.speedup for one in marked if one.speed and one.name in names)
+            try:
+                found = self._ask(names, LEAST_PROCESSES if leading >= _CLEAR else MOST_PROCESSES)
+            except EdgeoptError as error:
+                self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {error.problem}", error.remedy))
+                break
+            except _TooLateError as late:
+                self._leave(next(one for one in marked if one.name == names[0]), late.missing_s)
+                break
+            self._found.append(found)
+            proven = found.processes[0].samples
+            known = [_with_proof(one, found) if one.name in proven and one.name != BASELINE else one for one in marked]
+            marked = mark(known, wish)
+            if is_answered(marked, wish):
+                break
+        return marked
+
+    @property
+    def _frame_s(self) -> float:
+        return float(self._turns.samples[self._turns.baseline].steady().frame_ns.mean()) / 1e9
+
+    @property
+    def _most(self) -> int:
+        """How many candidates fit beside the baseline and its copy: at least one."""
+        frames = LEAST_PROCESSES * (2 * self._pace.least_rounds + 1)
+        return max(1, min(_MOST_LISTED, int(self._bench.confirm_seconds / (frames * self._frame_s)) - 2))
+
+    def _ask(self, names: Sequence[str], most: int) -> FreshTurns:
+        """Run processes: the least number, and more while they fit into the time."""
+        assert self._bench.fresh is not None
+        clock, tell = self._bench.machine.clock, self._bench.tell
+        began, found, last_s = clock(), list[Turns](), 0.0
+        while len(found) < LEAST_PROCESSES or (
+            len(found) < most
+            and (clock() - began) / 1e9 + last_s <= self._bench.confirm_seconds
+            and last_s <= time_left_s()
+        ):
+            if len(names) > 1 and not self._has_time(last_s or self._least_s(names), LEAST_PROCESSES - len(found)):
+                names = names[:1]  # at least the best is proven
+                last_s *= _ALONE
+            self._require_time(last_s or self._least_s(names), LEAST_PROCESSES - len(found))
+            started = clock()
+            found.append(self._bench.fresh(names, self._pace, self._bench.seed + len(found)))
+            last_s = (clock() - started) / 1e9
+            self._readings.append(self._bench.machine.read())
+            self._anchors.append(self._bench.machine.measure_anchor())
+            if tell:
+                tell(f"confirm {', '.join(names)} in fresh processes", len(found), most)
+        if tell:
+            tell(f"confirm {', '.join(names)} in fresh processes", most, most)
+        common = set[str](found[-1].samples)
+        return FreshTurns(tuple(one.with_models(common) for one in found))
+
+    def _least_s(self, names: Sequence[str]) -> float:
+        """Return what a fresh process takes at least, by the frames that it runs."""
+        models = len(names) + 2
+        return (models * (1 + 2 * self._pace.least_rounds) + 1) * self._frame_s
+
+    @property
+    def _pace(self) -> Pace:
+        """Of a fresh process: a single round of what is slow, since processes differ by more than rounds."""
+        return replace(PROOF_PACE, least_rounds=1) if self._frame_s > _SLOW_S else PROOF_PACE
+
+    @staticmethod
+    def _has_time(each_s: float, processes: int) -> bool:
+        return each_s * processes <= time_left_s()
+
+    @staticmethod
+    def _require_time(each_s: float, processes: int) -> None:
+        """Raise where a time limit leaves none for so many processes, since fewer prove nothing.
+
+        Raises:
+            _TooLateError: If so.
+        """
+        if (missing_s := each_s * processes - time_left_s()) > 0:
+            raise _TooLateError(missing_s)
+
+    def _leave(self, best: Candidate, missing_s: float) -> None:
+        """Say what looks fastest and how much more time would prove it."""
+        self.unproven = promise_of(best, missing_s)
+        limit_s = self._bench.time_limit_s
+        remedy = longer(limit_s + missing_s) if limit_s else LONGER
+        self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {self.unproven}", remedy))
+
+    def is_faster(self, one: str, other: str) -> bool:
+        """Return whether the first is proven faster than the second, by whole frames."""
+        if self._bench.fresh is None:
+            return one != other and self._turns.ratio(one, "frame", against=other).verdict is Change.FASTER
+        labels = [found for found in self._found if {one, other} <= found.processes[0].samples.keys()]
+        return one != other and any(
+            found.ratio(one, "frame", against=other).verdict is Change.FASTER for found in labels
+        )
+
+    def samples(self) -> Mapping[str, Samples]:
+        """Return the frames of all processes by name; of the baseline those of the last ones."""
+        return {
+            name: found.samples(name)
+            for found in self._found
+            for name in found.processes[0].samples
+            if not name.endswith(AGAIN)
+        }
+
+
+def _with_proof(one: Candidate, found: FreshTurns) -> Candidate:
+    execute = found.ratio(one.name, "execute") if one.execute else None
+    return replace(one, speed=found.ratio(one.name, "frame"), execute=execute)
+
+
+def latency_of(samples: Samples, budget_ms: float, max_miss_ratio: float = 0.01) -> Latency:
+    """Return the stage times and the verdict against a budget.
+
+    Args:
+        samples: Of one candidate.
+        budget_ms: What a frame may take.
+        max_miss_ratio: Share of frames that may take longer.
+    """
+    summary = samples.summary()
+    result = judge_budget(samples.steady().frame_ns, budget_ms, max_miss_ratio)
+    return Latency(
+        frames=summary["frame"].n,
+        frame=summary["frame"].stage_time,
+        stages={name: summary[name].stage_time for name in samples.stages},
+        verdict=result.verdict.upper(),
+        detail=result.detail,
+    )
+
+
+def promise_of(best: Candidate, missing_s: float) -> str:
+    """Return what looks fastest, and what more time would tell of it."""
+    agrees = " and agrees" if best.agreement is not None else ""
+    seconds = math.ceil(missing_s)
+    if best.speed and best.speed.low <= 1:
+        return f"{best.name} may be faster{agrees} ({best.speed} so far); {seconds} s more would tell"
+    speed = f"{best.speed.speedup:.2f}x as fast" if best.speed else "faster"
+    return f"{best.name} looks {speed}{agrees}; {seconds} s more would prove it"

@@ -1,0 +1,198 @@
+"""Candidates of one device's other engines and arithmetics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.graph.model import Model, load_model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.candidates.rival_forms import Rival, like_which, make_alike, rival_name
+from edgeopt.optimization.candidates.scoring import add_candidate
+from edgeopt.optimization.folder.resume import finished_candidates, outcome_on_disk
+from edgeopt.optimization.plan import all_steps
+from edgeopt.optimization.run import Run
+from edgeopt.steps._attention import fuse_attention, joins_attention
+from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, out_of_time
+from edgeopt.steps._in_float import in_float, may_round
+from edgeopt.system.target import Target
+from edgeopt.system.time_limit import limited
+
+_MOST_KEPT = 2
+"""INT8 models of one engine that go on to the labels."""
+_ATTENTION, _FLOAT = "attention", "float"
+
+
+def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
+    """Make and score what the profiles of this device offer beside float32 and INT8 on the target's own engine.
+
+    Args:
+        run: Its alternatives, and its own engine's further precisions.
+        dense: The last float model of the line that kept its accuracy.
+        rival: A model beside it, of which the same is made where that was done for the dense one; None: of that one.
+    """
+    model, parent = (rival or dense).model, (rival or dense).candidate
+    if rival is None:
+        _offer_in_float(run, model, parent)
+    for engine in (run.context.engine, *run.context.alternatives):
+        makers = {one: _maker(one, engine.target) for one in _runnable(run, engine)}
+        if engine is run.context.engine:
+            makers = {one: name for one, name in makers.items() if one not in _made_in_line(run.context)}
+        planned = {one: name for one, name in makers.items() if name in run.plan.steps}
+        searched = [one for one, name in planned.items() if run.plan.steps[name].in_line]
+        converted = {one: name for one, name in planned.items() if one not in searched}
+        joined, its_parent = _with_joined_attention(run, engine, model, parent, rival)
+        for precision, name in converted.items():
+            setting = Setting(engine, precision, _name(engine, precision, rival))
+            _offer_converted(run, name, setting, joined, its_parent)
+        as_it_is = [one for one, name in makers.items() if not name]
+        _offer(run, engine, as_it_is, [Outcome(model, {})], parent, parent.steps, rival)
+        if searched:
+            step = planned[searched[0]]
+            outcomes = _searched(run, step, engine, searched, dense, rival)
+            _offer(run, engine, searched, outcomes, parent, (*parent.steps, step), rival)
+
+
+def offer_as_it_is(run: Run, rival: Rival) -> None:
+    """Offer a model to the device's other engines in the precisions that they run any model in."""
+    for engine in run.context.alternatives:
+        precisions = [one for one in _runnable(run, engine) if not _maker(one, engine.target)]
+        _offer(run, engine, precisions, [Outcome(rival.model, {})], rival.candidate, rival.candidate.steps, rival)
+
+
+def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
+    """Offer a model that rounds its activations as it runs without that rounding."""
+    if not may_round(model):
+        return
+    if monotonic() > run.context.ends_at:
+        run.context.notes.append(out_of_time(_FLOAT))
+        return
+    finished = finished_candidates(run, _FLOAT)
+    known, rewrites = finished[0] if finished else None, run.context.target.rewrites
+    inputs = [] if known else run.context.inputs(CHECKED_PICTURES, model)
+    outcome = outcome_on_disk(run, known) if known else in_float(model, inputs, rewrites=rewrites)
+    if outcome.is_unchanged:
+        return
+    setting = Setting(run.context.engine, parent.precision, _FLOAT)
+    made = add_candidate(run, _FLOAT, parent.name, (*parent.steps, _FLOAT), outcome, setting, resumed=known)
+    run.workspace.finish(_FLOAT, [made.file])
+
+
+def _maker(precision: str, profile: Target) -> str:
+    """Return the step that makes a model's precision scheme for a profile; empty: its engine runs any model so."""
+    return next((name for name, step in all_steps().items() if step.makes(precision, profile)), "")
+
+
+def _made_in_line(context: Context) -> tuple[str, ...]:
+    """Return the schemes that the target's own engine needs nothing more for."""
+    return (context.target.float_precision, *(one.precision for one in all_steps().values() if one.precision))
+
+
+def _offer_converted(run: Run, step: str, setting: Setting, model: Model, parent: Candidate) -> None:
+    """Offer what a step makes of a float model for one precision, or what an earlier run left of that."""
+    finished = finished_candidates(run, setting.name)
+    if not finished and monotonic() > run.context.candidates_end:
+        run.context.notes.append(out_of_time(setting.name))
+        return
+    try:
+        with limited(run.context.candidates_end):
+            outcomes: Sequence[Outcome] = [outcome_on_disk(run, one) for one in finished]
+            outcomes = outcomes or run.plan.steps[step].make(model, run.context, setting)
+    except EdgeoptError as error:
+        run.context.notes.append(Note(NoteKind.WARNING, f"no {setting.precision}: {error.problem}", error.remedy))
+        return
+    _offer(run, setting.engine, [setting.precision], outcomes, parent, (*parent.steps, step), first=setting.name)
+
+
+def _with_joined_attention(
+    run: Run, engine: Engine, model: Model, parent: Candidate, rival: Rival | None
+) -> tuple[Model, Candidate]:
+    """Return the model with one op for each attention, as a candidate; what came in where there is none."""
+    name = rival_name(rival, _ATTENTION)
+    if engine is not run.context.engine or not joins_attention(engine.target) or monotonic() > run.context.ends_at:
+        return model, parent
+    finished = finished_candidates(run, name)
+    inputs = [] if finished else run.context.inputs(CHECKED_PICTURES, model)
+    outcome = outcome_on_disk(run, finished[0]) if finished else fuse_attention(model, inputs)
+    if not outcome.changes:
+        run.context.notes.extend(outcome.notes)
+        return model, parent
+    steps, setting = (*parent.steps, _ATTENTION), Setting(engine, parent.precision, name)
+    known = finished[0] if finished else None
+    made = add_candidate(run, name, parent.name, steps, outcome, setting, resumed=known)
+    run.workspace.finish(name, [made.file])
+    return outcome.model, made
+
+
+def _runnable(run: Run, engine: Engine) -> list[str]:
+    """Return the precisions of a profile that this machine has; where it is not the target, all."""
+    found = []
+    for precision in engine.target.precisions:
+        if not run.context.target.why_not_here() and (reason := engine.target.why_no_precision(precision)):
+            run.context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
+        else:
+            found.append(precision)
+    return found
+
+
+def _name(engine: Engine, precision: str, rival: Rival | None = None) -> str:
+    return rival_name(rival, f"{engine.target.executor}-{precision}")
+
+
+def _searched(
+    run: Run, name: str, engine: Engine, precisions: Sequence[str], dense: Rival, rival: Rival | None
+) -> Sequence[Outcome]:
+    """Return INT8 models for an engine: those on disk, those made for the target's own, else those of a search."""
+    first, step = _name(engine, precisions[0], rival), run.plan.steps[name]
+    parent = rival or dense
+    if finished := finished_candidates(run, first):
+        return [outcome_on_disk(run, one) for one in finished]
+    if engine is run.context.engine:
+        made = [one for one in run.candidates if one.precision == step.precision and not one.profile]
+        made = [one for one in made if one.parent == parent.candidate.name]
+        made = [*made[: _MOST_KEPT - 1], *made[_MOST_KEPT - 1 :][-1:]]  # the last one agrees best
+        return [Outcome(load_model(run.workspace.path(one.file), one.name), one.changes) for one in made]
+    if monotonic() > run.context.searches_end:
+        run.context.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
+        return []
+    setting = Setting(engine, precisions[-1], first, _MOST_KEPT)
+    try:
+        with limited(run.context.candidates_end):
+            if rival is None:
+                return step.make(dense.model, run.context, setting)
+            like = like_which(run, _name(engine, precisions[0]))
+            return make_alike(run, step, rival.model, dense.model, setting, like) if like else []
+    except EdgeoptError as error:
+        told = Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy)
+        run.context.notes.append(told)
+        return []
+
+
+def _offer(
+    run: Run,
+    engine: Engine,
+    precisions: Sequence[str],
+    outcomes: Sequence[Outcome],
+    parent: Candidate,
+    steps: tuple[str, ...],
+    rival: Rival | None = None,
+    first: str = "",
+) -> None:
+    for precision in precisions:
+        name = first or _name(engine, precision, rival)
+        finished, made = finished_candidates(run, name), list[Candidate]()
+        for i, outcome in enumerate(outcomes):
+            if monotonic() > run.context.ends_at:
+                run.context.notes.append(out_of_time(name))
+                return
+            known = finished[i] if i < len(finished) else None
+            setting = Setting(engine, precision, name)
+            try:
+                made.append(add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=known))
+            except EdgeoptError as error:
+                run.context.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", error.remedy))
+                break
+        else:
+            run.workspace.finish(name, [one.file for one in made])

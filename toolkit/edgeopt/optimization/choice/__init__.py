@@ -1,0 +1,1 @@
+"""Which candidate is chosen, by proven speed and proven accuracy."""

@@ -1,0 +1,223 @@
+"""What is proven of the accuracy of candidates, after their speed is: labels that steered nothing are opened here.
+
+What is not proven faster, or slower and more changed than another, is left out before the labels are opened. The rest
+is tested in an order that the search's own samples give, the safest first, until the first that is not proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors import Session
+from edgeopt.graph.model import load_model
+from edgeopt.measurement.accuracy.bootstrap import Scored, score
+from edgeopt.measurement.accuracy.evaluate import answers
+from edgeopt.measurement.accuracy.judgement import (
+    NO_TIME,
+    Judgement,
+    Word,
+    in_order,
+    judge_agreement,
+    judge_numbers,
+    judge_scores,
+    unproven,
+)
+from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.candidates.scoring import store_baseline, stored_baseline
+from edgeopt.optimization.choice.looks import count_look
+from edgeopt.optimization.choice.selection import is_proven
+from edgeopt.optimization.course import JUDGE
+from edgeopt.optimization.labelling.offer import (
+    judge_by_answers,
+    open_labelling,
+    write_boxes_to_label,
+    write_labelling,
+)
+from edgeopt.optimization.options import Prefer
+from edgeopt.optimization.run import Run
+from edgeopt.recipes.frames import Frames
+from edgeopt.system.text import plural
+from edgeopt.system.time_limit import LONGER, OutOfTime
+from edgeopt.tasks import Task
+
+_SHARE = 0.1
+"""Share of a time limit that the answers to all samples may take."""
+
+
+def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return the candidates with a judgement of each that may be chosen.
+
+    Args:
+        run: With the labels that prove, or the samples on which agreement is judged.
+        marked: From `mark`, with the speeds that were proven.
+    """
+    finalists = [one for one in _finalists(run, marked) if one.judgement is None]
+    judged = {one.name: judge_numbers(_decibels(one), run.plan.max_drop) for one in finalists if one.is_rewrite}
+    tested = sorted((one for one in finalists if one.name not in judged), key=lambda one: -(one.agreement or 0.0))
+    if tested:
+        run.course.expect(JUDGE, (1 + len(tested)) * len(samples_that_judge(run, len(tested))) * run.course.frame_s)
+        run.course.begin(JUDGE)
+        run.listener.say(f"judging the accuracy of {plural(len(tested), 'candidate')}")
+        found = _test(run, tested)
+        judged |= {one.name: judgement for one, judgement in zip(tested, in_order(found), strict=True)}
+    original = marked[0].score  # of what computes the same, the metric is the same
+    scores = dict.fromkeys(judged, original) | run.judged_scores
+    return tuple(
+        replace(one, judgement=judged[one.name], score=scores[one.name]) if one.name in judged else one
+        for one in marked
+    )
+
+
+def _finalists(run: Run, marked: Sequence[Candidate]) -> list[Candidate]:
+    """Return what may be chosen, and is not both slower and more changed than another that may be."""
+    open_to = [one for one in marked if one.name != BASELINE and not one.refused]
+    if not any(one.speed for one in open_to):
+        return open_to
+    if run.wish.prefer is Prefer.SIZE:
+        return _undominated(open_to, lambda one: -one.size_bytes)
+    return _undominated([one for one in open_to if is_proven(one)], lambda one: one.speed.speedup if one.speed else 1.0)
+
+
+def _undominated(candidates: Sequence[Candidate], gain: Callable[[Candidate], float]) -> list[Candidate]:
+    def place(one: Candidate) -> tuple[float, float]:
+        return gain(one), one.agreement or 0.0
+
+    def is_beaten(one: Candidate) -> bool:
+        mine = place(one)
+        others = [place(other) for other in candidates if other is not one]
+        return any(other[0] >= mine[0] and other[1] >= mine[1] and other != mine for other in others)
+
+    return [one for one in candidates if not is_beaten(one)]
+
+
+def _decibels(one: Candidate) -> float:
+    return one.drift.worst_db if one.drift else 0.0
+
+
+def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
+    """Return what is proven of each, in the order of the tests."""
+    found, answered = list[Judgement](), dict[str, Sequence[Any]]()
+    try:
+        frames = samples_that_judge(run, len(tested))
+        reference = answers_of_original(run, frames)
+        before = _scored_original(run, reference)
+        if before:
+            count_look(run, before.pictures_sha256)
+        for one in tested:
+            model = load_model(run.workspace.path(one.file), one.name)
+            task = run.context.task(model, evaluating=True)
+            mine = _answers_of(run, run.open_candidate(one, model), task, frames, f"judge {one.name}")
+            if run.labelled is None or before is None:
+                answered[one.name] = mine
+                found.append(judge_answers(run, task, mine, reference))
+                continue
+            scored = score(task, mine, run.labelled.labels)
+            run.judged_scores[one.name] = scored.accuracy
+            judged = judge_scores(before, scored, run.plan.max_drop, level=run.look.level, later=run.look.later)
+            assert judged is not None  # both were scored on the same labels, a moment ago
+            found.append(replace(as_labels_prove(run, judged), changed=count_changed(task, mine, reference)))
+        if answered:
+            found = _by_answers(run, frames, reference, answered, found)
+    except OutOfTime:
+        note = Note(NoteKind.WARNING, f"no time to judge the accuracy of {tested[len(found)].name}", LONGER)
+        run.context.notes.append(note)
+    return found + [_unjudged(run) for _ in tested[len(found) :]]
+
+
+def as_labels_prove(run: Run, judged: Judgement) -> Judgement:
+    """Return a judgement, not decided where the labels prove nothing."""
+    return unproven(judged, run.no_proof) if run.no_proof else judged
+
+
+def _by_answers(
+    run: Run,
+    frames: Frames,
+    reference: Sequence[Any],
+    answered: Mapping[str, Sequence[Any]],
+    agreeing: list[Judgement],
+) -> list[Judgement]:
+    """Return what a person's labels of changed answers prove, where there are any; write what is to be labelled."""
+    labelling = open_labelling(run, frames, reference, answered)
+    if labelling is None:
+        write_boxes_to_label(run, frames)
+        return agreeing
+    try:
+        judged = judge_by_answers(labelling)
+    except EdgeoptError as error:
+        run.context.notes.append(Note(NoteKind.WARNING, error.problem, error.remedy))
+        judged = {}
+    write_labelling(labelling)
+    names = [*answered]
+    return [as_labels_prove(run, judged.get(name, one)) for name, one in zip(names, agreeing, strict=True)]
+
+
+def _unjudged(run: Run) -> Judgement:
+    """Return that nothing is known: the greatest risk of all."""
+    return Judgement(Word.NOT_DECIDED, 0, run.context.least_agreement, agreement_least=0.0, why=NO_TIME)
+
+
+def samples_that_judge(run: Run, models: int) -> Frames:
+    """Return all samples that judge so many models; where a time limit is short, as many as it leaves time for."""
+    if run.labelled:
+        return run.labelled.frames
+    frames = run.context.pictures
+    if frames.states:
+        return run.context.judged_pictures  # of a stream the first in a row
+    limit_s = run.context.time_limit_s
+    if limit_s is None or not run.frame_ms:
+        return frames
+    left_s = max(min(_SHARE * limit_s, run.context.ends_at - monotonic()), 0.0)
+    most = int(1000 * left_s / run.frame_ms / (models + 1))
+    return frames.spread(max(most, len(run.context.judged_pictures)))
+
+
+def answers_of_original(run: Run, frames: Frames) -> list[Any]:
+    """Return what the original answers to some samples."""
+    task = run.context.task(run.context.original, evaluating=True)
+    return _answers_of(run, run.context.open(run.context.original), task, frames, "answers of the original")
+
+
+def _scored_original(run: Run, reference: Sequence[Any]) -> Scored | None:
+    """Return how the original did on the labels that prove, and keep it; None without labels."""
+    if run.labelled is None:
+        return None
+    known = stored_baseline(run)
+    scored = score(run.context.task(run.context.original, evaluating=True), reference, run.labelled.labels)
+    if known is None or known.pictures_sha256 != scored.pictures_sha256:
+        store_baseline(run, scored)
+    return scored
+
+
+def _answers_of(run: Run, session: Session, task: Task, frames: Frames, what: str) -> list[Any]:
+    try:
+        return answers(session, task, frames, run.listener.progress, what)
+    finally:
+        session.close()
+
+
+def judge_answers(run: Run, task: Task, found: Sequence[Any], reference: Sequence[Any]) -> Judgement:
+    """Return what is proven without labels: by the answers to all samples, and by each alone."""
+    whole, each = task.agreement(found, reference), agreement_of_each(task, found, reference)
+    changed = count_changed(task, found, reference)
+    return judge_agreement(whole, each, run.context.least_agreement, changed=changed)
+
+
+def count_changed(task: Task, answers: Sequence[Any], reference: Sequence[Any]) -> int | None:
+    """Return how many answers are not the reference's; None where an answer is no single choice."""
+    pairs = [(task.choice(a), task.choice(b)) for a, b in zip(answers, reference, strict=True)]
+    if any(None in pair for pair in pairs):
+        return None
+    return sum(a != b for a, b in pairs)
+
+
+def agreement_of_each(task: Task, answers: Sequence[Any], reference: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Return (samples,) the agreement of each answer: beside the others where that matters, else alone."""
+    if (known := task.agreement_of_each(answers, reference)) is not None:
+        return known
+    return np.array([task.agreement([a], [b]) for a, b in zip(answers, reference, strict=True)], np.float64)

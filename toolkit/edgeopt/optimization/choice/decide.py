@@ -1,0 +1,162 @@
+"""The candidates of a run measured together, as an app would open them, and the choice by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.graph.model import load_model
+from edgeopt.measurement.fed_back import feed_back
+from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
+from edgeopt.measurement.interleaved import Pace, Turns
+from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.candidates.measure import (
+    CONFIRM_SECONDS,
+    MOST_SECONDS,
+    Bench,
+    Decision,
+    Fresh,
+    late_s,
+    measure_and_choose,
+)
+from edgeopt.optimization.candidates.same_graphs import same_as_original
+from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
+from edgeopt.optimization.choice.selection import Chosen, mark
+from edgeopt.optimization.course import CONFIRM, MEASURE, measuring_s
+from edgeopt.optimization.run import Run, model_file
+from edgeopt.system.text import plural
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited, longer
+
+INTERRUPTED = "the run was interrupted"
+_JUDGED = 0.15
+"""Share of a time limit that is kept for judging accuracy at most."""
+_TOO_LITTLE = "the time limit leaves too little time to measure them"
+_AGAIN = "the same command with --resume takes up what is finished"
+
+
+def decide(run: Run) -> Decision | None:
+    """Measure all candidates of a run together and choose; None where this machine is not the target.
+
+    A time limit that leaves no time for that leaves the original: what is not proven is not chosen.
+    """
+    if run.untimed:
+        return None
+    one_open = any(load_model(run.workspace.path(one.file), one.name).is_outside for one in run.candidates)
+    told, left = ", one open at a time" if one_open else "", run.context.ends_at - monotonic()
+    until_s = left + late_s(run.context.time_limit_s)
+    measured = candidates_that_fit(run, until_s) if one_open else run.candidates
+    run.course.expect(MEASURE, measuring_s(1 + len(measured), run.course.frame_s))
+    run.course.begin(MEASURE)
+    run.listener.say(
+        f"measuring {plural(len(measured), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}{told}"
+    )
+    bench = Bench(
+        openers={one.name: _opener(run, one) for one in measured},
+        frames=run.timed,
+        budget_ms=run.plan.budget_ms,
+        workers=run.plan.threads,
+        fresh=None if run.openers or one_open else _fresh(run),
+        seconds=min(MOST_SECONDS, max(left - max(CONFIRM_SECONDS, run.context.proof_s), 3.0)),
+        confirm_seconds=min(CONFIRM_SECONDS, max(left / 2, 0.0)),
+        tell=run.listener.progress,
+        one_open=one_open,
+        time_limit_s=run.context.time_limit_s,
+        until_s=monotonic() + max(until_s, 0.0) - _judging_s(run),
+        same=same_as_original(run, measured),
+    )
+    if bench.same:
+        told = f"{', '.join(sorted(bench.same))}: the engine makes the original's own graph of it, no speed is claimed"
+        run.context.notes.append(Note(NoteKind.INFO, told))
+    try:
+        with limited(monotonic() + max(until_s, 0.0)):
+            decision = measure_and_choose(run.candidates, bench, run.wish, partial(prove_accuracy, run))
+    except OutOfTime:
+        return untimed_decision(run, _TOO_LITTLE)
+    for name, samples in decision.samples.items():
+        samples.save(run.workspace.path(model_file(name)).with_name("samples.npz"))
+    for name, samples in decision.confirmed.items():
+        samples.save(run.workspace.path(model_file(name)).with_name("confirmed.npz"))
+    return decision
+
+
+def _judging_s(run: Run) -> float:
+    """Return what is kept of a time limit for the answers of the original and of one form to the labels that prove."""
+    if run.context.time_limit_s is None or run.labelled is None or len(run.candidates) < 2:
+        return 0.0
+    return min(2 * len(run.labelled.frames) * run.course.frame_s, _JUDGED * run.context.time_limit_s)
+
+
+def candidates_that_fit(run: Run, left_s: float) -> list[Candidate]:
+    """Return the candidates whose turns fit into the time, where each turn opens a model: one at least.
+
+    Those that keep their accuracy come first, then smaller ones, which are opened and read sooner.
+    """
+    baseline, *others = run.candidates
+    order = sorted(others, key=lambda one: (not run.wish.keeps(one), one.size_bytes))
+    kept, sizes = [baseline], list[float]()
+    for one in order:
+        sizes.append(one.size_bytes / baseline.size_bytes)
+        if len(kept) > 1 and run.context.proof_of(sizes) > left_s:
+            break
+        kept.append(one)
+    if left_out := [one.name for one in run.candidates if one not in kept]:
+        told = f"not measured, as the rounds of fewer models fit into the time limit: {', '.join(left_out)}"
+        run.context.notes.append(Note(NoteKind.WARNING, told, LONGER))
+    return [one for one in run.candidates if one in kept]
+
+
+def untimed_decision(run: Run, why: str) -> Decision:
+    """Return that nothing was measured, and that the original stays.
+
+    Args:
+        run: With its candidates.
+        why: One of `INTERRUPTED` and the like.
+    """
+    least_s = run.context.least_limit_s
+    more = longer(least_s) if least_s > (run.context.time_limit_s or 0.0) else LONGER
+    remedy = _AGAIN if why == INTERRUPTED else more
+    return Decision(
+        candidates=mark(run.candidates, run.wish),
+        chosen=Chosen(BASELINE, f"the original stays: {why}"),
+        samples={},
+        confirmed={},
+        trust=None,
+        notes=(Note(NoteKind.WARNING, f"no candidate is proven faster: {why}", remedy),),
+        untimed=why,
+    )
+
+
+def _opener(run: Run, one: Candidate) -> Callable[[], Pipeline]:
+    """Return how a candidate is opened here: a compiled one on its device, any other as in a fresh process."""
+    if one.name not in run.openers:
+        return _runnable(run, one).open
+    model = load_model(run.workspace.path(one.file), one.name)
+    states = run.context.recipe.input.states
+    return lambda: (run.context.task(model, evaluating=False), feed_back(run.open_candidate(one, model), states))
+
+
+def _runnable(run: Run, one: Candidate) -> Runnable:
+    model = load_model(run.workspace.path(one.file), one.name)
+    return Runnable(
+        opening=run.engine_of(one).opening(one.precision),
+        source=run.workspace.path(one.file).resolve(),
+        recipe=run.context.recipe_of(model),
+        inputs=model.inputs,
+        outputs=model.outputs,
+    )
+
+
+def _fresh(run: Run) -> Fresh:
+    """Return how the original and some candidates run in turns in a fresh process."""
+    runnables = {one.name: _runnable(run, one) for one in run.candidates}
+    feed = feed_of(run.timed)
+
+    def once(names: Sequence[str], pace: Pace, seed: int) -> Turns:
+        run.course.begin(CONFIRM)
+        chosen = {name: runnables[name] for name in (BASELINE, *names)}
+        return run_fresh(chosen, feed, pace, workers=run.plan.threads, seed=seed)
+
+    return once

@@ -1,0 +1,89 @@
+"""Which form of a search is written: the fastest that agrees and, where there are labels, keeps the metric on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.accuracy.bootstrap import Scored
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames
+from edgeopt.measurement.accuracy.judgement import Judgement, NoProof, in_order, judge_scores, unproven
+from edgeopt.optimization.candidates.scoring import score_on_labels
+from edgeopt.optimization.one_step.quantize_result import Tried
+from edgeopt.steps._context import Context, Setting
+from edgeopt.steps.quantize.search.attempt import Attempt, for_labels
+from edgeopt.steps.quantize.step import Searched
+
+_MOST_SCORED = 3
+"""Attempts that the labels judge: the fastest by agreement may still lose too much of the metric."""
+
+
+@dataclass(slots=True)
+class FormChoice:
+    """Which form is written, by agreement and then by labels, and why."""
+
+    context: Context
+    setting: Setting
+    """On which engine forms run."""
+    searched: Searched
+    labelled: LabelledFrames | None
+    baseline: Scored | None
+    """The original's metric; None without labels."""
+    max_drop: float
+    is_decided: bool
+    """Whether an earlier run has chosen, so that nothing is refused."""
+    no_proof: NoProof | None = None
+    """Why the labels prove nothing; None: they prove."""
+    tried: dict[str, Tried] = field(default_factory=dict)
+    """By name, the best first."""
+    reason: str = ""
+
+    def make(self) -> Attempt | None:
+        """Return the form that is written; None where the float model stays."""
+        found, least = self.searched.found, self.context.least_agreement
+        self.tried = {one.name: Tried(one.name, one.speed_ratio, one.agreement) for one in found.attempts}
+        valid = [one for one in found.attempts if self.is_decided or one.is_valid(least)]
+        if not valid or self.baseline is None:
+            stays = (
+                ""
+                if valid or not found.attempts
+                else "The float model stays: no INT8 form is faster and agrees with it."
+            )
+            self.reason = f"{stays} {found.reason}".strip()
+            return valid[0] if valid else None
+        tested = sorted(for_labels(valid, _MOST_SCORED), key=lambda one: -one.agreement)
+        judged = [*zip(tested, in_order([self._judge(one, self.baseline) for one in tested]), strict=True)]
+        for one, judgement in judged:
+            self.tried[one.name] = replace(self.tried[one.name], judgement=judgement)
+        chosen = self._chosen(judged)
+        refused = [f"{one.name}: {judgement.word}, {judgement}." for one, judgement in judged if one is not chosen]
+        if chosen:
+            self.reason = " ".join((*refused, chosen.reason)).strip()
+            return chosen
+        self.reason = f"The float model stays: {' '.join(refused)} {found.reason}".strip()
+        return None
+
+    def _chosen(self, judged: Sequence[tuple[Attempt, Judgement]]) -> Attempt | None:
+        """Return the fastest that is KEPT, or else the safest that is open."""
+        kept = [one for one, judgement in judged if judgement.is_proven]
+        if kept:
+            return max(kept, key=lambda one: one.speed_ratio)
+        still_open = [(one, judgement) for one, judgement in judged if judgement.is_open or self.is_decided]
+        if not still_open:
+            return None
+        one, judgement = min(still_open, key=lambda pair: (pair[1].risk, -pair[0].speed_ratio))
+        self.context.notes.append(Note(NoteKind.WARNING, f"accuracy not decided: {judgement}", judgement.remedy))
+        return one
+
+    def _judge(self, one: Attempt, baseline: Scored) -> Judgement:
+        """Return what is proven of a form on the labels, and keep its metric."""
+        model, engine = one.outcome.model, self.setting.engine.with_options(self.searched.options)
+        session, task = engine.open(model, self.setting.precision), self.context.task(model, evaluating=True)
+        scored = score_on_labels(self.context, self.labelled, session, task, one.name)
+        session.close()
+        assert scored is not None
+        judgement = judge_scores(baseline, scored, self.max_drop)
+        assert judgement is not None  # both were scored on the same labels
+        self.tried[one.name] = replace(self.tried[one.name], score=scored.accuracy.value)
+        return unproven(judgement, self.no_proof) if self.no_proof else judgement

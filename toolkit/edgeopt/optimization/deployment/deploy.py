@@ -1,0 +1,346 @@
+"""What goes into a bundle: the choice, what a device falls back to, what an app degrades to, and their test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors import Session
+from edgeopt.executors._guard import active_guard
+from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
+from edgeopt.export.companions import companions_of
+from edgeopt.graph.model import Model, load_model
+from edgeopt.graph.outside import Layout
+from edgeopt.graph.tensors import Sample
+from edgeopt.measurement.accuracy.evaluate import model_inputs
+from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.deployment.embedding import Embedding
+from edgeopt.optimization.deployment.lighter import judged_lighter
+from edgeopt.optimization.options import SelfTestInputs
+from edgeopt.optimization.run import Run
+from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.made_up import synthetic_like
+from edgeopt.recipes.preprocess import Preprocess
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.availability import load_executor
+from edgeopt.runtime.bundle import (
+    Artefact,
+    Bundle,
+    Expected,
+    SelfTest,
+    make_artefact,
+    make_selftest,
+    write_bundle,
+)
+from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.fallback import open_artefact
+from edgeopt.runtime.selftest import FILE, MOST_SAMPLES, Recorded, Rows, choose_samples, pack, record, run_rows
+from edgeopt.steps._context import Engine
+from edgeopt.system.environment import package_versions, read_environment
+from edgeopt.system.memory import give_back
+from edgeopt.system.target import Target
+from edgeopt.system.text import format_bytes, plural
+from edgeopt.tasks import make_task
+
+_TEST_MS = 500.0
+"""What the stored inputs may take when a bundle is loaded."""
+_HALF = ("fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One model of a bundle."""
+
+    name: str
+    """Of its file there."""
+    file: str
+    """Of the output folder."""
+    candidate: Candidate
+    precision: str
+    target: Target
+    """Whose engine opens it, with which options."""
+    threads: int
+    judged_as: Engine | None = None
+    """What computes its numbers here; None: as the candidate was judged."""
+
+
+def deploy(
+    run: Run, candidates: Sequence[Candidate], best: Candidate, embedded: Embedding, folder: Path | None = None
+) -> tuple[Path, tuple[Note, ...]]:
+    """Write the bundle; return its folder, and what the user should know of it.
+
+    Args:
+        run: With its workspace.
+        candidates: With what was measured, the baseline first.
+        best: The choice.
+        embedded: What the models are to hold of the recipe.
+        folder: Where it goes; None: `bundle` in the output folder.
+
+    Raises:
+        InvalidFileError: If the disk is full.
+    """
+    give_back()  # of what candidates were made of; a large model is opened next
+    alike = _fed_alike(run, candidates, best)
+    in_float = load_model(run.workspace.path(alike[0].file), alike[0].name)
+    fed = run.context.recipe_of(in_float)
+    recipe = embedded.recipe or _recipe_of_bundle(run, fed)
+    chain = _chain(run, alike, best)
+    notes = [*embedded.notes]
+    lighter = [_part(run, f"lighter-{i}.onnx", one) for i, one in enumerate(judged_lighter(run, alike, best, notes), 1)]
+    parts = [*chain, *lighter]
+    samples = _samples(run, alike, fed.input.size, notes)
+    recorder = _Recorder(run, embedded, samples, notes, in_float)
+    recorded = [recorder.record(part) if samples else None for part in parts]
+    weights = dict[str, Layout]()
+    models = [_packed(run, part, embedded, one, weights) for part, one in zip(parts, recorded, strict=True)]
+    selftest = _selftest(samples, recorded) if any(recorded) else None
+    inside = embedded.inside.expected if embedded.inside else {}
+    folder = folder or run.workspace.path("bundle")
+    names = [one.name for one in in_float.inputs], [one.name for one in in_float.outputs]
+    companions, loaded = companions_of(run.configurations, folder, models[0][0].file, recipe, names)
+    bundle = write_bundle(
+        folder,
+        models[: len(chain)],
+        run.context.target,
+        recipe,
+        {**_expected(run, best), **inside},
+        package_versions(),
+        lighter=models[len(chain) :],
+        weights=weights,
+        selftest=selftest,
+        companions=companions,
+    )
+    if TENSORRT in run.context.target.providers and not run.untimed:
+        open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines: the first start here is quick
+    return folder, (*notes, *loaded, _size_of(bundle))
+
+
+def _fed_alike(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[Candidate]:
+    """Return the candidates that take pictures of one size with the choice: a bundle feeds all its models alike.
+
+    The first is in float: the original, or the one of that size that loses least.
+    """
+    alike = [one for one in candidates if one.input_size == best.input_size]
+    floats = [one for one in alike if one.precision == run.context.engine.target.float_precision and not one.profile]
+    first = floats[0] if floats else best
+    return [first, *(one for one in alike if one is not first)]
+
+
+def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[_Part]:
+    """Return the choice and what comes after it, in the order in which a device tries them."""
+    device = run.context.target if run.by_rule else run.engine_of(best).target
+    file = best.compiled or best.file
+    first = _part(run, f"model{Path(file).suffix}", best)
+    chain = [replace(first, file=file, precision=_precision_on_device(run, best), target=device)]
+    if best.compiled and run.engine_of(best).executor.takes_onnx:
+        chain.append(replace(chain[0], name="fallback-onnx.onnx", file=best.file))
+    own = run.context.engine.target
+    dense = _densest(run, candidates)
+    floats = [one for one in dense if one.precision == own.float_precision and not one.profile and not one.refused]
+    floats = floats or [candidates[0]]
+    is_float = best.precision == own.float_precision and not best.profile and not run.by_rule
+    if not is_float:
+        halves = [one for one in dense if one.precision in _HALF and one not in (best, *floats) and not one.refused]
+        chain += [_part(run, "fallback-half.onnx", one) for one in halves[-1:] if _is_faster(one, floats[-1])]
+        chain.append(_part(run, "fallback.onnx", floats[-1]))
+    return [*chain, *_on_processor(run, dense, chain)]
+
+
+def _densest(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that lost least on purpose: what is fallen back to loses nothing more than its size."""
+    lossy = [len(run.plan.beside & {*one.steps}) for one in candidates]
+    return [one for one, count in zip(candidates, lossy, strict=True) if count == min(lossy)]
+
+
+def _is_faster(one: Candidate, other: Candidate) -> bool:
+    """Whether one is measured faster than another, or nothing is measured."""
+    mine, its = _p50_ms(one), _p50_ms(other)
+    return mine is None or its is None or mine < its
+
+
+def _p50_ms(one: Candidate) -> float | None:
+    return one.latency.frame.p50_ms if one.latency else None
+
+
+def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Part]) -> list[_Part]:
+    """Return the float model on ONNX Runtime's own kernels, which every device has, unless the chain ends there."""
+    last = chain[-1]
+    if last.target.executor == "onnxruntime" and last.target.providers == (CPU,):
+        return []
+    held_back = guard.entries if (guard := active_guard()) else {}
+    target = replace(run.context.engine.target, executor="onnxruntime", providers=(CPU,), options=held_back)
+    full = [one for one in candidates if one.precision == "fp32" and not one.profile and not one.refused]
+    one = full[-1] if full else candidates[0]
+    same = next((part.name for part in chain if part.file == one.file), "fallback-cpu.onnx")
+    engine = Engine(target, load_executor("onnxruntime"), run.context.engine.threads)
+    return [_Part(same, one.file, one, "fp32", target, 0, engine)]
+
+
+def _part(run: Run, name: str, one: Candidate) -> _Part:
+    """Return a candidate as a part, opened there as it was here: this machine's cores say nothing of another's."""
+    asked = run.plan.threads if run.plan.threads_asked else 0
+    engine = run.engine_of(one)
+    return _Part(name, one.file, one, one.precision, engine.target, asked if run.untimed else engine.threads)
+
+
+def _precision_on_device(run: Run, best: Candidate) -> str:
+    """Return the target's own word for a candidate that was checked on this machine's processor."""
+    if not run.by_rule:
+        return best.precision
+    is_integer = best.precision.startswith("w8")
+    return next((one for one in run.context.target.precisions if one.startswith("w8") == is_integer), best.precision)
+
+
+def _packed(
+    run: Run, part: _Part, embedded: Embedding, recorded: Recorded | None, weights: dict[str, Layout]
+) -> tuple[Artefact, bytes]:
+    """Return what the manifest says of a model, and the model; `weights` gets the file with its weights, if any."""
+    one, how = part.candidate, (part.precision, part.target, part.threads)
+    if part.file == one.compiled:
+        data = run.workspace.read(part.file)
+        made = make_artefact(part.name, data, *how)
+    else:
+        model = embedded.put_into(load_model(run.workspace.path(part.file), one.name))
+        data, beside = in_bundle(model, weights)
+        made = make_artefact(part.name, data, *how, model.inputs, model.outputs)
+        made = replace(made, weights=beside)
+    score = one.simulated or one.score
+    frame = one.latency.frame if one.latency and part.judged_as is None else None
+    expected = Expected(
+        accuracy=score.value if score else None,
+        agreement=one.agreement,
+        frame_p50_ms=frame.p50_ms if frame else None,
+        frame_p99_ms=frame.p99_ms if frame else None,
+    )
+    if embedded.inside and embedded.name == one.name and part.judged_as is None:
+        expected = replace(expected, **embedded.inside.expected)
+    return replace(made, expected=expected, noise_limits=recorded.limits if recorded else {}), data
+
+
+def _expected(run: Run, best: Candidate) -> dict[str, object]:
+    score = best.simulated or best.score
+    return {
+        "metric": run.context.recipe.evaluation.metric,
+        "accuracy": score.value if score else None,
+        "images": score.n if score else 0,
+        "agreement": best.agreement,
+        "frame_p50_ms": _p50_ms(best),
+        "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
+        "machine": read_environment().hash if best.latency else None,
+    }
+
+
+def _recipe_of_bundle(run: Run, recipe: Recipe) -> Recipe:
+    """Return the recipe without a picture's size where arrays were given, and nothing says how one becomes them."""
+    if not recipe.takes_arrays or run.context.frames.tensors is None or recipe.preprocess != Preprocess():
+        return recipe
+    return replace(recipe, input=replace(recipe.input, size=()))
+
+
+def _samples(run: Run, candidates: Sequence[Candidate], size: tuple[int, ...], notes: list[Note]) -> tuple[Sample, ...]:
+    """Return the inputs of the test: as many as a device runs in half a second, four at most; one for a simulator."""
+    if run.plan.selftest is SelfTestInputs.OFF:
+        notes.append(Note(NoteKind.SKIPPED, "the bundle has no test of its numbers: --selftest off"))
+        return ()
+    slowest_ms = max(_p50_ms(one) or run.frame_ms for one in candidates)
+    count = MOST_SAMPLES if not slowest_ms else max(1, min(MOST_SAMPLES, int(_TEST_MS / slowest_ms)))
+    count = 1 if any(one.compiled for one in candidates) else count
+    given = run.context.frames
+    is_made_up = run.plan.selftest is SelfTestInputs.SYNTHETIC
+    frames = synthetic_like(given, size, count) if is_made_up else given.spread(count)
+    if frames.kind == "sound":  # the states that occur belong to the test
+        model = run.context.original
+        samples: list[Sample] = list(model_inputs(run.context.task(model, evaluating=False), frames))
+    else:
+        samples = [frames.read(i) for i in range(len(frames))]
+    kept = choose_samples(samples, size)
+    if not kept:
+        told = "no test of its numbers: its inputs are larger than a bundle stores, or are text"
+        notes.append(Note(NoteKind.SKIPPED, f"the bundle has {told}"))
+    else:
+        notes.append(_stored(kept, frames))
+    return kept
+
+
+def _stored(kept: Sequence[Sample], frames: Frames) -> Note:
+    """Return what of the given frames leaves with the bundle."""
+    inputs = plural(len(kept), "input")
+    if not frames.paths:
+        return Note(NoteKind.INFO, f"the bundle tests its numbers on {inputs} made up from a fixed seed")
+    told = f"the bundle tests its numbers on {inputs} out of {frames.source}, which every device gets"
+    return Note(NoteKind.INFO, told, "where that must not be, --selftest synthetic")
+
+
+class _Recorder:
+    """Runs the models of a bundle here, as they were judged."""
+
+    def __init__(
+        self, run: Run, embedded: Embedding, samples: Sequence[Sample], notes: list[Note], in_float: Model
+    ) -> None:
+        self._run, self._embedded, self._samples, self._notes = run, embedded, samples, notes
+        self._float, self._recipe = in_float, embedded.recipe or run.context.recipe_of(in_float)
+        self._known: dict[tuple[str, bool], Recorded | None] = {}
+
+    @cached_property
+    def _original(self) -> Sequence[Mapping[str, Rows]]:
+        """What the model as given, or its smaller form, makes of the samples."""
+        session = self._run.context.open(self._embedded.put_into(self._float))
+        task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
+        try:
+            return run_rows(session, task, self._samples)
+        finally:
+            session.close()
+
+    def record(self, part: _Part) -> Recorded | None:
+        """Return what a model makes of the samples; None where it does not run here."""
+        key = part.candidate.name, part.judged_as is None
+        if key not in self._known:
+            self._known[key] = self._record(part)
+        return self._known[key]
+
+    def _record(self, part: _Part) -> Recorded | None:
+        try:
+            original = self._original  # before the part is opened: memory need not hold both
+            session = self._open(part)
+            try:
+                task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
+                names = {one.name for one in session.outputs}
+                known = original if all(names <= one.keys() for one in original) else ()
+                elsewhere = self._run.by_rule and part.judged_as is None
+                return record(session, task, self._samples, part.precision, original=known, elsewhere=elsewhere)
+            finally:
+                session.close()
+        except EdgeoptError as error:
+            told = f"the numbers of the bundle's {part.name} are not tested: {error.problem}"
+            self._notes.append(Note(NoteKind.WARNING, told, error.remedy))
+            return None
+
+    def _open(self, part: _Part) -> Session:
+        """Open a model as it was judged; what was compiled as it is deployed, where its engine opens that here."""
+        one, run = part.candidate, self._run
+        engine = part.judged_as or run.engine_of(one)
+        if one.compiled and engine.executor.takes_onnx:
+            return engine.opening(one.precision).open(run.workspace.path(one.compiled))
+        model = load_model(run.workspace.path(one.file), one.name)
+        if one.compiled:
+            return run.open_candidate(one, model)
+        return engine.open(self._embedded.put_into(model), part.precision if part.judged_as else one.precision)
+
+
+def _selftest(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> tuple[SelfTest, bytes]:
+    data = pack(samples, recorded)
+    return make_selftest(FILE, data, len(samples)), data
+
+
+def _size_of(bundle: Bundle) -> Note:
+    """Return what each file of a bundle weighs."""
+    artefacts = (*bundle.artefacts, *bundle.lighter)
+    sizes = {one.file: one.size_bytes for one in artefacts}
+    sizes |= {one.weights.file: one.weights.size_bytes for one in artefacts if one.weights}
+    if bundle.selftest:
+        sizes[bundle.selftest.file] = bundle.selftest.size_bytes
+    told = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+    return Note(NoteKind.INFO, f"the bundle has {format_bytes(sum(sizes.values()))}: {told}")

@@ -1,0 +1,274 @@
+"""The chosen model with parts of its recipe inside: made with the bundle, checked and timed beside itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.graph.model import Model, load_model
+from edgeopt.measurement.accuracy.bootstrap import Scored, score
+from edgeopt.measurement.accuracy.evaluate import answers
+from edgeopt.measurement.accuracy.judgement import Judgement, judge_scores
+from edgeopt.measurement.fresh_process.turns import FreshTurns, Runnable, feed_of, run_fresh
+from edgeopt.measurement.interleaved import Pace, take_turns
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.candidates.measure import late_s
+from edgeopt.optimization.candidates.scoring import stored_baseline
+from edgeopt.optimization.choice.accuracy_proof import as_labels_prove, judge_answers, samples_that_judge
+from edgeopt.optimization.choice.looks import count_look
+from edgeopt.optimization.plan import DEFAULT
+from edgeopt.optimization.result import Inside
+from edgeopt.optimization.run import Run
+from edgeopt.recipes.hugging_face import read_configuration
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.steps import Step
+from edgeopt.steps._class_map import ARGMAX
+from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Setting
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+from edgeopt.tasks import make_task
+
+SECONDS = 5.0
+"""For the time of a frame beside that of the same model with nothing embedded."""
+TRIAL_SECONDS = 1.0
+"""For the first look at whole frames of what nobody asked for, and for each fresh process of its proof; 0: no look."""
+_PROCESSES = 5
+LEAST_AGREEMENT = 0.9
+"""With the answers of the same model, where no labels judge: pixels differ by a step of 255, few boxes by that."""
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What the models of a bundle hold; without steps, nothing."""
+
+    context: Context
+    name: str = ""
+    """Of the chosen candidate."""
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    recipe: Recipe | None = None
+    """Of the bundle; None: nothing is embedded."""
+    inside: Inside | None = None
+    """What is measured of the chosen model with the parts inside."""
+    notes: Sequence[Note] = ()
+
+    def deployed(self, one: Candidate) -> Candidate:
+        """Return a candidate with what is proven of what is deployed of it: the word that is told holds for that."""
+        if self.inside is None or self.inside.judgement is None or one.name != self.name:
+            return one
+        is_original = one.name == BASELINE  # its own metric is what all are compared with
+        score = one.score if is_original else self.inside.score or one.score
+        return replace(one, judgement=self.inside.judgement, score=score)
+
+    def put_into(self, model: Model) -> Model:
+        """Return a model with the parts inside.
+
+        Raises:
+            UnsupportedError: If a part of the recipe is not embedded.
+        """
+        return _put_into(model, self.steps, self.context)
+
+
+def embed(run: Run, best: Candidate) -> Embedding:
+    """Return what the bundle's models are to hold: what was asked for, or what is proven faster, if answers stay."""
+    if steps := {name: one for name, one in run.plan.steps.items() if one.embeds}:
+        asked = _asked(run, best, steps)
+        run.listener.say(f"putting {_told(asked)} into {best.name}")
+        return _kept(run, best, asked)
+    tried = run.plan.tried
+    if run.replay:
+        is_same = tried and tuple(str(one.embeds) for one in tried.values()) == run.replay.embedded
+        return _kept(run, best, _asked(run, best, tried)) if is_same else _nothing(run)
+    return _if_faster(run, best, _asked(run, best, tried)) if tried and _may_be_tried(run, best) else _nothing(run)
+
+
+def _nothing(run: Run, *notes: Note) -> Embedding:
+    return Embedding(run.context, notes=notes)
+
+
+def _asked(run: Run, best: Candidate, steps: Mapping[str, Step]) -> Embedding:
+    parts = [step.embeds for step in steps.values() if step.embeds]
+    recipe = run.context.recipe_of(load_model(run.workspace.path(best.file), best.name))
+    return Embedding(run.context, best.name, steps, recipe.with_embedded(*parts))
+
+
+def _kept(run: Run, best: Candidate, asked: Embedding) -> Embedding:
+    """Return what is asked for, where the chosen model keeps its answers with it."""
+    try:
+        with limited(max(run.context.ends_at, monotonic()) + late_s(run.context.time_limit_s)):
+            return _checked(run, best, asked)
+    except EdgeoptError as error:
+        return _nothing(run, Note(NoteKind.WARNING, f"nothing embedded: {error.problem}", error.remedy))
+    except OutOfTime:
+        return _nothing(run, Note(NoteKind.WARNING, f"nothing embedded: no time to check {_told(asked)}", LONGER))
+
+
+def _may_be_tried(run: Run, best: Candidate) -> bool:
+    """Whether whole frames can be measured here, and nothing but their time speaks against it.
+
+    What Hugging Face's configurations belong to is loaded by optimum, which feeds tensors. A map of a frame's classes
+    takes memory for each class and pixel, which nobody gets unasked.
+    """
+    if run.context.recipe.postprocess.decoder == ARGMAX:
+        return False
+    is_measured = TRIAL_SECONDS > 0 and not run.untimed and not run.was_cut and run.timed.holds_pictures
+    is_own = not best.profile and run.engine_of(best).target.executor == "onnxruntime"
+    is_own = is_own and read_configuration(run.configurations) is None
+    has_time = run.context.ends_at - monotonic() > (_PROCESSES + 2) * TRIAL_SECONDS
+    return is_measured and is_own and has_time and not load_model(run.workspace.path(best.file), best.name).is_outside
+
+
+def _if_faster(run: Run, best: Candidate, asked: Embedding) -> Embedding:
+    """Return what is tried, where whole frames are faster in this process and then in fresh ones."""
+    name = f"{best.name} with {_told(asked)}"
+    try:
+        with limited(run.context.ends_at):
+            both = {best.name: _runnable(run, best, _nothing(run)), name: _runnable(run, best, asked)}
+            openers = {label: one.open for label, one in both.items()}
+            speed = take_turns(openers, run.timed, Pace(TRIAL_SECONDS), workers=run.plan.threads).ratio(name, "frame")
+            if speed.verdict is Change.FASTER:
+                feed, pace = feed_of(run.timed), Pace(TRIAL_SECONDS)
+                turns = [run_fresh(both, feed, pace, workers=run.plan.threads, seed=i) for i in range(_PROCESSES)]
+                speed = FreshTurns(tuple(turns)).ratio(name, "frame")
+            if speed.verdict is Change.FASTER:
+                return _kept_if_judged(run, best, asked, speed)
+    except KeyboardInterrupt:
+        run.was_cut = True
+        return _nothing(run)
+    except (Exception, OutOfTime) as error:  # nobody asked for it: the bundle is written all the same
+        why = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
+        why = "no time" if isinstance(error, OutOfTime) else why
+        return _nothing(run, Note(NoteKind.SKIPPED, f"{_told(asked)} not tried inside the model: {why}"))
+    told = f"{_told(asked)} inside the model: whole frames {speed} as fast, left out"
+    return _nothing(run, Note(NoteKind.INFO, told, f"--steps {','.join((DEFAULT, *asked.steps))} keeps it"))
+
+
+def _kept_if_judged(run: Run, best: Candidate, asked: Embedding, speed: Ratio) -> Embedding:
+    """Return what is proven faster, where as much is proven of its accuracy as of the model alone."""
+    try:
+        kept = _checked(run, best, asked)
+    except EdgeoptError as error:
+        told = f"{_told(asked)} inside the model: whole frames {speed} as fast, left out: {error.problem}"
+        return _nothing(
+            run, Note(NoteKind.INFO, told, f"--steps {','.join((DEFAULT, *asked.steps))} keeps what is open")
+        )
+    return replace(kept, inside=replace(kept.inside, speed=speed)) if kept.inside else kept
+
+
+def _put_into(model: Model, steps: Mapping[str, Step], context: Context) -> Model:
+    setting = Setting(context.engine, context.target.float_precision, model.name)
+    context = replace(context, recipe=context.recipe_of(model))
+    for step in steps.values():
+        model = step.make(model, context, setting)[0].model
+    return model
+
+
+def _checked(run: Run, best: Candidate, asked: Embedding) -> Embedding:
+    """Return it with what was measured; without steps where answers are lost."""
+    assert asked.recipe is not None
+    before, model = _runnable(run, best, Embedding(run.context)), load_model(run.workspace.path(best.file), best.name)
+    after = _runnable(run, best, asked)
+    agreement = _agreement(run, before, after)
+    scored = _score(run, best, asked, model)
+    judged = _judge(run, scored, after)
+    is_asked = asked.steps.keys() <= run.plan.steps.keys()
+    if why := _why_not(best, judged, agreement, is_asked=is_asked):
+        raise EdgeoptError(f"{best.name} {why} with {_told(asked)} inside", remedy="leave the step out")
+    parts = tuple(map(str, asked.recipe.embedded))
+    inside = Inside(parts, agreement, scored.accuracy if scored else None, judgement=judged)
+    return replace(asked, inside=inside if run.untimed else _timed(run, best, inside, before, after))
+
+
+def _told(asked: Embedding) -> str:
+    return " and ".join(step.embeds for step in asked.steps.values() if step.embeds)
+
+
+def _runnable(run: Run, best: Candidate, what: Embedding) -> Runnable:
+    model = what.put_into(load_model(run.workspace.path(best.file), best.name))
+    opening = run.engine_of(best).opening(best.precision)
+    return Runnable(opening, model.source, what.recipe or run.context.recipe_of(model), model.inputs, model.outputs)
+
+
+def _agreement(run: Run, before: Runnable, after: Runnable) -> float:
+    """Return how far the answers of an application stay the same."""
+    pictures, found = run.context.judged_pictures, list[list[Any]]()
+    if pictures.tensors is not None:
+        pictures = run.timed.spread(min(AGREEMENT_PICTURES, run.context.most_pictures))
+    for one in (before, after):
+        task, session = one.open()
+        found.append(answers(session, task, pictures))
+        session.close()
+    task = make_task(before.recipe, before.inputs, before.outputs, evaluating=False)
+    return task.agreement(found[1], found[0])
+
+
+def _judge(run: Run, scored: Scored | None, after: Runnable) -> Judgement:
+    """Return what is proven of what is deployed: on the labels that prove, else by its answers and the original's."""
+    before = stored_baseline(run)
+    if before and scored:
+        count_look(run, before.pictures_sha256)
+        judged = judge_scores(before, scored, run.plan.max_drop, level=run.look.level, later=run.look.later)
+        if judged is not None:
+            return as_labels_prove(run, judged)
+    frames = run.timed if run.context.pictures.tensors is not None else samples_that_judge(run, 1)
+    found = list[list[Any]]()
+    for one in (_runnable(run, run.candidates[0], _nothing(run)), after):
+        task, session = one.open()
+        found.append(answers(session, task, frames))
+        session.close()
+    return judge_answers(run, task, found[1], found[0])
+
+
+def _why_not(best: Candidate, judged: Judgement, agreement: float, *, is_asked: bool) -> str:
+    """Return why a model must not be deployed with parts inside; empty: it may.
+
+    The rule is that of every candidate, the next test after the model's own. What is open may be deployed where
+    somebody asked for it, or where nothing more is proven of the model alone; the word is then that of what is there.
+    """
+    if judged.drop is None and agreement < LEAST_AGREEMENT:
+        return f"agrees with itself in {agreement:.3f} only"
+    is_tested = best.judgement is not None and best.judgement.is_proven and best.judgement.samples > 0
+    is_proven = best.judgement is not None and best.judgement.is_proven
+    may_be_open = not is_tested if is_asked else not is_proven
+    if judged.is_proven or (judged.is_open and may_be_open):
+        return ""
+    return f"is {judged.word}: {judged}"
+
+
+def _score(run: Run, best: Candidate, asked: Embedding, model: Model) -> Scored | None:
+    """Return the metric of the model with the parts inside, at the thresholds of the evaluation."""
+    if run.labelled is None:
+        return None
+    recipe = run.context.recipe_of(model)
+    thresholds = {name: getattr(recipe.evaluation, name) for name in _THRESHOLDS}
+    strict = replace(recipe, postprocess=replace(recipe.postprocess, **thresholds, top=max(recipe.postprocess.top, 5)))
+    made = _put_into(model, asked.steps, replace(run.context, recipe=strict))
+    session = run.engine_of(best).open(made, best.precision)
+    task = make_task(
+        strict.with_embedded(*(asked.recipe.embedded if asked.recipe else ())),
+        made.inputs,
+        made.outputs,
+        evaluating=True,
+    )
+    found = answers(session, task, run.labelled.frames, run.listener.progress, "evaluate what is embedded")
+    session.close()
+    return score(task, found, run.labelled.labels)
+
+
+_THRESHOLDS = ("score_threshold", "iou_threshold", "max_detections")
+
+
+def _timed(run: Run, best: Candidate, inside: Inside, before: Runnable, after: Runnable) -> Inside:
+    """Return it with the times of whole frames, in turns with the same model alone."""
+    seconds = min(SECONDS, max(run.context.ends_at - monotonic(), 0.0))
+    name = f"{best.name} with {' and '.join(inside.parts)}"
+    openers = {best.name: before.open, name: after.open}
+    try:
+        turns = take_turns(openers, run.timed, Pace(seconds), workers=run.plan.threads)
+    except OutOfTime:
+        return inside
+    frame = turns.samples[name].summary()["frame"].stage_time
+    speed = turns.ratio(name, "frame")
+    return replace(inside, frame_p50_ms=frame.p50_ms, frame_p99_ms=frame.p99_ms, speed=speed)

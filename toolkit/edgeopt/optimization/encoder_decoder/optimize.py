@@ -1,0 +1,245 @@
+"""The life of one call of `optimize` for an encoder with a decoder: its forms, then the decoder's, one choice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors._guard import guarded
+from edgeopt.export.export import names_pair
+from edgeopt.graph.model import load_model, save_model
+from edgeopt.graph.sound import Sound
+from edgeopt.measurement.generation.held_out import (
+    HeldOut,
+    hold_out,
+    lengths_of,
+    no_sources,
+    read_sources,
+    read_transcripts,
+    require_answers,
+    score_answers,
+)
+from edgeopt.measurement.generation.right_writer import open_right_pair
+from edgeopt.measurement.generation.turns import PARTS
+from edgeopt.optimization.encoder_decoder.deploy import deploy_encoder_decoder
+from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
+from edgeopt.optimization.encoder_decoder.words import refuse_by_words
+from edgeopt.optimization.generation.ahead import Ahead
+from edgeopt.optimization.generation.choice import choose_form
+from edgeopt.optimization.generation.contest import Contest, Entrant
+from edgeopt.optimization.generation.memory import require_room
+from edgeopt.optimization.generation.optimize import (
+    Made,
+    export_first,
+    find_processor,
+    time_forms,
+    with_budget,
+)
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.generation.proof import as_forms, prove, told_of_end
+from edgeopt.optimization.generation.result import LanguageReport
+from edgeopt.optimization.generation.resume import Left, take_folder
+from edgeopt.optimization.generation.summary import summarize_language
+from edgeopt.optimization.generation.time_shares import Share, TimeShares
+from edgeopt.optimization.optimize import device_name
+from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
+from edgeopt.report.formats import write_pages
+from edgeopt.runtime.bundle import is_bundle
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.steps._context import Listener
+from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair
+from edgeopt.system.environment import read_environment
+from edgeopt.system.target import Target
+from edgeopt.system.text import format_bytes, plural
+from edgeopt.system.threads import engine_threads
+from edgeopt.system.time_limit import limited, require_time
+
+_JOINED = "the encoder makes keys and values, one decoder"
+_COPIES = 6
+"""Times the size of the weights: original and form are open, and a form is made."""
+_ENCODER = "encoder"
+
+
+@guarded()
+def optimize_encoder_decoder(
+    model: str,
+    *,
+    target: str,
+    out: Path | None,
+    options: LanguageOptions,
+    listener: Listener,
+    began_s: float | None = None,
+) -> LanguageReport:
+    """Make the forms of both parts, judge and measure them, and write the pair that is proven fastest.
+
+    Args:
+        model: A folder that optimum-cli or `edgeopt export` wrote; or `hf:FOLDER`, exported first.
+        target: One that runs ONNX Runtime on the processor of this machine.
+        out: Folder to write; None: `out/MODEL-TARGET`.
+        options: What is asked; `eval` names the sounds or texts that judge.
+        listener: Hears how far it is.
+        began_s: When a time limit began, on the monotonic clock; None: now.
+
+    Raises:
+        EdgeoptError: If the model or the sounds or texts do not fit, or memory does not suffice.
+    """
+    began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
+    if is_bundle(Path(model)):
+        raise EdgeoptError(f"{model} is a bundle already", remedy="name the folder that it was made of")
+    threads = engine_threads(options.threads)
+    if (is_source := names_pair(model)) and not options.eval:
+        raise no_sources()
+    given = export_first(model, target, out, listener) if is_source else Path(model)
+    shares = TimeShares(options.time_limit_s, listener, began_s)
+    with open_right_pair(given, threads) as original:
+        files = original.files
+        require_answers(original, options.output_tokens)
+        require_room(_COPIES * original.size_bytes)
+        sources = read_sources(options.eval, original)
+        folder = out or Path("out") / f"{files.name}-{device_name(target)}"
+        graphs = [load_model(one) for one in files.files]
+        of_form = ENCODER, DECODER
+        left = take_folder(folder, files.name, graphs, device, (), resumes=options.resume, graphs=of_form)
+        place = _Workplace(left, files)
+        shares.say()
+        with limited(shares.end_s(Share.JUDGED)):
+            held = hold_out(
+                original,
+                sources,
+                options.output_tokens,
+                lambda done, of: listener.progress("the original answers", done, of),
+                read_transcripts(options.eval, original),
+            )
+        if len(held) < len(sources):
+            shares.warn(f"{len(held)} of {plural(len(sources), _kind(held))} judge")
+        listener.say(f"{_told(held)} judge, by the original's answers")
+        contest = Contest(
+            original=original,
+            windows=held,
+            prompts=[one.source for one in held],
+            asked=Asked(most_tokens=options.output_tokens, ends=False),
+            threads=threads,
+            max_rise=options.max_rise,
+            seconds=options.seconds,
+            parts=PARTS if options.budget else ("answer",),
+            listener=listener,
+            score=score_answers,
+        )
+        made, ahead = Made(), Ahead(contest, options.processes)
+        with shares.part(Share.FORMS, "not all forms were made and judged"):
+            _enter(read_pair(files), contest, place, device, made, ahead)
+        ahead.tell_timing(made.entrants)
+        time_forms(contest, made.entrants, shares)
+        made.more += refuse_by_words(contest, made.entrants, shares)
+        hurried = shares.was_cut or shares.is_late
+        found = as_forms(contest, place.original, made.entrants, is_hurried=hurried)
+    ahead.tell_proving(made.entrants)
+    found = prove(found, contest, options.processes, options.budget, shares)
+    ended = told_of_end(found, options.processes, options.budget, shares)
+    report = LanguageReport(
+        model=files.name,
+        target=device.name,
+        folder=folder,
+        prompt_tokens=0,
+        output_tokens=options.output_tokens,
+        max_rise=options.max_rise,
+        text=Path(options.eval).name,
+        windows=len(held),
+        window_tokens=0,
+        calibration="",
+        cpu=read_environment().cpu,
+        threads=threads,
+        forms=tuple(found),
+        chosen=choose_form(found, options.budget),
+        seconds=0.0,
+        budget=options.budget,
+        told_lengths=f"{lengths_of([one.source for one in held])}, answers of {plural(options.output_tokens, 'token')}",
+        told_judge=f"the original's answers to {_told(held)} of {Path(options.eval).name}",
+        asks="SOUND.wav" if files.audio else "--prompt TEXT",
+    )
+    report = with_budget(report, contest, shares)
+    bundle = deploy_encoder_decoder(report, replace(device, options=original.origin.entries))
+    notes = (*original.files.notes, *made.notes, *shares.notes, *([ended] if ended else []))
+    report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
+    write_pages(summarize_language(report), report.folder, "report")
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Workplace:
+    """Where forms are written, and the original."""
+
+    left: Left
+    files: EncoderDecoderFiles
+
+    @property
+    def original(self) -> Path:
+        """Its folder, with configurations and tokenizer."""
+        return self.files.tokenizer.parent
+
+    def write(self, name: str, pair: Pair) -> None:
+        """Write a form into a folder of its own, with all that is read beside it."""
+        place = self.left.place(name)
+        place.mkdir(parents=True, exist_ok=True)
+        save_model(pair.encoder, place / ENCODER)
+        save_model(pair.decoder, place / DECODER)
+        for one in (*configurations(self.original), self.files.tokenizer):
+            shutil.copyfile(one, place / one.name)
+        self.left.finish(name)
+
+
+def _enter(pair: Pair, contest: Contest, place: _Workplace, device: Target, made: Made, ahead: Ahead) -> None:
+    """Let forms of the encoder compete beside the decoder in float, then the decoder's beside the fastest encoder.
+
+    Raises:
+        OutOfTime: At the end of a time limit; what was judged before it stays.
+    """
+    count = len(ENCODER_FORMS) + len(DECODER_FORMS) + (not place.files.is_pair)
+    listener, entrants = contest.listener, made.entrants
+
+    def is_made(name: str, part: str, form: PartForm) -> bool:
+        """Make a form of a part, unless an earlier run made it; return whether there is one."""
+        ahead.tell_making(len(entrants), count, entrants)
+        require_time()
+        if place.left.is_finished(name):
+            return True
+        found = form.make(pair.encoder if part == _ENCODER else pair.decoder, device)
+        if not found.changes:
+            made.leave_out(f"{part} {form.name}", "no matrix of constant weights is large enough")
+            return False
+        place.write(name, Pair(found.model, pair.decoder) if part == _ENCODER else Pair(encoder, found.model))
+        return True
+
+    def enter(name: str, told: str) -> None:
+        one = Entrant(name, told, name, place.left.place(name))
+        size = sum(file.stat().st_size for file in one.file.glob("*.onnx*"))
+        listener.say(f"{name:<14} {format_bytes(size):>10}  {told}")
+        contest.enter([one])
+        made.take([one])
+
+    if not place.files.is_pair:
+        place.write(name := f"{FLOAT}-{FLOAT}", pair)
+        enter(name, _JOINED)
+    for form in ENCODER_FORMS:
+        if is_made(name := f"{form.name}-{FLOAT}", _ENCODER, form):
+            enter(name, f"encoder: {form.told}")
+    leader = contest.leader(entrants)
+    is_faster = leader is not None and leader.ratio("answer").speedup > 1
+    best = leader.name.partition("-")[0] if leader and is_faster else FLOAT
+    encoder = pair.encoder if best == FLOAT else load_model(place.left.place(f"{best}-{FLOAT}") / ENCODER)
+    for form in DECODER_FORMS:
+        if is_made(name := f"{best}-{form.name}", "decoder", form):
+            enter(name, f"decoder: {form.told}")
+    ahead.tell_making(count, count, entrants)
+
+
+def _kind(held: Sequence[HeldOut]) -> str:
+    return "sound" if isinstance(held[0].source, Sound) else "text"
+
+
+def _told(held: Sequence[HeldOut]) -> str:
+    return f"{plural(len(held), _kind(held))} ({plural(sum(len(one.answer) for one in held), 'token')} of answers)"

@@ -1,0 +1,71 @@
+"""How many words of transcripts a model that hears gets wrong: a form that gets more of them wrong is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.generation.held_out import HeldOut
+from edgeopt.optimization.generation.contest import Contest, Entrant
+from edgeopt.optimization.generation.time_shares import Share, TimeShares
+from edgeopt.recipes.spelling import word_errors
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.opening import open_writer
+from edgeopt.system.text import plural
+from edgeopt.system.time_limit import require_time
+
+_MORE, _SPARE = 2, 16
+"""An answer ends after so many times the transcript's tokens and a few: one that goes on is wrong all the same."""
+_LATE = "the time limit left no time to hear its answers"
+
+
+def refuse_by_words(contest: Contest, entrants: Sequence[Entrant], shares: TimeShares) -> tuple[Note, ...]:
+    """Take out what gets more words wrong than is allowed; nothing is done where a sound has no transcript.
+
+    Args:
+        contest: Its windows are sounds, perhaps with transcripts; `max_rise` is what the error rate may rise by.
+        entrants: All that were judged.
+        shares: What is left of the time.
+
+    Returns:
+        The rates of all that were heard.
+    """
+    held: Sequence[HeldOut] = contest.windows
+    left = [one for one in entrants if not one.out]
+    if shares.was_cut or not left or not all(one.transcript for one in held):
+        return ()
+    told, heard = list[str](), set[str]()
+    with shares.part(Share.WORDS):
+        base = word_error_rate(contest.original, held)
+        told.append(f"original {base:.1%}")
+        for i, one in enumerate(left):
+            contest.listener.progress("hear the words", i, len(left))
+            with open_writer(one.file, contest.threads) as opened:
+                assert isinstance(opened, EncoderDecoder)
+                rate = word_error_rate(opened, held)
+            told.append(f"{one.name} {rate:.1%}")
+            heard.add(one.name)
+            if rate > base + contest.max_rise:
+                one.out, one.is_unfit = f"its word error rate is {rate:.1%}, the original's {base:.1%}", True
+        contest.listener.progress("hear the words", len(left), len(left))
+    for one in left:
+        one.out = one.out if one.name in heard else _LATE
+    return (Note(NoteKind.INFO, f"word error rate of {plural(len(held), 'sound')}: {', '.join(told)}"),)
+
+
+def word_error_rate(model: EncoderDecoder, held: Sequence[HeldOut]) -> float:
+    """Return the words that are wrong over those of the transcripts, of all sounds together.
+
+    Raises:
+        OutOfTime: At the end of a time limit.
+    """
+    wrong = words = 0
+    for one in held:
+        require_time()
+        most = _MORE * len(model.tokenizer.encode(one.transcript)) + _SPARE
+        asked = Asked(most_tokens=min(most, model.context - model.begins_with))
+        with model.generate(one.source, asked) as answer:
+            errors, count = word_errors(answer.text(), one.transcript)
+        wrong, words = wrong + errors, words + count
+    return wrong / max(words, 1)

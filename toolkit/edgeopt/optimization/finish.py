@@ -1,0 +1,179 @@
+"""The end of a run: one candidate chosen, bundle and report written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors import Session
+from edgeopt.graph.model import Model, load_model
+from edgeopt.graph.tensors import Frame
+from edgeopt.measurement.accuracy.evaluate import answers
+from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.candidates.measure import Decision
+from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
+from edgeopt.optimization.choice.selection import choose, mark
+from edgeopt.optimization.course import BUNDLE
+from edgeopt.optimization.deployment.deploy import deploy
+from edgeopt.optimization.deployment.embedding import Embedding, embed
+from edgeopt.optimization.plan import calibrated_steps
+from edgeopt.optimization.report.summary import write_report
+from edgeopt.optimization.result import Report
+from edgeopt.optimization.run import Run
+from edgeopt.recipes.binding import Choice
+from edgeopt.report.contact_sheet import ANSWERS, write_pairs, write_sheet
+from edgeopt.runtime.availability import is_compiled
+from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES
+from edgeopt.system.environment import read_environment
+from edgeopt.system.text import plural
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+from edgeopt.tasks import find_task
+
+_PICTURES_S = 3.0
+"""For pictures of answers where a time limit is over."""
+_ON_DEVICE = "edgeopt bench BUNDLE on the device"
+
+
+BundleOf = Callable[[Candidate, Candidate], Path | None]
+"""Says where a candidate, the original beside it, gets a bundle of its own; None: it gets none."""
+
+
+def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: BundleOf | None = None) -> Report:
+    """Choose, and write bundle and report.
+
+    Args:
+        run: With all its candidates.
+        choice: Of the recipe.
+        decision: By what was measured; None where nothing was.
+        bundle_of: Asked for every candidate; None: the choice alone gets a bundle.
+    """
+    candidates = decision.candidates if decision else _judged(run)
+    chosen = decision.chosen if decision else choose(candidates, run.wish, lambda one, other: False)
+    chosen = run.replay.choose_again(candidates, chosen) if run.replay else chosen
+    for one in candidates:
+        run.workspace.store(one, None)
+    best = next(one for one in candidates if one.name == chosen.name)
+    of_pictures = (*run.context.frames.notes, *(run.labelled.notes if run.labelled else ()))
+    notes = [*choice.notes, *run.context.notes, *of_pictures, *run.plan.notes, *(decision.notes if decision else ())]
+    foreign = _foreign_runtime(run)
+    untimed = run.untimed or (decision.untimed if decision else "")
+    if run.untimed:
+        notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", foreign or _ON_DEVICE))
+    off_target = "" if best.profile or not is_compiled(run.context.target) else _why_off_target(candidates)
+    if off_target:
+        notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.context.target.name}: {off_target}"))
+    run.course.begin(BUNDLE)
+    embedded = embed(run, best)
+    candidates = tuple(map(embedded.deployed, candidates))
+    best = next(one for one in candidates if one.name == chosen.name)
+    if best.judgement and best.judgement.is_open:
+        judged = best.judgement
+        notes.append(Note(NoteKind.WARNING, f"accuracy of {best.name} not decided: {judged}", judged.remedy))
+    bundle, of_bundle = deploy(run, candidates, best, embedded)
+    notes += of_bundle
+    for one in candidates:
+        if bundle_of and (folder := bundle_of(one, candidates[0])):
+            deploy(run, candidates, one, Embedding(run.context), folder)
+    report = Report(
+        model=run.context.original.name,
+        model_sha256=run.context.original.fingerprint,
+        recipe=run.context.recipe.name,
+        recipe_reason=choice.reason,
+        target=run.context.target.name,
+        environment=read_environment(),
+        threads=run.plan.threads,
+        budget_ms=run.plan.budget_ms,
+        budget_asked=run.plan.budget_asked,
+        accuracy_asked=run.plan.accuracy_asked,
+        to_label=run.to_label,
+        unproven=decision.unproven if decision else "",
+        max_drop=run.plan.max_drop,
+        metric=run.context.recipe.evaluation.metric,
+        candidates=candidates,
+        chosen=chosen.name,
+        reason=chosen.reason + _inside_words(best, embedded),
+        folder=run.workspace.folder,
+        bundle=bundle,
+        calibrated_on=_calibrated_on(run),
+        untimed=untimed,
+        off_target=off_target,
+        foreign_runtime=foreign,
+        trust=str(decision.trust) if decision and decision.trust else "",
+        notes=tuple(dict.fromkeys(notes)),
+        inside=embedded.inside,
+        was_cut=run.was_cut,
+    )
+    try:
+        with limited(max(run.context.ends_at, monotonic()) + _PICTURES_S):
+            _write_pictures(run, best)
+    except EdgeoptError as error:
+        missing = Note(NoteKind.SKIPPED, f"no picture of answers: {error.problem}", error.remedy)
+        report = replace(report, notes=(*report.notes, missing))
+    except OutOfTime:
+        report = replace(
+            report, notes=(*report.notes, Note(NoteKind.SKIPPED, "no picture of answers: no time", LONGER))
+        )
+    write_report(report)
+    if not run.was_cut:
+        shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)
+    return report
+
+
+def _inside_words(best: Candidate, embedded: Embedding) -> str:
+    """Return what is proven of the choice with parts inside, behind what was proven of the model alone."""
+    if embedded.inside is None or best.judgement is None:
+        return ""
+    return f"; deployed with {' and '.join(embedded.inside.parts)} inside, {best.judgement.word}: {best.judgement}"
+
+
+def _foreign_runtime(run: Run) -> str:
+    """Return what runs the model on the device, where the engine made for it only compiles; else nothing."""
+    return next((one.executor.foreign_runtime for one in run.context.alternatives), "")
+
+
+def _why_off_target(candidates: Sequence[Candidate]) -> str:
+    refused = [f"{one.name} {one.refused}" for one in candidates if one.profile and one.refused]
+    return "; ".join(refused) or "no form of the model was made for it"
+
+
+def _judged(run: Run) -> tuple[Candidate, ...]:
+    """Return the candidates of a run that measures nothing here, with their judgements."""
+    return mark(prove_accuracy(run, mark(run.candidates, run.wish)), run.wish)
+
+
+def _calibrated_on(run: Run) -> str:
+    if not any(calibrated_steps() & {*one.steps} for one in run.candidates):
+        return "nothing: no INT8 candidate"
+    frames = run.context.frames
+    what = "sample" if frames.tensors else frames.kind
+    count = plural(len(frames.spread(CALIBRATION_PICTURES)), what)
+    if run.plan.synthetic:
+        return f"{count}, SYNTHETIC: INT8 figures are uncalibrated"
+    return f"{count} of {frames.source}"
+
+
+def _write_pictures(run: Run, best: Candidate) -> None:
+    """Draw three samples with the original's answers and the chosen candidate's."""
+    if run.timed.given not in find_task(run.context.recipe.task).draws:
+        return
+    model = load_model(run.workspace.path(best.file), best.name)
+    frames = run.timed.spread(3)
+    columns: dict[str, tuple[Model, Callable[[Model], Session]]] = {
+        "original": (run.context.original, run.context.open),
+        f"chosen: {best.name}": (model, partial(run.open_candidate, best)),
+    }
+    drawn: dict[str, list[Frame]] = {}
+    for title, (one, opened) in columns.items():
+        task, session = run.context.task(one, evaluating=False), opened(one)
+        try:
+            found = answers(session, task, frames)
+        finally:
+            session.close()
+        drawn[title] = [task.draw(frames.read(i), answer) for i, answer in enumerate(found)]
+    write_sheet(run.workspace.path("answers.png"), drawn)
+    write_pairs(run.workspace.path(ANSWERS), *drawn.values())

@@ -1,0 +1,1 @@
+"""The output folder of a run: what is kept, resumed and replayed."""

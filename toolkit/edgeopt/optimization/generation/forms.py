@@ -1,0 +1,136 @@
+"""The forms of a language model that are tried, with what each is good for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from edgeopt.graph.outcome import Outcome
+from edgeopt.optimization.generation.material import Material
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.steps.convert.blocks import Rounding, k_quant, to_nearest
+from edgeopt.steps.convert.neuron_parts import WIDTH, split_neurons
+from edgeopt.steps.convert.weight_only import make_weight_only
+from edgeopt.steps.quantize.formats.dynamic import make_dynamic
+
+CHUNK_TOKENS = 256
+"""Of a prompt that a form runs at once: attention computes less of what the mask hides, and what stands between two
+products takes less memory. Fewer make products slower."""
+WIDE_BLOCK = 128
+"""In 8 bits a scale for so many weights costs nothing that is seen, and saves a third of the time of one for 32."""
+EIGHT_BITS_BLOCK = 64
+"""Longer blocks are 0 to 8 % faster, but with AVX512-VNNI a token's numbers then depend on the texts beside it."""
+
+_NARROW = 512
+"""Of 256 tokens 512 neurons take 512 KiB in float: with gates and weights they stay in a cache of 2 MiB. Each part
+costs a token about 15 us, so only measuring tells whether prompts are long enough."""
+_VERY_WIDE = 16
+"""Times what a layer reads: below, products take nearly all the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to store and compute a model's matrices."""
+
+    name: str
+    told: str
+    make: Callable[[Material], Outcome]
+    kind: str = ""
+    """Forms of one kind are equally fast: the one that loses least stands for all. Empty: a kind of its own."""
+
+    left_out: str = "no matrix of constant weights is large enough"
+    """Why it is left out where it changes nothing."""
+
+    @property
+    def precision(self) -> str:
+        """Its scheme in the words of targets: of `w4+head` that of most matrices."""
+        return self.name.partition("+")[0]
+
+
+def with_chunks(recipe: Recipe) -> Recipe:
+    """Return the recipe of a form, whose prompts run in parts."""
+    told = recipe.generation
+    return replace(recipe, generation=replace(told, chunk=told.chunk or CHUNK_TOKENS))
+
+
+def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[Material], Outcome]:
+    """Return what makes `w8a8` with layers in parts of `width` neurons."""
+
+    def make(material: Material) -> Outcome:
+        if material.model.is_outside:
+            return Outcome(material.model, {})
+        parts = split_neurons(material.model, width, least_ratio)
+        return make_dynamic(parts.model, material.target.rules_here) if parts.changes else parts
+
+    return make
+
+
+def _eight_bits(material: Material) -> Outcome:
+    return make_weight_only(material.model, 8, EIGHT_BITS_BLOCK, tables=True)
+
+
+def _four_bits(rounding: Rounding | None = None) -> Callable[[Material], Outcome]:
+    """Return what makes blocks of 32 weights of 4 bits; None: rounded with the calibration text."""
+    return lambda material: make_weight_only(material.model, 4, rounding=rounding or material.with_inputs, tables=True)
+
+
+def _wide_head(block: int, *, mixed: bool = False) -> Callable[[Material], Outcome]:
+    """Return what makes blocks of 4 bits, but for the head: its errors reach every token directly.
+
+    Mixed: the most sensitive matrices are in 8 bits as well.
+    """
+
+    def make(material: Material) -> Outcome:
+        if mixed and material.model.is_outside:
+            return Outcome(material.model, {})
+        return make_weight_only(
+            material.model,
+            4,
+            block,
+            wide=(material.head, *(material.sensitive(4, block) if mixed else ())),
+            wide_block=EIGHT_BITS_BLOCK,
+            rounding=material.with_inputs,
+            tables=True,
+        )
+
+    return make
+
+
+FUSED = Form(
+    "fp32+fused",
+    "as given, attention and norms as single ops",
+    lambda material: Outcome(material.model, {"": 1}),
+)
+"""Of a model that another exporter wrote (`fusion.py`); the other forms are made of it then."""
+FORMS = (
+    Form(
+        "w8a8",
+        "INT8, activations rounded as they come",
+        lambda material: make_dynamic(material.model, material.target.rules_here),
+    ),
+    Form(
+        "w8a8+parts",
+        "w8a8, wide layers in parts of 2048 neurons",
+        _eight_bits_in_parts(WIDTH, 0),
+        left_out="no layer has more than 2048 neurons, or the weights lie outside of the file",
+    ),
+    Form(
+        "w8a8+parts512",
+        "w8a8, very wide layers in parts of 512 neurons",
+        _eight_bits_in_parts(_NARROW, _VERY_WIDE),
+        left_out="no layer has more than 512 neurons and 16 times its inputs, or the weights lie outside of the file",
+    ),
+    Form("w8", "blocks of 64 weights of 8 bits", _eight_bits),
+    Form("w4+nearest", "blocks of 32 of 4 bits, to nearest", _four_bits(to_nearest), "w4"),
+    Form("w4+k-quant", "the same as k-quants, with zeros", _four_bits(k_quant), "w4"),
+    Form("w4", "the same by GPTQ on the calibration text", _four_bits(), "w4"),
+    Form("w4+head", "w4, but the head in 8 bits", _wide_head(32)),
+    Form("w4+long", "w4+head in blocks of 128", _wide_head(WIDE_BLOCK)),
+    Form(
+        "w4+mixed",
+        "w4+long, the most sensitive in 8 bits",
+        _wide_head(WIDE_BLOCK, mixed=True),
+        left_out="no matrix of constant weights is large enough, or they lie outside of the file",
+    ),
+)
+"""The first three are at their best with many tokens at once (long prompts), the others with one (long answers)."""

@@ -1,0 +1,67 @@
+"""Whether the bundle of a language model guesses: predicted first, then proven faster in turns, else not used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgeopt.executors.onnxruntime.sums import Sums
+from edgeopt.measurement.generation.guesses import DRAFT, GuessPlan, forecast_guesses
+from edgeopt.measurement.generation.turns import Writes, measure_in_turns, ratio_between
+from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.optimization.generation.result import GuessChoice, LanguageForm
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.decoding.generation import Asked, Generation
+from edgeopt.runtime.decoding.language_model import LanguageModel
+
+_PROMPTS = 3
+"""Whose answers predict."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Guessing:
+    """A model that guesses as planned, to be measured beside itself."""
+
+    model: LanguageModel
+    plan: GuessPlan
+
+    def forget(self) -> None:
+        self.model.forget()
+
+    def generate(self, prompt: str | Sequence[int], asked: Asked | None = None) -> Generation:
+        told = replace(asked or Asked(), guesses=self.plan.guesses, uses_draft=self.plan.by == DRAFT, exact=True)
+        return self.model.generate(prompt, told)
+
+
+def choose_guesses(
+    form: LanguageForm, opened: LanguageModel, prompts: Sequence[Any], asked: Asked, seconds: float
+) -> GuessChoice:
+    """Return whether guesses make whole answers of the chosen form faster, and by how much.
+
+    Args:
+        form: The chosen one.
+        opened: It, with the draft of its recipe.
+        prompts: Tokens, one a round.
+        asked: Of each answer.
+        seconds: For answers in turns, at least.
+    """
+    if opened.sums is Sums.APART:
+        return GuessChoice(told=f"not used: they may change the answers of {form.name}")
+    forecast = forecast_guesses(opened, prompts[:_PROMPTS], asked.most_tokens)
+    if not forecast.pays:
+        return GuessChoice(told=str(forecast))
+    plan = forecast.best
+    models: dict[str, Writes] = {"plain": opened, "guessing": _Guessing(opened, plan)}
+    turns = measure_in_turns(models, dict.fromkeys(models, prompts), asked, seconds)
+    measured = ratio_between(turns["plain"], turns["guessing"], "answer")
+    if measured.verdict is not Change.FASTER:
+        return GuessChoice(told=f"not used: answers {measured} in turns, not proven faster; predicted: {forecast}")
+    return GuessChoice(plan.by, plan.guesses, f"{forecast} predicted; answers {measured} in turns")
+
+
+def with_guesses(recipe: Recipe, choice: GuessChoice | None) -> Recipe:
+    """Return the recipe of the bundle, which names a draft only where it guesses."""
+    told, choice = recipe.generation, choice or GuessChoice()
+    draft = told.draft if choice.by == DRAFT else ""
+    return replace(recipe, generation=replace(told, guesses=choice.guesses, draft=draft))

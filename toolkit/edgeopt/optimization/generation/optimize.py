@@ -1,0 +1,375 @@
+"""The life of one call of `optimize` for a language model: forms, their perplexity, answers in turns, one choice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.executors._guard import guarded
+from edgeopt.executors.onnxruntime.providers import CPU
+from edgeopt.export.export import export_for, names_decoder
+from edgeopt.graph.model import Model, find_model, load_model, save_model
+from edgeopt.measurement.generation.budget import prove_budget
+from edgeopt.measurement.generation.right_writer import open_right_decoder
+from edgeopt.measurement.generation.turns import PARTS
+from edgeopt.optimization.generation.ahead import Ahead
+from edgeopt.optimization.generation.attention import AttentionTrials
+from edgeopt.optimization.generation.choice import choose_form
+from edgeopt.optimization.generation.contest import Contest, Entrant
+from edgeopt.optimization.generation.deploy import deploy_language_model
+from edgeopt.optimization.generation.forms import FORMS, FUSED, Form, with_chunks
+from edgeopt.optimization.generation.guessing import choose_guesses
+from edgeopt.optimization.generation.material import Material
+from edgeopt.optimization.generation.memory import require_memory
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.generation.proof import as_forms, prove, told_of_end
+from edgeopt.optimization.generation.result import BASELINE, GuessChoice, LanguageReport
+from edgeopt.optimization.generation.resume import MODEL, Left, take_folder
+from edgeopt.optimization.generation.summary import summarize_language
+from edgeopt.optimization.generation.texts import no_text, read_texts
+from edgeopt.optimization.generation.time_shares import Share, TimeShares
+from edgeopt.optimization.optimize import device_name
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recipe_text import recipe_text
+from edgeopt.report.formats import write_pages
+from edgeopt.running.writing import find_language_model
+from edgeopt.runtime.availability import find_device
+from edgeopt.runtime.bundle import is_bundle
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.opening import open_language_model, open_writer, recipe_beside
+from edgeopt.steps._context import Listener
+from edgeopt.steps.convert.cache_integers import make_integer_cache
+from edgeopt.steps.convert.decoder_fusion import answers_last, fuse_decoder
+from edgeopt.steps.convert.last_logits import keep_last_logits
+from edgeopt.system.amounts import Tenths
+from edgeopt.system.environment import read_environment
+from edgeopt.system.files import write_beside
+from edgeopt.system.target import Target
+from edgeopt.system.text import format_bytes, plural
+from edgeopt.system.threads import engine_threads
+from edgeopt.system.time_limit import require_time, time_left_s
+
+_SHARE = 4
+"""Of the seconds of the contest; guesses get one."""
+_LONGER = 3
+"""Times the seconds of the contest that proving a budget may take."""
+
+
+@guarded()
+def optimize_language_model(
+    model: str,
+    *,
+    target: str,
+    out: Path | None,
+    options: LanguageOptions,
+    listener: Listener,
+    began_s: float | None = None,
+) -> LanguageReport:
+    """Make the forms of a language model, judge and measure them, and write the one that is proven fastest.
+
+    Args:
+        model: Shipped name, ONNX file or folder, with recipe and tokenizer beside it; or `hf:FOLDER`, exported first.
+        target: One that runs ONNX Runtime on the processor of this machine.
+        out: Folder to write; None: `out/MODEL-TARGET`.
+        options: What is asked.
+        listener: Hears how far it is.
+        began_s: When a time limit began, on the monotonic clock; None: now.
+
+    Raises:
+        EdgeoptError: If the model, the text or the lengths do not fit, or memory does not suffice.
+    """
+    began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
+    threads = engine_threads(options.threads)
+    if (is_source := names_decoder(model)) and not options.eval:
+        raise no_text()
+    file = export_first(model, target, out, listener) if is_source else find_language_model(model)
+    shares = TimeShares(options.time_limit_s, listener, began_s)
+    if is_bundle(file):
+        find_model(model)  # which says what takes one
+    original, recipe = open_right_decoder(file, threads)
+    with original:
+        _require_lengths(options, original)
+        texts = read_texts(recipe, original, options.eval, options.calib)
+        folder = out or Path("out") / f"{recipe.name}-{device_name(target)}"
+        loaded = load_model(file)
+        left = take_folder(folder, recipe.name, [loaded], device, texts.calibration, resumes=options.resume)
+        require_memory(loaded)
+        shares.say()
+        head = recipe.generation.head
+        listener.say("look for what is written in many ops and can be one")
+        fused = fuse_decoder(loaded, original.context, original.tokenizer.size)
+        forms = (FUSED, *FORMS) if fused.changes else FORMS
+        material = Material(fused.model, device, texts.calibration, threads, head, options.max_rise, listener)
+        listener.say(
+            f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
+            f"{len(texts.calibration)} of {texts.calibrating} calibrate"
+        )
+        own_tokens = max(1, options.prompt_tokens - original.begins_with)
+        contest = Contest(
+            original=original,
+            windows=texts.windows,
+            prompts=[texts.prompt(i, own_tokens) for i in range(len(texts.windows))],
+            asked=Asked(most_tokens=options.output_tokens, guesses=0, ends=False),
+            threads=threads,
+            max_rise=options.max_rise,
+            seconds=options.seconds,
+            parts=PARTS if options.budget else ("answer",),
+            listener=listener,
+            judged_s=shares.end_s(Share.JUDGED),
+        )
+        if len(contest.windows) < len(texts.windows):
+            shares.warn(f"{len(contest.windows)} of {plural(len(texts.windows), 'window')} of the text judge")
+        is_last_enough = answers_last(fused.model, original.context, original.tokenizer.size)
+        trials = AttentionTrials(options.prompt_tokens, threads)
+        place = Workplace(file, left, with_chunks(recipe), is_last_enough, trials)
+        made, ahead = Made(), Ahead(contest, options.processes)
+        with shares.part(Share.FORMS):
+            _enter(forms, contest, material, place, made, ahead)
+        missing = made.missing_of([one.name for one in forms])
+        if missing and shares.is_late:
+            shares.warn(f"not made or not judged: {', '.join(missing)}")
+        entrants = made.entrants
+        ahead.tell_timing(entrants)
+        time_forms(contest, entrants, shares)
+        found = as_forms(contest, file, entrants, is_hurried=shares.was_cut or shares.is_late)
+    ahead.tell_proving(entrants)
+    found = prove(found, contest, options.processes, options.budget, shares)
+    ended = told_of_end(found, options.processes, options.budget, shares)
+    report = LanguageReport(
+        model=recipe.name,
+        target=device.name,
+        folder=folder,
+        prompt_tokens=options.prompt_tokens,
+        output_tokens=options.output_tokens,
+        max_rise=options.max_rise,
+        text=texts.judging,
+        windows=len(contest.windows),
+        window_tokens=len(texts.windows[0]),
+        calibration=f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
+        cpu=read_environment().cpu,
+        threads=threads,
+        forms=tuple(found),
+        chosen=choose_form(found, options.budget),
+        seconds=0.0,
+        budget=options.budget,
+    )
+    if not shares.was_cut:
+        report = replace(report, guessing=_guessing(report, contest, shares))
+    report = with_budget(report, contest, shares)
+    deployed = recipe if report.chosen == BASELINE else _deployed(recipe, report)
+    bundle = deploy_language_model(report, replace(device, options=original.origin.entries), deployed)
+    found_out = (*fused.notes, *made.notes, *trials.notes(), *shares.notes, *([ended] if ended else []))
+    notes = (*original.origin.notes, *found_out)
+    report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
+    write_pages(summarize_language(report), report.folder, "report")
+    return report
+
+
+def find_processor(target: str) -> Target:
+    """Return a target that runs ONNX Runtime on the processor of this machine.
+
+    Raises:
+        UnsupportedError: If it is another.
+    """
+    device = find_device(target)
+    if device.executor != "onnxruntime" or device.providers[0] != CPU:
+        raise UnsupportedError(
+            f"language models are made for ONNX Runtime on a processor so far, not for {device.name}",
+            remedy="--target cpu",
+        )
+    return device
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """Where forms are written, and what lies beside them."""
+
+    source: Path
+    """The original."""
+    left: Left
+    recipe: Recipe
+    """Of the forms."""
+    is_last_enough: bool
+    """Whether forms may leave out what only the logits of earlier tokens need."""
+    attention: AttentionTrials
+
+    def write(self, name: str, made: Model) -> Path:
+        """Write a form into a folder of its own, with recipe and tokenizer; return its file."""
+        place = self.left.place(name)
+        save_model(keep_last_logits(made).model if self.is_last_enough else made, place / MODEL)
+        _copy_beside(self.source.parent, place, self.attention.choose(made, self.recipe))
+        self.left.finish(name)
+        return place / MODEL
+
+    def take_up(self, name: str) -> Path:
+        """Return the file of a form that a run before made; its attention is chosen anew, for this one's lengths."""
+        place = self.left.place(name)
+        _copy_beside(self.source.parent, place, self.attention.choose(load_model(place / MODEL), self.recipe))
+        return place / MODEL
+
+
+@dataclass
+class Made:
+    """The forms that were made and judged, and those that were left out."""
+
+    entrants: list[Entrant] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """Names by the reason."""
+    more: list[Note] = field(default_factory=list)
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Tell that a form was left out."""
+        self.left_out.setdefault(why, []).append(name)
+
+    def take(self, group: Sequence[Entrant]) -> None:
+        """Keep what was judged; one on which the engine aborted has no score, and is left out."""
+        self.entrants += [one for one in group if one.score is not None]
+        for one in group:
+            if one.score is None:
+                self.leave_out(one.name, one.out)
+
+    def missing_of(self, names: Sequence[str]) -> list[str]:
+        """Return those of some names that were neither judged nor left out."""
+        known = {*(one.name for one in self.entrants), *(name for names in self.left_out.values() for name in names)}
+        return [name for name in names if name not in known]
+
+    @property
+    def notes(self) -> list[Note]:
+        """Why forms were left out."""
+        told = [f"left out: {', '.join(names)}: {why}" for why, names in self.left_out.items()]
+        return [*(Note(NoteKind.INFO, one) for one in told), *self.more]
+
+
+def _enter(
+    forms: Sequence[Form], contest: Contest, material: Material, place: Workplace, made: Made, ahead: Ahead
+) -> None:
+    """Make the forms, kind by kind, and let each into the contest.
+
+    Raises:
+        OutOfTime: At the end of a time limit; what was judged before it stays.
+    """
+    listener = contest.listener
+    kinds = list(dict.fromkeys(form.kind or form.name for form in forms))
+    for i, kind in enumerate(kinds):
+        ahead.tell_making(i, len(kinds), made.entrants)
+        group = list[Entrant]()
+        for form in (one for one in forms if (one.kind or one.name) == kind):
+            require_time()
+            if place.left.is_finished(form.name):
+                file = place.take_up(form.name)
+            else:
+                one = form.make(material)
+                if not one.changes:
+                    made.leave_out(form.name, form.left_out)
+                    continue
+                file = place.write(form.name, one.model)
+            group.append(Entrant(form.name, form.told, form.precision, file))
+            listener.say(f"{form.name:<10} {format_bytes(group[-1].file.stat().st_size):>10}  {form.told}")
+        contest.enter(group)
+        made.take(group)
+    leader = contest.leader(made.entrants)
+    if leader is not None:
+        made.more += _enter_with_small_cache(leader, contest, material, place, made.entrants)
+    ahead.tell_making(len(kinds), len(kinds), made.entrants)
+
+
+def _enter_with_small_cache(
+    leader: Entrant, contest: Contest, material: Material, place: Workplace, entrants: list[Entrant]
+) -> list[Note]:
+    """Let the leader in again with its cache in 8 bits; return why not, where that is not possible."""
+    name, told = f"{leader.name}+cache8", f"{leader.name}, keys and values of the cache in 8 bits"
+    made = make_integer_cache(load_model(leader.file), material.cache_ranges)
+    if not made.changes:
+        return [Note(NoteKind.INFO, f"{name} is left out: only GroupQueryAttention reads a cache in integers")]
+    one = Entrant(name, told, leader.precision, place.write(name, made.model))
+    try:
+        contest.enter([one])
+    except EdgeoptError as error:
+        return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", "ONNX Runtime 1.32 reads such a cache")]
+    if one.score is None:
+        return [Note(NoteKind.WARNING, f"{name} is left out: {one.out}", "the other forms go on")]
+    entrants.append(one)
+    return []
+
+
+def time_forms(contest: Contest, entrants: Sequence[Entrant], shares: TimeShares) -> None:
+    """Time the fastest longer, until one is left or their share of the time is over."""
+    if shares.was_cut:
+        return
+    with shares.part(Share.ROUNDS):
+        contest.hold(entrants, shares.seconds(contest.seconds, Share.ROUNDS))
+    contest.drop_unjudged(entrants)
+
+
+def with_budget(report: LanguageReport, contest: Contest, shares: TimeShares) -> LanguageReport:
+    """Return the report with whether the chosen form keeps the budget, on answers of its own; as it is without one."""
+    if report.budget is None:
+        return report
+    if not shares.was_cut:
+        with shares.part(Share.BUDGET), open_writer(Path(report.best.file), contest.threads) as opened:
+            judged = prove_budget(
+                opened,
+                contest.prompts,
+                contest.asked,
+                report.budget,
+                _LONGER * contest.seconds,
+                lambda done, of: contest.listener.progress("prove the budget", done, Tenths(of)),
+            )
+            if not judged.is_decided and time_left_s() < 0:
+                shares.warn("the budget is not decided")
+            return replace(report, judged=judged)
+    told = "interrupted before the budget was decided"
+    shares.notes.append(Note(NoteKind.WARNING, told, "edgeopt bench decides it"))
+    return report
+
+
+def _guessing(report: LanguageReport, contest: Contest, shares: TimeShares) -> GuessChoice:
+    """Return whether the chosen form guesses in its bundle."""
+    shares.listener.say("see whether guesses pay")
+    seconds = contest.seconds / _SHARE
+    with shares.part(Share.PROVEN), open_language_model(Path(report.best.file), contest.threads)[0] as opened:
+        require_time(seconds)
+        try:
+            return choose_guesses(report.best, opened, contest.prompts, contest.asked, seconds)
+        except EdgeoptError as error:  # the form is chosen and proven: it does without
+            return GuessChoice(told=f"not used: {error.problem}")
+    why = "interrupted" if shares.was_cut else "the time limit was over"
+    return GuessChoice(told=f"not used: {why} before they were proven faster")
+
+
+def _deployed(recipe: Recipe, report: LanguageReport) -> Recipe:
+    """Return the recipe of the chosen form: how its prompts run stands beside it."""
+    told = with_chunks(recipe)
+    beside = recipe_beside(Path(report.best.file)).generation
+    return replace(told, generation=replace(told.generation, flash_attention=beside.flash_attention))
+
+
+def export_first(source: str, target: str, out: Path | None, listener: Listener) -> Path:
+    """Export a source, tell of it, and return the file, or the folder of an encoder with a decoder."""
+    listener.say(f"export {source}")
+    made = export_for(source, target, out)
+    listener.say(f"exported to {made.file}, compared with {made.framework}")
+    return made.file
+
+
+def _copy_beside(source: Path, place: Path, recipe: Recipe) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    for name in (recipe.tokenizer.file, recipe.evaluation.calib, recipe.generation.draft):
+        if name and (source / name).is_file() and (source / name).resolve() != (place / name).resolve():
+            (place / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, place / name)
+    write_beside(place / "recipe.toml", recipe_text(replace(recipe, folder=place), name=recipe.name, labels=""))
+
+
+def _require_lengths(options: LanguageOptions, opened: LanguageModel) -> None:
+    if options.prompt_tokens + options.output_tokens > opened.context:
+        raise EdgeoptError(
+            f"{options.prompt_tokens} tokens of a prompt and {options.output_tokens} of its answer are more than the "
+            f"context of {opened.context}",
+            remedy="ask for shorter prompts or answers",
+        )

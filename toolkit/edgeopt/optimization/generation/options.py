@@ -1,0 +1,76 @@
+"""What `optimize` is asked for of a model that writes tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgeopt.measurement.common_options import output_tokens_option, prompt_tokens_option, threads_option
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
+from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS
+from edgeopt.optimization.options import LABELS, LENGTH, MODEL
+from edgeopt.recipes.allowed import MAX_RISE
+from edgeopt.system.options import Syntax, option
+
+LEAST_PROCESSES = 6
+"""Fresh processes that prove a choice: fewer give their median no interval of 95 %."""
+
+
+@dataclass(frozen=True)
+class LanguageOptions:
+    """What is asked of a language model."""
+
+    prompt_tokens: int = prompt_tokens_option(PROMPT_TOKENS)
+    output_tokens: int = output_tokens_option(OUTPUT_TOKENS)
+    """Of the answers for which it is made fast."""
+    max_drop: float | None = option(
+        None,
+        "Of a language model: the share by which its perplexity may rise.",
+        group=LABELS,
+        syntax=Syntax.NUMBER,
+        least=0,
+        most=1,
+        shown=f"{MAX_RISE:g}",
+    )
+    """Share by which the perplexity may rise; None: `MAX_RISE`."""
+    eval: str = option(
+        "",
+        "Of a language model: a text that judges; of an encoder with a decoder sounds, or texts.",
+        group=LABELS,
+        metavar="LABELS",
+        shown="the recipe's own",
+    )
+    """File of text that judges; empty: the recipe's own."""
+    calib: str = option(
+        "",
+        "Of a language model: a text that calibrates.",
+        group=LABELS,
+        metavar="TEXT",
+        shown="the recipe's own",
+    )
+    """File of text that calibrates roundings; empty: see `read_texts`."""
+    threads: int = threads_option(MODEL)
+    seconds: float = 20.0
+    """For the long rounds of the contest."""
+    budget: AnswerBudget | None = option(
+        None,
+        "Of a language model ttft:200ms,tpot:20ms.",
+        group=LABELS,
+        syntax=Syntax.ANSWER_BUDGET,
+        shown="no gate",
+    )
+    """Limits that the chosen form is to keep; None: no gate."""
+    processes: int = LEAST_PROCESSES
+    """Fresh ones that prove the choice; 2 or more."""
+    resume: bool = option(
+        False, "Keep the finished candidates of an interrupted run.", group=LENGTH, syntax=Syntax.FLAG
+    )
+    """Take up the forms that an interrupted run made."""
+    time_limit_s: float | None = option(
+        None, "Time for the whole command, such as 5m.", "--time-limit", group=LENGTH, syntax=Syntax.SECONDS
+    )
+    """Until forms are made, judged and proven; of 1.5 times this and a few seconds all is written."""
+
+    @property
+    def max_rise(self) -> float:
+        """Share by which the perplexity may rise."""
+        return MAX_RISE if self.max_drop is None else self.max_drop

@@ -1,0 +1,172 @@
+"""Whether the chosen form of a language model is faster: fresh processes prove it, or another one is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from time import monotonic
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.fresh_process.answers import answer_fresh, ratios_over
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
+from edgeopt.measurement.generation.turns import PARTS, Turns
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.optimization.generation.choice import choose_form
+from edgeopt.optimization.generation.contest import Contest, Entrant, speeds_of
+from edgeopt.optimization.generation.result import BASELINE, LanguageForm
+from edgeopt.optimization.generation.time_shares import Share, TimeShares
+from edgeopt.recipes.encoder_decoder import graphs_in
+from edgeopt.system.time_limit import LONGER, require_time
+
+_MOST_PROVEN = 2
+"""Forms that are proven one after the other, where the first is not."""
+_FEWEST = 2
+"""Fresh processes that give an interval, where the run ends early: it is wide, and says itself what it proves."""
+_ROUNDS = 3
+"""Of a fresh process: short, because processes differ by more than rounds."""
+_START_S = 2.0
+"""About what one takes until its first answer."""
+
+
+def as_forms(
+    contest: Contest, original: Path, entrants: Sequence[Entrant], *, is_hurried: bool = False
+) -> list[LanguageForm]:
+    """Return the original, with its times beside all that were timed, and the entrants as they are reported.
+
+    Args:
+        contest: That judged and timed them.
+        original: Its file or folder.
+        entrants: All that were judged.
+        is_hurried: Whether it was interrupted, or is late: one answer times the original, where no form was timed.
+    """
+    times = _medians(contest.times_of_original(entrants, is_hurried=is_hurried))
+    size, perplexity = _bytes_of(original), contest.base.perplexity
+    first = LanguageForm(BASELINE, "as given", str(original), size, perplexity, times_ms=times)
+    return [first, *(_as_form(contest, one) for one in entrants)]
+
+
+def _as_form(contest: Contest, one: Entrant) -> LanguageForm:
+    assert one.score is not None
+    return LanguageForm(
+        name=one.name,
+        told=one.told,
+        file=str(one.file),
+        size_bytes=_bytes_of(one.file),
+        perplexity=one.score.perplexity,
+        rise=contest.rise(one),
+        agreement=contest.agreement(one),
+        times_ms=_medians(one.turns[1]) if one.turns else {},
+        speed=speeds_of(one),
+        windows=one.windows,
+        unfit=one.out if one.is_unfit else "",
+        out=one.out,
+        precision=one.precision,
+    )
+
+
+def _bytes_of(form: Path) -> int:
+    """Return the size of a model's file, or of the graphs in its folder."""
+    if not form.is_dir():
+        return form.stat().st_size
+    graphs = {*(graphs_in(form) or ())}
+    return sum(part.stat().st_size for one in graphs for part in one.parent.glob(f"{one.name}*"))
+
+
+def prove(
+    forms: Sequence[LanguageForm],
+    contest: Contest,
+    processes: int,
+    budget: AnswerBudget | None,
+    shares: TimeShares,
+) -> list[LanguageForm]:
+    """Return the forms with the speeds over fresh processes of the one that is chosen; speeds of others prove nothing.
+
+    Ctrl-C and a time limit end it: what the processes before that prove is kept.
+
+    Args:
+        forms: The original first.
+        contest: What was asked of them.
+        processes: How many fresh ones, 2 or more; after an interrupt none is run.
+        budget: That the choice is to keep, where one is.
+        shares: What is left of the time; hears why it ended early.
+    """
+    found, proven, listener = list(forms), set[str](), shares.listener
+    for _ in range(_MOST_PROVEN):
+        name = choose_form(found, budget)
+        if name == BASELINE and shares.is_late:
+            name = _most_promising(found)  # its rounds were cut short: processes prove what they could not
+        if name == BASELINE or name in proven or shares.was_cut:
+            break
+        place = next(i for i, one in enumerate(found) if one.name == name)
+        runs, each_s = list[tuple[Turns, Turns]](), _process_s(found[0], found[place])
+        with shares.part(Share.PROVEN):
+            for number in range(processes):
+                require_time(each_s)
+                listener.progress(f"prove {name} in fresh processes", number, processes)
+                files = Path(found[0].file), Path(found[place].file)
+                prompts = [contest.prompts[(number * _ROUNDS + i) % len(contest.prompts)] for i in range(_ROUNDS)]
+                began_s = monotonic()
+                asked, entries = contest.asked, contest.original.origin.entries
+                runs.append(answer_fresh(*files, prompts, asked, contest.threads, _ROUNDS, number, entries))
+                each_s = monotonic() - began_s
+        if len(runs) < _FEWEST:
+            break
+        proven.add(name)
+        listener.progress(f"prove {name} in fresh processes", len(runs), processes)
+        both = [_all(one[i] for one in runs) for i in (0, 1)]
+        found[place] = replace(found[place], speed=ratios_over(runs), times_ms=_medians(both[1]))
+        found[0] = replace(found[0], times_ms=_medians(both[0]))
+    return [one if one.name in proven else _unproven(one) for one in found]
+
+
+def _most_promising(forms: Sequence[LanguageForm]) -> str:
+    """Return the form that looks fastest of those that may be chosen; the original where none looks faster."""
+    fit = [one for one in forms[1:] if one.speed and not (one.unfit or one.out)]
+    best = max(fit, key=lambda one: one.speed["answer"].speedup, default=None)
+    return best.name if best and best.speed["answer"].speedup > 1 else BASELINE
+
+
+def _process_s(original: LanguageForm, form: LanguageForm) -> float:
+    """Return what a fresh process takes at least, in seconds: its rounds, and one that warms up."""
+    return (1 + _ROUNDS) * (original.times_ms["answer"] + form.times_ms["answer"]) / 1000
+
+
+def process_of_s(answers_s: float) -> float:
+    """Return about what a fresh process takes, its start too, where an answer of both forms takes so many seconds."""
+    return _START_S + (1 + _ROUNDS) * answers_s
+
+
+def told_of_end(
+    forms: Sequence[LanguageForm], processes: int, budget: AnswerBudget | None, shares: TimeShares
+) -> Note | None:
+    """Return what a run that was interrupted, or ran out of time, chose; None of one that was not."""
+    if not (shares.was_cut or shares.is_late):
+        return None
+    why = "interrupted" if shares.was_cut else "time limit reached"
+    remedy = "the same command with --resume takes up the forms" if shares.was_cut else LONGER
+    chosen = next(one for one in forms if one.name == choose_form(forms, budget))
+    if chosen.name == BASELINE:
+        detail = f"{why} before a form was proven faster: the bundle holds the original"
+        return Note(NoteKind.WARNING, detail, remedy)
+    count = chosen.speed["answer"].processes
+    if count >= processes and not shares.was_cut:
+        return None
+    detail = f"{why}: {chosen.name} is proven faster by {count} of {processes} fresh processes"
+    return Note(NoteKind.WARNING, detail, remedy)
+
+
+def _unproven(one: LanguageForm) -> LanguageForm:
+    def told(ratio: Ratio) -> Ratio:
+        return replace(ratio, verdict=Change.UNCONFIRMED) if ratio.verdict is Change.FASTER else ratio
+
+    return replace(one, speed={part: told(ratio) for part, ratio in one.speed.items()})
+
+
+def _medians(turns: Turns) -> dict[str, float]:
+    return {part: turns.median_ms(part) for part in PARTS}
+
+
+def _all(turns: Iterable[Turns]) -> Turns:
+    return reduce(Turns.joined, turns)

@@ -1,0 +1,114 @@
+"""What an interrupted `optimize` of a language model left on disk, and what `--resume` takes up of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.graph.model import Model
+from edgeopt.graph.outside import sha256_of
+from edgeopt.optimization.generation.result import LANGUAGE_RUN
+from edgeopt.system.environment import package_versions
+from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.target import Target
+
+MODEL = "model.onnx"
+_DONE = "done.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The forms of one run in its output folder, each in a folder of its own."""
+
+    folder: Path
+    run: str
+    """What makes the run this run: model, target, text, packages."""
+    resumes: bool
+    """Whether finished forms are taken up."""
+    graphs: tuple[str, ...] = (MODEL,)
+    """Files of a form."""
+
+    def place(self, form: str) -> Path:
+        """Return the folder of a form."""
+        return self.folder / "candidates" / form
+
+    def is_finished(self, form: str) -> bool:
+        """Return whether a form was made by such a run, and is whole."""
+        told, files = _read(self.place(form) / _DONE), self._graphs(form)
+        is_of_run = self.resumes and told.get("run") == self.run
+        return is_of_run and all(one.is_file() for one in files) and told.get("sha256") == _hash(files)
+
+    def finish(self, form: str) -> None:
+        """Mark a form as made."""
+        told = {"run": self.run, "sha256": _hash(self._graphs(form))}
+        write_beside(self.place(form) / _DONE, json.dumps(told) + "\n")
+
+    def _graphs(self, form: str) -> list[Path]:
+        return [self.place(form) / name for name in self.graphs]
+
+
+def take_folder(
+    folder: Path,
+    name: str,
+    models: Sequence[Model],
+    target: Target,
+    calibration: Sequence[Sequence[int]],
+    *,
+    resumes: bool,
+    graphs: tuple[str, ...] = (MODEL,),
+) -> Left:
+    """Take an output folder that is new, or of such a run.
+
+    Args:
+        folder: That is written.
+        name: Of the model.
+        models: The original, a model or its parts.
+        target: Of the run.
+        calibration: Windows of the text that forms are fitted to.
+        resumes: Whether finished forms are taken up.
+        graphs: Files of a form.
+
+    Raises:
+        InvalidFileError: If it holds something else, or is to be resumed and holds another run.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InvalidFileError(f"{folder} is a file", remedy="choose a folder with -o")
+    mark = folder / LANGUAGE_RUN
+    require_writable(mark)
+    if folder.is_dir() and not mark.is_file() and any(folder.iterdir()):
+        raise InvalidFileError(f"{folder} holds something else", remedy="choose an empty folder with -o")
+    described = json.dumps(
+        [
+            [one.fingerprint for one in models],
+            repr(target),
+            repr([list(one) for one in calibration]),
+            package_versions(),
+        ],
+        sort_keys=True,
+    )
+    run = hashlib.sha256(described.encode()).hexdigest()
+    if resumes and mark.is_file() and _read(mark).get("run") != run:
+        raise InvalidFileError(
+            f"{folder} holds a run of another model, target, text or software",
+            remedy="leave --resume out, or name its folder",
+        )
+    write_beside(mark, json.dumps({"tool": "edgeopt optimize", "language model": name, "run": run}) + "\n")
+    return Left(folder, run, resumes, graphs)
+
+
+def _hash(files: Sequence[Path]) -> str:
+    """Return the hashes of models and of the files with their weights."""
+    return " ".join(sha256_of(one) for file in files for one in sorted(file.parent.glob(f"{file.name}*")))
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        values = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,1 @@
+"""The commands `quantize`, `prune` and `finetune`: one step, one file out."""

@@ -1,0 +1,200 @@
+"""The step `finetune` alone: a pruned or changed model and its teacher in, one file that answers more like it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from edgeopt.errors import EdgeoptError, Note, UnsupportedError
+from edgeopt.executors._guard import guarded
+from edgeopt.graph.integers import why_not_again
+from edgeopt.graph.model import Model, find_model, load_model, save_model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, drop_of_means, score
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, model_inputs, open_labelled
+from edgeopt.measurement.given import Given, open_given
+from edgeopt.optimization.candidates.engines import open_engine
+from edgeopt.optimization.choice.accuracy_proof import agreement_of_each
+from edgeopt.optimization.folder.workspace import FilesBeside
+from edgeopt.optimization.one_step.finetune_result import Change, FinetuneResult
+from edgeopt.optimization.run import Ears
+from edgeopt.recipes.feeding import fed
+from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.runtime.availability import find_device
+from edgeopt.steps._context import CALIBRATION_PICTURES, Engine
+from edgeopt.steps.finetune.distil import CHECKPOINT, Distilled, distil, require_alike, split
+from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
+from edgeopt.system.files import require_writable
+from edgeopt.system.optional import require_torch
+from edgeopt.system.threads import engine_threads
+from edgeopt.tasks import Task, make_task
+
+MINUTES = 10.0
+_TARGET = "cpu"
+
+
+@guarded()
+def finetune(
+    model: str | Path,
+    *,
+    teacher: str | Path,
+    data: str | Path,
+    minutes: float = MINUTES,
+    out: str | Path | None = None,
+    eval: str | Path = "",  # noqa: A002, as on the command line
+    recipe: str | None = None,
+    threads: int = 0,
+    seed: int = 0,
+    steps: int = 0,
+    resume: bool = False,
+    quantize: str = "",
+    say: Callable[[str], None] | None = None,
+    tell: Progress | None = None,
+) -> FinetuneResult:
+    """Train a pruned or changed model to answer unlabelled pictures as its teacher does.
+
+    Args:
+        model: Path of an ONNX file: the student.
+        teacher: Path of the dense model that it was made of, or the name of a shipped one.
+        data: Unlabelled pictures, a video or an .npz; some are held out.
+        minutes: Time limit of the training.
+        out: The file to write; None: `MODEL.finetuned.onnx` here. The checkpoint lies beside it.
+        eval: Labels by which teacher, given and trained model are scored at the end; empty: none. They decide nothing.
+        recipe: Shipped name or path; None: read from the teacher.
+        threads: 0: one per physical core.
+        seed: Of all that is drawn.
+        steps: Train so many in place of a time; 0: as many as fit.
+        resume: Whether a checkpoint of the same training is taken up.
+        quantize: Target by whose rules a float model is put on integers first, as far as it goes without training;
+            training goes on from the form that loses least. Empty: the model is trained as it is.
+        say: Hears the held-out loss at each check.
+        tell: Hears how far training and evaluation are.
+
+    Raises:
+        EdgeoptError: On what the user can mend; the checkpoint stays on disk.
+    """
+    require_torch("training")
+    path = find_model(str(model))
+    frames = open_frames(Path(data))
+    given = open_given(str(teacher), _TARGET, recipe, fed=frames.shapes or None, labels=eval)
+    student = load_model(path)
+    require_alike(student, given.model)
+    frames = fed(frames, given.recipe, given.model.inputs)
+    labelled = open_labelled(Path(eval), given.recipe, given.model.inputs) if eval else None
+    files = FilesBeside(Path(out) if out else Path(f"{student.name}.finetuned.onnx"))
+    require_writable(files.file)
+    checkpoint = files.path(f".{CHECKPOINT}")
+    if resume and not checkpoint.is_file():
+        raise EdgeoptError(f"there is nothing to take up: {checkpoint} does not exist", remedy="leave --resume out")
+    engine, ears = open_engine(given.target, engine_threads(threads)), Ears(say, tell)
+    begun = tuple[Note, ...]()
+    if quantize:
+        given, student, begun = _on_integers(given, student, quantize, engine, frames, ears)
+    done = distil(
+        student,
+        given.model,
+        frames,
+        given.recipe,
+        minutes,
+        ears,
+        checkpoint.parent,
+        seed,
+        threads=engine_threads(threads),
+        steps=steps,
+        resume=resume,
+        checkpoint=checkpoint.name,
+    )
+    agreement = _agreement(given, engine, split(frames)[2], student, done)
+    scored = (
+        [_score(given, engine, labelled, one, ears) for one in (given.model, student, done.model)] if labelled else []
+    )
+    if done.is_better:
+        save_model(done.model, files.file)
+    return FinetuneResult(
+        model=student.name,
+        teacher=given.model.name,
+        recipe=given.recipe.name,
+        data=Path(data),
+        file=files.file if done.is_better else None,
+        reason=done.note,
+        loss=Change(done.held_out_before, done.held_out_after, done.gain),
+        agreement=agreement,
+        learned=done.learned,
+        judged=done.judged,
+        features=done.features,
+        curve=done.curve,
+        metric=scored[0].accuracy.metric if scored else "",
+        of_teacher=scored[0].accuracy.value if scored else None,
+        labelled=_labelled(scored[1], scored[2]) if scored else None,
+        pictures=scored[0].accuracy.n if scored else 0,
+        notes=tuple(dict.fromkeys((*begun, *given.choice.notes, *frames.notes, *done.notes))),
+        given=str(model),
+    )
+
+
+def _on_integers(
+    given: Given, student: Model, target: str, engine: Engine, frames: Frames, ears: Ears
+) -> tuple[Given, Model, tuple[Note, ...]]:
+    """Return the teacher as it is quantized, the student's best form on a target's integers, and what was tried.
+
+    Raises:
+        UnsupportedError: If the student is on integers already, or cannot be.
+    """
+    if why := why_not_again(student):
+        raise UnsupportedError(why, remedy="leave --quantize out: a quantized model is trained on its own grids")
+    rules = find_device(target).rules_here
+    taught, watched, _ = split(frames)
+    task = make_task(given.recipe, student.inputs, student.outputs, evaluating=True)
+    inputs = [
+        {name: np.array(value) for name, value in one.items()}
+        for one in model_inputs(task, taught.spread(CALIBRATION_PICTURES))
+    ]
+    dense, plain = (written_plainly(one, inputs) for one in (given.model, student))
+    wanted = _outputs(engine, dense, task, watched)
+
+    def loss(form: Model) -> float:
+        found = _outputs(engine, form, task, watched)
+        return float(np.mean([task.loss([a], [b]) for a, b in zip(found, wanted, strict=True)]))
+
+    ears.say(f"forms of {student.name} by the rules of {target}, without training")
+    start = best_start(integer_forms(plain, rules, inputs), loss)
+    for how, lost in start.losses.items():
+        ears.say(f"  {how}: held-out loss {lost:.4f}{' *' if how == start.how else ''}")
+    return replace(given, model=dense), replace(start.model, name=student.name), (start.note,)
+
+
+def _outputs(engine: Engine, model: Model, task: Task, pictures: Frames) -> list[Tensors]:
+    session = engine.open(model, engine.target.float_precision)
+    found = list[Tensors]()
+    for one in model_inputs(task, pictures):
+        found.append({name: np.array(value) for name, value in session.run(one).items()})
+    session.close()
+    return found
+
+
+def _agreement(given: Given, engine: Engine, pictures: Frames, student: Model, done: Distilled) -> Change:
+    """Return the mean agreement of a picture's answer with the teacher's, before and after, as the engine computes."""
+    found = []
+    for one in (given.model, student, done.model):
+        task = make_task(given.recipe, one.inputs, one.outputs, evaluating=True)
+        session = engine.open(one, engine.target.float_precision)
+        found.append(answers(session, task, pictures))
+        session.close()
+    before, after = (agreement_of_each(task, some, found[0]) for some in found[1:])
+    return Change(float(before.mean()), float(after.mean()), drop_of_means(after, before))
+
+
+def _score(given: Given, engine: Engine, labelled: LabelledFrames, model: Model, ears: Ears) -> Scored:
+    task = make_task(given.recipe, model.inputs, model.outputs, evaluating=True)
+    session = engine.open(model, engine.target.float_precision)
+    found = answers(session, task, labelled.frames, ears.progress, f"evaluate {model.name}")
+    session.close()
+    return score(task, found, labelled.labels)
+
+
+def _labelled(before: Scored, after: Scored) -> Change | None:
+    gain = drop_between(after, before)
+    return Change(before.accuracy.value, after.accuracy.value, gain) if gain else None

@@ -1,0 +1,106 @@
+"""The steps of `optimize` up to `prune`: a model in, the fastest pruned one that keeps its accuracy out, one file.
+
+It is a run of `optimize` with these steps alone: measured, proven, with its report in a folder beside the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from edgeopt.errors import EXIT_MISSED, EXIT_PASS, UnsupportedError
+from edgeopt.graph.groups import require_prunable
+from edgeopt.graph.model import find_model, fix_inputs, load_model
+from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.optimize import optimize
+from edgeopt.optimization.options import OptimizeWishes, Options
+from edgeopt.optimization.plan import PRUNE
+from edgeopt.optimization.result import Report
+from edgeopt.steps._context import Listener
+from edgeopt.steps._pruning import parse_pruning
+from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.signatures import with_options_of
+
+_STEPS = ("simplify", "fuse", PRUNE)
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """What pruning made, and where the rest lies."""
+
+    report: Report
+    """Of the run: all points, measured."""
+    written: Candidate | None
+    """Whose model the file is; None: the dense model stays, and no file is written."""
+    file: Path | None
+    given: str
+    """The model as it was named: a path, or a shipped name."""
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether what was written keeps its accuracy and is proven faster."""
+        return self.written is not None and self.written.name == self.report.chosen
+
+    @property
+    def exit_code(self) -> int:
+        """0 if a pruned model was chosen; 2 if none pays, also where one was written because it was asked for."""
+        return EXIT_PASS if self.is_chosen else EXIT_MISSED
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        written, file = self.written.name if self.written else None, str(self.file) if self.file else None
+        return {"written": written, "file": file, "exit_code": self.exit_code, "report": self.report.as_json()}
+
+
+@with_options_of(Options)
+def prune(
+    model: str | Path,
+    *,
+    target: str = "cpu",
+    out: str | Path | None = None,
+    recipe: str | None = None,
+    options: Options | None = None,
+    listener: Listener | None = None,
+    **wishes: Unpack[OptimizeWishes],
+) -> PruneResult:
+    """Write the fastest pruned form of a model that keeps its accuracy and is proven faster.
+
+    Where an amount was asked for (`prune="0.3"` or `"1.5x"`), the file is written whatever it loses.
+
+    Args:
+        model: Path of an ONNX file, or the name of a shipped model.
+        target: Shipped name, or path of a TOML file.
+        out: The file to write; None: `MODEL.pruned.onnx` here. The run's folder lies beside it, without the suffix.
+        recipe: Shipped name or path; None: read from the model.
+        options: What to do; its steps and what is for other steps is left aside.
+        listener: Hears progress.
+        **wishes: Fields of `Options` that differ.
+
+    Raises:
+        EdgeoptError: On what the user can mend.
+        UnsupportedError: If no channels can be taken out of the model.
+    """
+    asked = replace(replace(options or Options(), **wishes), steps=_STEPS, skip=())
+    pruning = parse_pruning(asked.prune, asked.keep_layers)
+    if pruning is None:
+        raise UnsupportedError("nothing is left to do where --prune is off", remedy="leave --prune out")
+    path = find_model(str(model))
+    given = load_model(path, "" if path == Path(model) else str(model))
+    require_prunable(fix_inputs(given, asked.shapes))
+    file = Path(out) if out else Path(f"{given.name}.pruned.onnx")
+    require_writable(file)
+    report = optimize(model, target=target, out=_folder(file), recipe=recipe, options=asked, listener=listener)
+    made = [one for one in report.candidates if PRUNE in one.steps]
+    written = report.best if report.best in made else None
+    if written is None and not pruning.is_auto:
+        written = next(iter(made), None)
+    if written is None:
+        return PruneResult(report, None, None, str(model))
+    write_beside(file, (report.folder / written.file).read_bytes())
+    return PruneResult(report, written, file, str(model))
+
+
+def _folder(file: Path) -> Path:
+    """Return where the run of a file lies: `a.pruned` of `a.pruned.onnx`, else the whole name with `.run` behind it."""
+    return file.with_suffix("") if file.suffix == ".onnx" else file.with_name(f"{file.name}.run")

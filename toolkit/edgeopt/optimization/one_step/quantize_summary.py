@@ -1,0 +1,62 @@
+"""The result of `quantize` as a document."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.optimization.one_step.quantize_result import QuantizeResult, Tried
+from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
+
+
+def summarize(result: QuantizeResult) -> Document:
+    """Return what a reader sees: every form that was tried, notes, and the choice with its reason."""
+    columns: dict[str, Callable[[Tried], str]] = {
+        "form": lambda one: one.name,
+        "estimated speed": lambda one: f"{one.speed_ratio:.2f}x",
+        "agreement": lambda one: f"{one.agreement:.3f}",
+        result.metric or "metric": lambda one: "" if one.score is None else f"{one.score:.4f}",
+        "drop": lambda one: f"{one.judgement.drop:+.4f}" if one.judgement and one.judgement.drop is not None else "",
+        "at most": lambda one: f"{one.judgement.risk:+.4f}" if one.judgement else "",
+        "accuracy": lambda one: str(one.judgement.word) if one.judgement else "",
+    }
+    chosen = result.tried.index(result.chosen) if result.chosen else None
+    return Document(
+        command="quantize",
+        subject=result.model,
+        title=f"{result.model} in INT8 for {result.target}",
+        data=result.as_json(),
+        sections=(
+            Section("Forms that were tried", make_table(result.tried, columns, chosen=chosen), is_detail=True),
+            Section(notes=_notes(result, NoteKind.WARNING, NoteKind.SKIPPED)),
+            Section("Why", values=(Value("why", result.reason),), is_detail=True),
+            Section("What was decided", notes=_notes(result, NoteKind.CHOICE, NoteKind.INFO), is_detail=True),
+        ),
+        verdict=_verdict(result),
+    )
+
+
+def _verdict(result: QuantizeResult) -> Verdict:
+    chosen = result.chosen
+    if chosen is None:
+        why = (Value("why", result.reason),)
+        return Verdict(Outcome.FAIL, "the float model stays: no INT8 form is fast and accurate enough", why)
+    facts = [Value("form", chosen.name)]
+    agrees = f"agrees with the float model in {chosen.agreement:.3f}"
+    if chosen.score is None:
+        facts.append(Value("accuracy", f"{agrees}; no labels judge it"))
+    else:
+        figures = f"{result.metric} {chosen.score:.4f} (was {result.baseline:.4f})"
+        word = f"{chosen.judgement.word}: " if chosen.judgement else ""
+        facts.append(Value("accuracy", f"{word}{figures}, {chosen.judgement}", more=agrees))
+    return Verdict(
+        Outcome.DONE,
+        f"{result.file} is estimated {chosen.speed_ratio:.2f}x as fast as the float model",
+        tuple(facts),
+        next_command=f"edgeopt compare {shlex.quote(result.given or result.model)} {shlex.quote(str(result.file))}",
+    )
+
+
+def _notes(result: QuantizeResult, *kinds: NoteKind) -> tuple[Note, ...]:
+    return tuple(one for one in result.notes if one.kind in kinds)

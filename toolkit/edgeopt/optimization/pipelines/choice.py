@@ -1,0 +1,84 @@
+"""One form for each model of a pipeline: the least accuracy of the whole lost, within one budget. Pure.
+
+A form costs time and loses accuracy. Of all combinations only those on the front can be best: no other is at least as
+fast and loses at most as much. Going along the front, each next one loses more and is faster: time is taken where it
+costs least accuracy. The front is found stage by stage, and no combination that could lie on it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edgeopt.optimization.candidate import BASELINE
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One candidate of one model, in the pipeline."""
+
+    stage: str
+    name: str
+    frame_ms: float
+    """What it takes of a frame: a run's time, as often as it runs."""
+    loss: float
+    """What the whole loses with it alone in place: of the metric, or of the agreement; 0 or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """A form for each model."""
+
+    forms: tuple[Form, ...]
+    frame_ms: float
+    """Of the whole frame, the stages without a model included."""
+    loss: float
+    """The sum over the forms: what the whole is expected to lose."""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The name of each stage's form."""
+        return {one.stage: one.name for one in self.forms}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{one.stage} {'original' if one.name == BASELINE else one.name}" for one in self.forms)
+
+
+def front_of(fixed_ms: float, forms: Sequence[Sequence[Form]]) -> tuple[Combination, ...]:
+    """Return the combinations worth looking at: what loses least first, each next one faster.
+
+    Args:
+        fixed_ms: What a frame takes outside the models.
+        forms: Of each model, the original first; of forms that are alike in both figures the first stays.
+    """
+    front = [Combination((), fixed_ms, 0.0)]
+    for of_stage in forms:
+        wider = [
+            Combination((*one.forms, form), one.frame_ms + form.frame_ms, one.loss + form.loss)
+            for one in front
+            for form in of_stage
+        ]
+        front = _unbeaten(wider)
+    return tuple(front)
+
+
+def _unbeaten(combinations: Sequence[Combination]) -> list[Combination]:
+    """Return those that no other beats, what loses least first; of equal ones the first."""
+    kept: list[Combination] = []
+    for one in sorted(combinations, key=lambda one: (one.loss, one.frame_ms)):
+        if not kept or one.frame_ms < kept[-1].frame_ms:
+            kept.append(one)
+    return kept
+
+
+def choose_jointly(front: Sequence[Combination], budget_ms: float, most_loss: float) -> Combination | None:
+    """Return the combination that loses least within the budget; the fastest where none is within it.
+
+    Args:
+        front: From `front_of`.
+        budget_ms: What a frame may take.
+        most_loss: What the whole may lose; None of the front loses that little: nothing is returned.
+    """
+    allowed = [one for one in front if one.loss <= most_loss + 1e-9]
+    within = [one for one in allowed if one.frame_ms <= budget_ms]
+    return next(iter(within), allowed[-1] if allowed else None)

@@ -1,0 +1,408 @@
+"""The life of one call of `optimize` for a pipeline: candidates of each model, one choice for all, one bundle.
+
+Each model goes through `optimize` on what it is fed in the pipeline. Then its candidates are put into the whole one by
+one: what the last answers lose, and what a frame takes, decide together.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnavailableError
+from edgeopt.executors._guard import guarded
+from edgeopt.measurement.pipelines.code import load_calls
+from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
+from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
+from edgeopt.measurement.pipelines.given import GivenPipeline, beside, open_pipeline
+from edgeopt.optimization.candidate import BASELINE
+from edgeopt.optimization.candidates.measure import CONFIRM_SECONDS, MOST_SECONDS, Decision
+from edgeopt.optimization.choice.selection import Wish
+from edgeopt.optimization.course import MEASURE, Within
+from edgeopt.optimization.optimize import device_name, optimize
+from edgeopt.optimization.options import Options, Prefer
+from edgeopt.optimization.pipelines.choice import Combination, Form, choose_jointly, front_of
+from edgeopt.optimization.pipelines.forms import FormBundles, ModelForms, weigh
+from edgeopt.optimization.pipelines.judge import Judge, Judged, labels_of
+from edgeopt.optimization.pipelines.observe import Original, observe_original
+from edgeopt.optimization.pipelines.prove import JOINT, Proving, as_candidate, prove
+from edgeopt.optimization.pipelines.result import JointReport
+from edgeopt.optimization.pipelines.summary import write_joint_report
+from edgeopt.optimization.plan import all_steps
+from edgeopt.optimization.run import Silence
+from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.runtime.pipelines.bundle import is_pipeline_bundle, write_pipeline
+from edgeopt.runtime.pipelines.description import FRAME, read_description
+from edgeopt.runtime.pipelines.pipeline import Pipeline
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.steps._context import Listener
+from edgeopt.system.environment import package_versions, read_environment
+from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.time_limit import OutOfTime, limited
+
+MARK = "pipeline-run.json"
+_ROUNDS = 3
+"""Combinations that are measured as a whole, where the first misses the budget or loses more than expected."""
+_LEAST_PROVING_S = 5.0
+"""For the turns that end a run, however late it is."""
+_FOR_MODELS = 0.6
+"""Share of a time limit for the candidates of all models together."""
+
+
+@guarded()
+def optimize_pipeline(
+    asked: str | Path,
+    *,
+    target: str = "cpu",
+    code: Path | None = None,
+    out: str | Path | None = None,
+    options: Options | None = None,
+    listener: Listener | None = None,
+    began_s: float | None = None,
+) -> JointReport:
+    """Make a pipeline meet its budget at the least accuracy lost, measure it, and write bundle and report.
+
+    Args:
+        asked: Path of a `pipeline.toml`.
+        target: Shipped name, or path of a TOML file.
+        code: The folder of the app's functions.
+        out: Output folder; None: `out/PIPELINE-TARGET`.
+        options: What to do; `calib`, `eval`, `budget_ms` and `max_drop` are of the whole.
+        listener: Hears progress.
+        began_s: When a time limit began, on the monotonic clock; None: now.
+
+    Raises:
+        EdgeoptError: On what the user can mend before work begins, where a stage fails, or nothing can be written.
+    """
+    began_s = monotonic() if began_s is None else began_s
+    options, hears = options or Options(), listener or Silence()
+    _require_possible(Path(asked), options)
+    description = read_description(Path(asked))
+    folder = Path(out) if out else Path("out") / f"{description.name}-{device_name(target)}"
+    pictures = _pictures(Path(asked), options)
+    load_calls(description, code)  # a missing function ends the run here
+    _take(folder, description.name)
+    given = open_pipeline(
+        str(asked), target=target, threads=options.threads, code=code, folder=folder / "combinations" / BASELINE
+    )
+    models = _make_candidates(given, pictures, target, folder, options, hears)
+    run = _Joint(given, pictures, models, folder, options, hears, began_s)
+    return run.conclude()
+
+
+def _require_possible(asked: Path, options: Options) -> None:
+    if is_pipeline_bundle(asked):
+        raise EdgeoptError(
+            f"{asked} is a bundle: its models were chosen", remedy="name the pipeline.toml it is made of"
+        )
+    if options.replay:
+        raise EdgeoptError("a pipeline has no replay", remedy="leave --replay out")
+    if options.shapes:
+        raise EdgeoptError("--shape is for a single model", remedy="name shapes in the recipe of the stage")
+    known = all_steps()
+    if embedding := [name for name in options.steps or () if name in known and known[name].embeds]:
+        raise EdgeoptError(
+            f"{embedding[0]} is for a single model: the stages of a pipeline feed each other in Python",
+            remedy=f"leave {embedding[0]} out",
+        )
+    if options.prefer is not Prefer.SPEED:
+        raise EdgeoptError("a pipeline is chosen by its budget", remedy="leave --prefer out")
+
+
+def _pictures(asked: Path, options: Options) -> Frames:
+    """Return the calibration pictures of the whole, else those of its labels."""
+    description = read_description(asked)
+    source = Path(options.calib) if options.calib else description.path_of(description.calib)
+    if source is None or options.calib == "synthetic":
+        raise EdgeoptError(
+            f"pipeline {description.name} names no pictures: nothing would be found in made-up ones",
+            remedy="write calib into its file, or pass --calib PICTURES",
+        )
+    frames = open_frames(source)
+    if not frames.holds_pictures:
+        raise InvalidFileError(f"{source} holds {frames.held}: a pipeline takes pictures", remedy="pass pictures")
+    return frames
+
+
+def _take(folder: Path, name: str) -> None:
+    """Take an output folder that is new, or of such a run."""
+    require_writable(folder / MARK)
+    if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
+        raise InvalidFileError(f"{folder} holds something else", remedy="choose an empty folder with -o")
+    write_beside(folder / MARK, json.dumps({"tool": "edgeopt optimize", "pipeline": name}) + "\n")
+
+
+def _make_candidates(
+    given: GivenPipeline, pictures: Frames, target: str, folder: Path, options: Options, hears: Listener
+) -> tuple[Original, tuple[ModelForms, ...]]:
+    """Send each model through `optimize` on what it is fed, and write a bundle of each candidate."""
+    description, models = given.description, list[ModelForms]()
+    with closing(given.open()) as pipeline:
+        hears.say(f"{description.name}: {', '.join(one.name for one in description.stages)}")
+        original = observe_original(pipeline, pictures, folder / "inputs", hears.progress)
+    each_s = options.time_limit_s * _FOR_MODELS / len(description.models) if options.time_limit_s else None
+    for position, stage in enumerate(description.models, 1):
+        hears.say("")
+        hears.say(f"stage {stage.name}: {stage.model}, {np.mean(original.runs[stage.name]):.3g} runs a frame")
+        is_first = stage.takes[0] == FRAME
+        forms = FormBundles(folder / "forms" / stage.name)
+        report = optimize(
+            beside(description, stage.model),
+            target=target,
+            out=folder / "models" / stage.name,
+            recipe=beside(description, stage.recipe) or None,
+            options=replace(
+                options,
+                calib=str(pictures.source if is_first else folder / "inputs" / stage.name),
+                eval="",
+                budget_ms=None,
+                max_drop=None,
+                time_limit_s=each_s,
+            ),
+            listener=Within(hears, partial(_later_s, monotonic(), len(description.models) - position)),
+            bundle_of=forms,
+        )
+        if report.was_cut:
+            raise KeyboardInterrupt
+        if report.untimed:
+            raise UnavailableError(
+                f"a pipeline is chosen by what is measured, and stage {stage.name} is not: {report.untimed}",
+                remedy="run edgeopt optimize on the device itself, with more --time-limit where that was reached",
+            )
+        models.append(forms.of(stage.name, report.threads))
+    return original, tuple(models)
+
+
+def _later_s(began_s: float, models: int, left_s: float) -> float:
+    """Return about how long the models behind one take, each as long as it does, and what proves the whole.
+
+    Args:
+        began_s: When that one began, on the monotonic clock.
+        models: Behind it.
+        left_s: What it takes from now on.
+    """
+    return models * (monotonic() - began_s + left_s) + MOST_SECONDS + CONFIRM_SECONDS
+
+
+@dataclass
+class _Tried:
+    """A combination that was judged and measured as a whole."""
+
+    combination: Combination | None
+    judged: Judged
+    decision: Decision
+
+
+class _Joint:
+    """The joint choice of one run."""
+
+    def __init__(
+        self,
+        given: GivenPipeline,
+        pictures: Frames,
+        models: tuple[Original, tuple[ModelForms, ...]],
+        folder: Path,
+        options: Options,
+        hears: Listener,
+        began_s: float,
+    ) -> None:
+        description = given.description
+        self._given, self._pictures, self._folder, self._hears = given, pictures, folder, hears
+        self._original, self._models = models
+        self._notes: list[Note] = [*given.notes, *pictures.notes]
+        self._budget_asked = options.budget_ms is not None or description.budget_ms is not None
+        self._budget_ms = options.budget_ms or description.budget_ms or given.target.budget_ms
+        self._ends_s = began_s + options.time_limit_s if options.time_limit_s else None
+        self._labels = labels_of(description, options.eval)
+        drop = options.max_drop if options.max_drop is not None else description.max_drop
+        self._wish = Wish(drop, description.least_agreement)
+
+    def conclude(self) -> JointReport:
+        """Weigh the forms, choose, prove, and write bundle and report."""
+        originals = {one.stage: one.bundles[BASELINE] for one in self._models}
+        self._write(BASELINE, originals)  # opened as the candidates are: with the threads that were measured
+        with closing(self._load(BASELINE)) as pipeline:
+            judge = Judge(
+                pipeline,
+                self._pictures,
+                self._labels,
+                self._hears.progress,
+                max_drop=self._wish.max_drop,
+                least_agreement=self._wish.least_agreement,
+            )
+            forms = weigh(self._models, self._original, pipeline, judge)
+            front = front_of(self._original.fixed_ms, forms)
+            tried = self._try(front, pipeline, judge)
+        decision, chosen = tried.decision, tried.decision.chosen
+        best = next(one for one in decision.candidates if one.name == chosen.name)
+        names = (
+            tried.combination.names
+            if tried.combination and chosen.name == JOINT
+            else dict.fromkeys(originals, BASELINE)
+        )
+        bundle = self._bundle(
+            names,
+            best.latency.frame.p50_ms if best.latency else None,
+            tried.judged if chosen.name == JOINT else judge.baseline,
+        )
+        for name, samples in decision.samples.items():
+            samples.save(self._folder / "combinations" / f"{name}.npz")
+        report = JointReport(
+            pipeline=self._given.description.name,
+            code=str(self._given.code) if self._given.code and self._given.calls else "",
+            target=self._given.target.name,
+            budget_ms=self._budget_ms,
+            budget_asked=self._budget_asked,
+            metric=judge.metric,
+            may_lose=self._may_lose(judge),
+            pictures=len(judge.frames),
+            forms=forms,
+            fixed_ms=self._original.fixed_ms,
+            tail_ratio=self._original.tail_ratio,
+            front=front,
+            candidates=decision.candidates,
+            measured=tried.combination,
+            chosen=chosen.name,
+            reason=self._reason(tried, forms, self._may_lose(judge)),
+            before=self._costs(decision, BASELINE),
+            after=self._costs(decision, chosen.name),
+            mend=self._mend(decision, chosen.name),
+            reports={one.stage: f"models/{one.stage}/report.md" for one in self._models},
+            trust=str(decision.trust),
+            environment=read_environment({"pipeline": self._given.description.name}),
+            folder=self._folder,
+            bundle=bundle,
+            notes=tuple(dict.fromkeys((*self._notes, *decision.notes))),
+        )
+        write_joint_report(report)
+        return report
+
+    def _may_lose(self, judge: Judge) -> float:
+        return self._wish.max_drop if judge.baseline.drop is not None else 1 - self._wish.least_agreement
+
+    def _try(self, front: Sequence[Combination], pipeline: Pipeline, judge: Judge) -> _Tried:
+        """Return the combination that was chosen, proven as a whole; the original where none is proven."""
+        limit_ms, most_loss = self._budget_ms / self._original.tail_ratio, self._may_lose(judge)
+        kept: _Tried | None = None
+        seen: list[Combination] = []
+        for _ in range(_ROUNDS):
+            combination = choose_jointly(front, limit_ms, most_loss)
+            if combination is None or combination in seen or all(one.name == BASELINE for one in combination.forms):
+                break
+            seen.append(combination)
+            judged = self._judge(combination, pipeline, judge)
+            judgement = judged.judgement
+            if judgement is not None and not (judgement.is_proven or judgement.is_open):
+                told = f"{combination} loses {judged.loss:.4f} together, {combination.loss:.4f} was expected"
+                self._notes.append(Note(NoteKind.CHOICE, f"{told}: more than {self._may_lose(judge):.4g}"))
+                most_loss = combination.loss - 1e-6
+                continue
+            found = self._prove(combination, judged, judge)
+            kept = found if kept is None or found.decision.chosen.name == JOINT else kept
+            joint = next(one for one in found.decision.candidates if one.name == JOINT)
+            is_missed = joint.latency is not None and joint.latency.verdict == "FAIL"
+            faster = choose_jointly(front, 0.0, most_loss)
+            if not is_missed or faster is None or faster.frame_ms >= combination.frame_ms:
+                break
+            self._notes.append(
+                Note(NoteKind.CHOICE, f"{combination} misses the budget as a whole: a faster one is tried")
+            )
+            limit_ms = combination.frame_ms - 1e-6
+        return kept or self._prove(None, judge.baseline, judge)
+
+    def _judge(self, combination: Combination, pipeline: Pipeline, judge: Judge) -> Judged:
+        with ExitStack() as opened:
+            loaded = {}
+            for one in combination.forms:
+                if one.name != BASELINE:
+                    loaded[one.stage] = opened.enter_context(closing(Runtime.load(self._form(one.stage, one.name))))
+            return judge.judge(pipeline.with_models(loaded), f"{combination} together")
+
+    def _prove(self, combination: Combination | None, judged: Judged, judge: Judge) -> _Tried:
+        folders = {BASELINE: self._folder / "combinations" / BASELINE}
+        candidates = [as_candidate(BASELINE, folders[BASELINE], self._folder, judge.baseline)]
+        if combination is not None:
+            folders[JOINT] = self._write(
+                JOINT, {one.stage: self._form(one.stage, one.name) for one in combination.forms}
+            )
+            candidates.append(as_candidate(JOINT, folders[JOINT], self._folder, judged))
+        self._hears.ahead(MEASURE, MOST_SECONDS + CONFIRM_SECONDS, 0.0)
+        self._hears.say(f"measuring whole frames in turns: {combination or 'the original'}")
+        proving = Proving(
+            frames=judge.frames,
+            budget_ms=self._budget_ms,
+            threads=max(one.threads for one in self._models),
+            code=self._given.code,
+            wish=self._wish,
+            tell=self._hears.progress,
+            seconds=max(3.0, self._ends_s - monotonic()) / 2 if self._ends_s else None,
+        )
+        ends_s = max(self._ends_s or math.inf, monotonic() + _LEAST_PROVING_S)
+        try:
+            with limited(ends_s):
+                return _Tried(combination, judged, prove(candidates, folders, proving))
+        except OutOfTime:  # of slow models not two rounds are whole: the least is measured all the same
+            return _Tried(combination, judged, prove(candidates, folders, proving))
+
+    def _form(self, stage: str, name: str) -> Path:
+        return next(one.bundles[name] for one in self._models if one.stage == stage)
+
+    def _write(self, name: str, bundles: Mapping[str, Path]) -> Path:
+        folder = self._folder / "combinations" / name
+        write_pipeline(folder, self._given.description, bundles, {}, package_versions())
+        return folder
+
+    def _load(self, name: str) -> Pipeline:
+        return Pipeline.load(self._folder / "combinations" / name, stages=self._given.calls)
+
+    def _bundle(self, names: Mapping[str, str], p50_ms: float | None, judged: Judged) -> Path:
+        folder = self._folder / "bundle"
+        accuracy = judged.accuracy
+        expected = {
+            "forms": dict(names),
+            "metric": accuracy.metric if accuracy else "agreement",
+            "accuracy": accuracy.value if accuracy else None,
+            "agreement": judged.agreement,
+            "frame_p50_ms": p50_ms,
+            "machine": read_environment().hash,
+        }
+        bundles = {stage: self._form(stage, name) for stage, name in names.items()}
+        description = replace(self._given.description, budget_ms=self._budget_ms)
+        write_pipeline(folder, description, bundles, expected, package_versions())
+        return folder
+
+    def _costs(self, decision: Decision, name: str) -> tuple[StageCost, ...]:
+        costs = stage_costs(self._given.description, decision.samples[name], {}, self._budget_ms)
+        runs = self._original.runs
+        return tuple(
+            replace(one, runs_mean=float(runs[one.name].mean()), runs_most=int(runs[one.name].max()))
+            if one.name in runs
+            else one
+            for one in costs
+        )
+
+    def _mend(self, decision: Decision, name: str) -> str:
+        frame_ms = float(decision.samples[name].steady().frame_ns.mean()) / 1e6
+        costs = self._costs(decision, name)
+        found = find_stage_to_mend(self._given.description, costs, frame_ms, self._budget_ms, again="", optimize="")
+        return f"{found.what} ({found.evidence}): {found.do}"
+
+    def _reason(self, tried: _Tried, forms: Sequence[Sequence[Form]], most_loss: float) -> str:
+        chosen = tried.decision.chosen
+        lossy = [one for of_stage in forms for one in of_stage if one.loss > most_loss]
+        told = ", ".join(f"{one.stage} {one.name} loses {one.loss:.4f} of the whole" for one in lossy)
+        refused = f"; {told} ({most_loss:.4g} allowed)" if told else ""
+        if tried.combination is None:
+            return f"the models stay as they came: no combination of their forms is faster and accurate enough{refused}"
+        expected = f"{tried.combination.frame_ms:.3g} ms and a loss of {tried.combination.loss:.4f} were expected"
+        if chosen.name == BASELINE:
+            return f"{chosen.reason}; tried together: {tried.combination} ({expected}){refused}"
+        return f"{chosen.reason}; together: {tried.combination} ({expected}){refused}"

@@ -1,0 +1,119 @@
+"""The result of `optimize` for a pipeline."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import EXIT_OF, EXIT_PASS, InvalidFileError, Note
+from edgeopt.measurement.pipelines.figures import StageCost
+from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.pipelines.choice import Combination, Form
+from edgeopt.system.environment import Environment
+from edgeopt.system.toml import parse_table, read_json, read_object
+
+SCHEMA = 1
+KIND = "pipeline"
+_DERIVED = ("schema", "kind", "verdict", "chosen_forms", "folder", "bundle")
+
+
+@dataclass(frozen=True, slots=True)
+class JointReport:
+    """Everything that one run found."""
+
+    pipeline: str
+    code: str
+    """Where the app's functions lie, as the user wrote it; empty: there are none."""
+    target: str
+    budget_ms: float
+    budget_asked: bool
+    metric: str
+    """What the whole is judged by: a metric on labels, or `agreement`."""
+    may_lose: float
+    """Of the metric, or of the agreement."""
+    pictures: int
+    """The whole was judged on so many."""
+    forms: tuple[tuple[Form, ...], ...]
+    """Of each model, the original first."""
+    fixed_ms: float
+    """What a frame takes outside the models."""
+    tail_ratio: float
+    front: tuple[Combination, ...]
+    """Worth looking at, what loses least first."""
+    candidates: tuple[Candidate, ...]
+    """Measured as a whole: the original, and the combination that was chosen together where it is another."""
+    measured: Combination | None
+    """The combination that was measured as a whole; None: the original is it."""
+    chosen: str
+    reason: str
+    before: tuple[StageCost, ...]
+    """What each stage took with the models as they came."""
+    after: tuple[StageCost, ...]
+    """What each stage takes now."""
+    mend: str
+    """Which stage is to be mended first for more speed, and what would be left."""
+    reports: Mapping[str, str]
+    """The report of each model's own candidates, by stage, relative to the folder."""
+    trust: str
+    environment: Environment
+    folder: Path
+    bundle: Path
+    notes: tuple[Note, ...]
+
+    @property
+    def best(self) -> Candidate:
+        """The chosen whole."""
+        return next(one for one in self.candidates if one.name == self.chosen)
+
+    @property
+    def chosen_forms(self) -> Mapping[str, str]:
+        """The form of each model in the bundle, by stage."""
+        if self.measured is None or self.chosen == BASELINE:
+            return {one[0].stage: BASELINE for one in self.forms}
+        return self.measured.names
+
+    @property
+    def verdict(self) -> str:
+        """PASS, FAIL or INCONCLUSIVE by the budget; NOISY or INVALID where the machine closes the gate."""
+        level = self.trust.partition(";")[0]
+        latency = self.best.latency
+        if latency is None:
+            return "INCONCLUSIVE"
+        return level if level != "TRUSTED" and self.budget_asked else latency.verdict
+
+    @property
+    def exit_code(self) -> int:
+        """0, 2, 3 or 4; a budget that nobody asked for fails nothing."""
+        return EXIT_OF[self.verdict] if self.budget_asked else EXIT_PASS
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        values = dataclasses.asdict(self)
+        own = {"schema": SCHEMA, "kind": KIND, "verdict": self.verdict, "chosen_forms": dict(self.chosen_forms)}
+        return values | own | {"folder": str(self.folder), "bundle": str(self.bundle)}
+
+
+def is_joint_report(folder: Path) -> bool:
+    """Return whether a folder holds the report of a pipeline."""
+    path = folder / "report.json"
+    try:
+        values = read_json(path, remedy="")
+    except InvalidFileError:
+        return False
+    return isinstance(values, dict) and values.get("kind") == KIND
+
+
+def read_joint_report(folder: Path) -> JointReport:
+    """Return the report that a run wrote into its output folder.
+
+    Raises:
+        InvalidFileError: If there is none, it is damaged, or of another version.
+    """
+    path, remedy = folder / "report.json", "name the output folder of edgeopt optimize"
+    values = read_object(path, schema=SCHEMA, remedy=remedy)
+    known = {key: value for key, value in values.items() if key not in _DERIVED}
+    where = f"{path} is no report of a pipeline"
+    return parse_table(JointReport, known, where, {"folder": folder, "bundle": folder / "bundle"})

@@ -1,0 +1,311 @@
+"""What `optimize` will do, in order, and what it leaves out and why. Pure: it reads no file and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from edgeopt import steps
+from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
+from edgeopt.optimization.options import Options, Prefer, SelfTestInputs
+from edgeopt.recipes.frames import calibration_kind, calibration_wanted
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.report.document import Document, Section, Table, Value
+from edgeopt.runtime.availability import is_compiled
+from edgeopt.steps import Step
+from edgeopt.steps._pruning import Pruning, parse_pruning
+from edgeopt.steps._training import TRAINING_S
+from edgeopt.system import registry
+from edgeopt.system.optional import how_to_install
+from edgeopt.system.target import Target
+from edgeopt.system.text import plural, shown_path, typed_duration
+from edgeopt.system.threads import engine_threads
+
+SYNTHETIC = "synthetic"
+"""The word for `--calib` that admits calibration without real pictures."""
+DEFAULT = "default"
+"""The word for `--steps` that names all that run unless they are left out."""
+_QUANTIZED = "w8a8"
+"""The scheme that INT8 models are made in."""
+PRUNE = "prune"
+"""The step that `--prune` is about."""
+FINETUNE = "finetune"
+"""The step that `--finetune` is about."""
+
+
+def all_steps() -> Mapping[str, Step]:
+    """Return every step there is, by name, in the order in which they run."""
+    found: dict[str, Step] = {name.replace("_", "-"): registry.load(steps, name).STEP for name in registry.names(steps)}
+    return dict(sorted(found.items(), key=lambda item: item[1].order))
+
+
+def calibrated_steps() -> Set[str]:
+    """Return the names of the steps that calibrate."""
+    return {name for name, step in all_steps().items() if step.needs_calibration}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A printable plan: the same inputs give the same plan."""
+
+    steps: Mapping[str, Step]
+    """By name, in their order."""
+    calib: Path | None
+    """None: without calibration pictures, or synthetic ones."""
+    synthetic: bool
+    eval: Path | None
+    budget_ms: float
+    budget_asked: bool
+    accuracy_asked: bool
+    """Whether labels were given, or a drop that is allowed: what is not decided is then told by the exit code."""
+    max_drop: float
+    threads: int
+    threads_asked: bool
+    time_limit_s: float | None
+    notes: tuple[Note, ...] = field(default=())
+    may_quantize: bool = True
+    """Whether INT8 was asked for: without pictures its step falls away, but weights may still be integers."""
+    prefer: Prefer = Prefer.SPEED
+    selftest: SelfTestInputs = SelfTestInputs.PICTURES
+    pruning: Pruning = Pruning()  # noqa: RUF009, frozen
+    training_s: float = TRAINING_S
+    tried: Mapping[str, Step] = field(default_factory=dict)
+    """What is embedded though nobody asked, where the bundle's whole frames are proven faster with it."""
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """Names of the steps whose models stand beside the dense one."""
+        return frozenset(name for name, step in self.steps.items() if step.beside)
+
+    @property
+    def must_be_timed(self) -> frozenset[str]:
+        """Names of the steps whose models are chosen only where their speed was measured: nobody asked for them."""
+        asked = {PRUNE} if self.pruning.ratio else set[str]()
+        return frozenset(name for name in self.beside if self.steps[name].is_default) - asked
+
+    def heals_after(self, name: str) -> bool:
+        """Return whether a later step wins back what models of this one lose."""
+        later = [*self.steps].index(name) + 1
+        return self.steps[name].is_healed and any(step.heals for step in [*self.steps.values()][later:])
+
+    def share_until(self, name: str) -> float:
+        """Return which share of what may be lost is spent behind a step whose models stand beside the dense one.
+
+        Steps of that kind share it evenly: a later one needs room too.
+        """
+        spending = [one for one, step in self.steps.items() if step.beside and not step.heals]
+        return (spending.index(name) + 1) / len(spending) if name in spending else 1.0
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether a step makes INT8 models."""
+        return any(step.precision == _QUANTIZED for step in self.steps.values())
+
+
+def require_uncompiled(target: Target) -> None:
+    """Raise for a target whose integer forms only its compiler can judge.
+
+    Raises:
+        UnsupportedError: If it is one.
+    """
+    if is_compiled(target):
+        raise UnsupportedError(
+            f"what {target.name!r} runs is judged by its compiler, so the step quantize does not run alone",
+            remedy=f"edgeopt optimize MODEL --target {target.name} quantizes, compiles and scores",
+        )
+
+
+def require_no_clock(options: Options) -> None:
+    """Raise where a run that must make what an earlier one made is also asked to stop by the clock.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    if options.time_limit_s is not None:
+        raise EdgeoptError("a replay cannot stop by a time limit", remedy="leave --time-limit out")
+
+
+def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, quantized: str = "") -> Plan:
+    """Return what will be done.
+
+    Args:
+        recipe: Bound to the model.
+        target: The device.
+        options: The user's wishes.
+        threads: What 0 threads means for this model on this machine.
+        quantized: Why the model must not be quantized; empty: it may.
+
+    Raises:
+        NotFoundError: If a step to do or to skip does not exist.
+        EdgeoptError: If no step is left.
+    """
+    known, pruning = all_steps(), parse_pruning(options.prune, options.keep_layers)
+    default = [name for name, step in known.items() if step.is_default]
+    wanted = (DEFAULT,) if options.steps is None else options.steps
+    asked = [one for name in wanted for one in (default if name == DEFAULT else (name,))]
+    if options.finetune_s is not None:
+        if FINETUNE in options.skip:
+            told = f"--finetune is for the step {FINETUNE}, which is left out"
+            raise EdgeoptError(told, remedy="leave --finetune out, or --skip")
+        asked, wanted = [*asked, FINETUNE], (*wanted, FINETUNE)
+    for name in (*asked, *options.skip):
+        if name not in known:
+            raise NotFoundError("step", name, [DEFAULT, *known])
+    skipped = {*options.skip} | ({PRUNE} if pruning is None else set())
+    is_left_out = PRUNE not in {*asked} - skipped
+    if is_left_out and (options.keep_layers or (pruning and not pruning.is_auto)):
+        option = "--prune" if pruning and not pruning.is_auto else "--keep-layers"
+        raise EdgeoptError(
+            f"{option} is for the step {PRUNE}, which is left out", remedy=f"leave {option} out, or name the step too"
+        )
+    no_times = _why_no_times(target)
+    if pruning and pruning.speedup and no_times:
+        raise EdgeoptError(
+            f"--prune {options.prune} needs times that cannot be measured here: {no_times}",
+            remedy="write a share of the channels, such as --prune 0.3",
+        )
+    if options.prefer not in tuple(Prefer):
+        raise NotFoundError("preference", options.prefer, Prefer)
+    if options.selftest not in tuple(SelfTestInputs):
+        raise NotFoundError("self-test", options.selftest, SelfTestInputs)
+    calib = _path(options.calib, recipe, recipe.evaluation.calib)
+    synthetic = options.calib == SYNTHETIC
+    planned, notes = dict[str, Step](), list[Note]()
+    for name, step in known.items():
+        if name not in asked or name in skipped:
+            continue
+        if unread := step.why_not_of(recipe):
+            raise UnsupportedError(f"{name}: {unread}", remedy=f"leave the step {name} out")
+        if step.why_not(target):
+            if name in wanted:
+                notes.append(_left_out(name, step, step.why_not(target)))
+        elif reason := _why_left_out(name, step, recipe, target, quantized, synthetic or calib is not None):
+            notes.append(reason)
+        else:
+            planned[name] = step
+    if len(taking := [name for name, step in planned.items() if step.embeds and step.embeds.takes_pictures]) > 1:
+        raise EdgeoptError(f"{' and '.join(taking)} both change what the model is fed", remedy="name one of them")
+    if synthetic and any(step.needs_calibration for step in planned.values()):
+        told = f"uncalibrated: ranges come from synthetic {calibration_kind(recipe)}s"
+        notes.append(Note(NoteKind.WARNING, told, "pass --calib with real ones"))
+    if no_times and PRUNE in planned and not (pruning and pruning.ratio):
+        told = f"pruned models are candidates only: {no_times}"
+        notes.append(Note(NoteKind.INFO, told, "--prune 0.3 lets one be chosen"))
+    if not planned and not notes:
+        raise EdgeoptError("no step is left to do", remedy=f"choose --steps from {', '.join(known)}")
+    return Plan(
+        steps=planned,
+        calib=None if synthetic else calib,
+        synthetic=synthetic,
+        eval=_path(options.eval, recipe, recipe.evaluation.labels),
+        budget_ms=options.budget_ms or target.budget_ms,
+        budget_asked=options.budget_ms is not None,
+        accuracy_asked=bool(options.eval) or (options.max_drop is not None and recipe.reads_labels),
+        max_drop=recipe.evaluation.max_drop if options.max_drop is None else options.max_drop,
+        threads=engine_threads(options.threads, target.threads or threads),
+        threads_asked=bool(options.threads or target.threads),
+        time_limit_s=options.time_limit_s,
+        notes=tuple(notes),
+        may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in {*asked} - {*options.skip}),
+        prefer=Prefer(options.prefer),
+        selftest=SelfTestInputs(options.selftest),
+        pruning=pruning or Pruning(),
+        training_s=TRAINING_S if options.finetune_s is None else options.finetune_s,
+        tried=_tried(recipe, target, skipped) if DEFAULT in wanted and not any(map(_embeds, planned.values())) else {},
+    )
+
+
+def _embeds(step: Step) -> bool:
+    return step.embeds is not None
+
+
+def _tried(recipe: Recipe, target: Target, skipped: Set[str]) -> Mapping[str, Step]:
+    """Return the steps of this kind that are not left out and can do what they are for."""
+    return {
+        name: step
+        for name, step in all_steps().items()
+        if step.is_tried and name not in skipped and not step.why_not(target) and not step.why_not_of(recipe)
+    }
+
+
+def _why_no_times(target: Target) -> str:
+    """Return why nothing that the target runs is timed on this machine; empty where it is."""
+    return f"{target.name} has no times here" if is_compiled(target) else target.why_not_here() or ""
+
+
+def _path(asked: str, recipe: Recipe, shipped: str) -> Path | None:
+    return Path(asked) if asked else recipe.path_of(shipped)
+
+
+def _why_left_out(
+    name: str, step: Step, recipe: Recipe, target: Target, quantized: str, is_calibrated: bool
+) -> Note | None:
+    """Return why a step that was asked for is not done; None where it is."""
+    if step.needs_float and quantized:
+        return _left_out(name, step, quantized, "give the float model for other INT8 forms")
+    weights = step.precision.partition("a")[0]
+    if not any(precision.startswith(weights) for precision in target.precisions):
+        return _left_out(name, step, f"target {target.name!r} does not run it")
+    if step.needs_calibration and not is_calibrated:
+        hint = f"pass --calib {calibration_wanted(recipe)}"
+        return _left_out(name, step, f"there are no calibration {calibration_kind(recipe)}s", hint)
+    if step.package and find_spec(step.package) is None:
+        return _left_out(name, step, f"{step.package} is not installed", how_to_install(step.extra))
+    return None
+
+
+def _left_out(name: str, step: Step, reason: str, hint: str = "") -> Note:
+    return Note(NoteKind.SKIPPED, f"{step.without or f'no {name}'}: {reason}", hint)
+
+
+def head(
+    plan: Plan, model: str, recipe: Recipe, target: Target, reason: str, *, is_timed: bool = True
+) -> tuple[Value, ...]:
+    """Return what will be done, in short lines; without `is_timed` no budget decides."""
+    kept = _kept(plan, recipe)
+    return (
+        Value("model", f"{model} on {target.name}, {plural(plan.threads, 'thread')}", more=target.description),
+        Value("recipe", f"{recipe.name}: {reason}"),
+        Value("calib", SYNTHETIC if plan.synthetic else shown_path(plan.calib) if plan.calib else "none"),
+        Value("labels", shown_path(plan.eval) if plan.eval else "none: agreement with the original judges"),
+        Value("budget", f"{plan.budget_ms:.1f} ms a frame, {kept}") if is_timed else Value("allowed", kept),
+        *((Value("time limit", typed_duration(1000 * plan.time_limit_s)),) if plan.time_limit_s else ()),
+    )
+
+
+def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> Document:
+    """Return what `--dry-run` prints."""
+    rows = tuple((name, _does(plan, name)) for name in plan.steps)
+    steps = Table(("step", "what it does"), rows, frozenset({"what it does"}))
+    data = (
+        ("model", model),
+        ("recipe", f"{recipe.name}: {reason}"),
+        ("target", f"{target.name}: {target.description}; {plural(plan.threads, 'thread')}"),
+        ("calib", SYNTHETIC if plan.synthetic else str(plan.calib or "none")),
+        ("eval", str(plan.eval or "none: agreement with the float model judges")),
+        ("budget", f"{plan.budget_ms:.1f} ms a frame, {_kept(plan, recipe)}"),
+        *(("step", f"{name}: {_does(plan, name)}") for name in plan.steps),
+    )
+    what = Section(values=head(plan, model, recipe, target, reason))
+    return Document(
+        "optimize", model, f"Plan for {model}", data, (what, Section(table=steps), Section(notes=plan.notes))
+    )
+
+
+def _does(plan: Plan, name: str) -> str:
+    """Return what a step does, and how much where that was asked for."""
+    does, pruning = plan.steps[name].does, plan.pruning
+    if name == FINETUNE:
+        return f"{does}; {typed_duration(1000 * plan.training_s)} at most"
+    if name != PRUNE or pruning == Pruning():
+        return does
+    kept = f", nothing of {', '.join(pruning.keep_layers)}" if pruning.keep_layers else ""
+    return f"{does}; {pruning}{kept}"
+
+
+def _kept(plan: Plan, recipe: Recipe) -> str:
+    if plan.eval is None:
+        return f"agreement at least {recipe.least_agreement:g}"
+    return f"drop at most {plan.max_drop:g} {recipe.evaluation.metric}"

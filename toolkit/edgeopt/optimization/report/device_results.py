@@ -1,0 +1,66 @@
+"""Join what `edgeopt bench` measured on a device with the report that was made elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from edgeopt.errors import InvalidFileError, Note, NoteKind
+from edgeopt.measurement.bench.stored import StoredResult, read_stored
+from edgeopt.optimization.candidates.measure import latency_of
+from edgeopt.optimization.report.summary import write_report
+from edgeopt.optimization.result import Report, read_report
+from edgeopt.runtime.bundle import read_bundle
+
+
+def merge_results(folder: str | Path, results: Sequence[str | Path] = ()) -> Report:
+    """Return the report of an output folder, with the latencies of results that a device brought back.
+
+    Args:
+        folder: Of `edgeopt optimize`.
+        results: What `edgeopt bench BUNDLE -o RESULT` wrote on the device; it must have measured the model of the
+            bundle, on its engine. The report on disk is written again, unless there are none.
+
+    Raises:
+        InvalidFileError: If folder or result cannot be read, the result is of another model, or means nothing.
+    """
+    report = read_report(Path(folder))
+    for result in results:
+        report = _merged(report, read_stored(Path(result)))
+    if results:
+        write_report(report)
+    return report
+
+
+def _merged(report: Report, result: StoredResult) -> Report:
+    if result.trust == "invalid":
+        raise InvalidFileError(f"{result.path} is INVALID: its figures mean nothing", remedy="measure it again")
+    _require_bundles_model(report, result)
+    where = _fact(result, "cpu.model") or "the device"
+    detail = f"latency measured on {where} ({result.trust}), {_fact(result, 'session.threads')} thread(s)"
+    note = Note(NoteKind.INFO if result.trust == "trusted" else NoteKind.WARNING, detail)
+    best, latency = report.best, latency_of(result.samples, report.budget_ms)
+    timed = replace(best, latency=latency, notes=tuple(dict.fromkeys((*best.notes, note))))
+    candidates = tuple(timed if one is best else one for one in report.candidates)
+    kept = tuple(one for one in report.notes if not one.detail.startswith("latency not measured"))
+    return replace(report, candidates=candidates, notes=kept, untimed="", measured_on=where, trust=result.trust.upper())
+
+
+def _require_bundles_model(report: Report, result: StoredResult) -> None:
+    """Raise unless the bundle's own model was measured, on the engine that the bundle names for it."""
+    bundle, measured = read_bundle(report.bundle), _fact(result, "model.sha256")
+    first = bundle.artefacts[0]
+    remedy = f"measure the bundle of this report on the device: edgeopt bench {report.bundle} -o RESULT"
+    if measured != first.sha256:
+        what = next((f"its {one.file}" for one in bundle.artefacts if one.sha256 == measured), "another model")
+        raise InvalidFileError(f"{result.path} measured {what}, not {first.file} of {report.bundle}", remedy=remedy)
+    executor, providers = _fact(result, "session.executor"), _fact(result, "session.providers")
+    if executor != first.executor or providers != str(list(first.providers)):
+        wanted = f"{first.executor} {list(first.providers)}"
+        raise InvalidFileError(f"{result.path} was measured on {executor} {providers}, not on {wanted}", remedy=remedy)
+
+
+def _fact(result: StoredResult, key: str) -> str:
+    fact = result.environment.facts.get(key)
+    return "" if fact is None or fact.value is None else str(fact.value)

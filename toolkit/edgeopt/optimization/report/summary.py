@@ -1,0 +1,260 @@
+"""The result of `optimize` as a document; a column of its table is one line of `_columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.statistics.quantile import StageTime
+from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.report.charts import key_figures, overview, stage_charts
+from edgeopt.optimization.report.detail_charts import answers, layer_chart, placement_map
+from edgeopt.optimization.report.frontier import pruning_sections, removed_words
+from edgeopt.optimization.report.training_charts import training_charts
+from edgeopt.optimization.report.verdict import judge, judgements_of
+from edgeopt.optimization.result import Report
+from edgeopt.report.document import Document, Section, Table, Value, make_table
+from edgeopt.report.formats import write_pages
+from edgeopt.steps.quantize.inspection.table import COLUMNS, TENSORS, timed_layers, worst_tensors
+from edgeopt.system.text import format_bytes, plural
+
+_SHOWN_FROM = 0.01
+"""Share of the frame from which a stage gets a column."""
+_LESS_TIMES = ("load", "upload", "download", "p99 ms", "postprocess", "preprocess", "p50 ms")
+
+Columns = dict[str, Callable[[Candidate], str]]
+
+
+def summarize(report: Report) -> Document:
+    """Return what a reader sees: candidates, stages, notes, then in detail what each candidate is."""
+    sections = [
+        Section(table=_table(report, _columns(report)), values=_refused(report), figures=overview(report)),
+        Section(_stage_title(report), _table(report, _stage_columns(report)), figures=stage_charts(report))
+        if _is_timed(report)
+        else Section(),
+        *pruning_sections(report),
+        Section("Training", figures=training_charts(report), is_detail=True),
+        Section("Answers", figures=answers(report), is_detail=True),
+        Section("Placement", figures=placement_map(report, report.best), is_detail=True),
+        Section("Notes", notes=_shared_notes(report, NoteKind.WARNING, NoteKind.SKIPPED)),
+        Section("Why", values=_why(report), notes=_shared_notes(report, NoteKind.CHOICE), is_detail=True),
+        _tensors(report),
+        Section("How to read it", text=_READING, is_detail=True),
+        *(_candidate(report, one) for one in report.candidates),
+        Section("Where this was measured", values=_facts(report), notes=_infos(report), is_detail=True),
+    ]
+    return Document(
+        command="optimize",
+        subject=report.model,
+        title=f"{report.model} on {report.target}",
+        data=report.as_json(),
+        sections=tuple(one for one in sections if one.table or one.values or one.notes or one.text or one.figures),
+        verdict=judge(report),
+        key_figures=key_figures(report),
+        judgements=judgements_of(report),
+    )
+
+
+def write_report(report: Report) -> None:
+    """Write `report.json`, `report.md` and what other formats have a file, into the output folder.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    write_pages(summarize(report), report.folder, "report")
+
+
+def candidate_line(one: Candidate) -> str:
+    """Return one line about a candidate that was just made."""
+    score = f"{one.score.metric} {one.score.value:.4f}" if one.score else ""
+    simulated = f"{one.simulated.value:.4f} with the device's numbers" if one.simulated else ""
+    parts = (f"{format_bytes(one.size_bytes):>8}", score, simulated, one.placement, one.unfit)
+    resumed = "from disk" if one.is_resumed else ""
+    return f"{one.name:<14}  {'  '.join(part for part in (*parts, resumed) if part)}"
+
+
+def _columns(report: Report) -> Columns:
+    device = f"{report.metric} {'simulated' if report.untimed else 'on device'}"
+    return {
+        "candidate": lambda one: one.name,
+        "speed": _speed,
+        "proof": lambda one: str(one.speed.verdict) if one.speed else "",
+        report.metric: _score,
+        device: lambda one: f"{one.simulated.value:.4f}" if one.simulated else "",
+        "drop": lambda one: "" if one.drop is None or one.name == BASELINE else f"{one.drop:+.4f}",
+        "at most": lambda one: "" if one.drop_most is None else f"{one.drop_most:+.4f}",
+        "accuracy": lambda one: one.word,
+        "p50 ms": lambda one: _ms(one.latency.frame.p50_ms) if one.latency else "",
+        "p99 ms": lambda one: _ms(one.latency.frame.p99_ms) if one.latency else "",
+        f"{report.budget_ms:.1f} ms": report.budget_word,
+        "size": lambda one: format_bytes(one.size_bytes),
+        "channels": lambda one: removed_words(report, one),
+        "": lambda one: "chosen" if one.name == report.chosen else "front" if one.on_front else "",
+    }
+
+
+def _has_p99(report: Report) -> bool:
+    """Whether any stage has a p99: with few frames none has, and a column of n/a tells nothing."""
+    timed = [one.latency for one in report.candidates if one.latency]
+    return any(time.p99_ms is not None for latency in timed for time in latency.stages.values())
+
+
+def _stage_title(report: Report) -> str:
+    return "Stages in ms, p50 / p99" if _has_p99(report) else "Stages in ms, p50: too few frames for a p99"
+
+
+def _stage_columns(report: Report) -> Columns:
+    """Return a column for each stage that takes time: on a CPU upload and download take next to nothing."""
+    show = _times if _has_p99(report) else _median
+
+    def times(stage: str) -> Callable[[Candidate], str]:
+        return lambda one: show(one.latency.stages.get(stage) if one.latency else None)
+
+    shares: dict[str, float] = {}
+    for one in report.candidates:
+        for name, time in (one.latency.stages if one.latency else {}).items():
+            whole = one.latency.frame.p50_ms if one.latency else None
+            shares[name] = max(shares.get(name, 0.0), (time.p50_ms or 0.0) / (whole or 1.0))
+    shown = {name: times(name) for name, share in shares.items() if share >= _SHOWN_FROM}
+    return {"candidate": lambda one: one.name, **shown}
+
+
+def _table(report: Report, columns: Columns) -> Table:
+    chosen = [one.name for one in report.candidates].index(report.chosen)
+    less = [
+        "",
+        "at most",
+        f"{report.budget_ms:.1f} ms",
+        report.metric,
+        "channels",
+        "size",
+        *_LESS_TIMES,
+        "drop",
+    ]
+    return make_table(report.candidates, columns, words=["", "proof", "accuracy"], less=less, chosen=chosen)
+
+
+def _is_timed(report: Report) -> bool:
+    return any(one.latency for one in report.candidates)
+
+
+def _score(one: Candidate) -> str:
+    if one.score:
+        return f"{one.score.value:.4f}"
+    return "n/a" if one.agreement is None else f"agree {one.agreement:.3f}"
+
+
+def _speed(one: Candidate) -> str:
+    if one.name == BASELINE:
+        return "1.00x"
+    return str(one.speed) if one.speed else "not measured"
+
+
+def _times(time: StageTime | None) -> str:
+    return "n/a" if time is None else f"{_ms(time.p50_ms)} / {_ms(time.p99_ms)}"
+
+
+def _median(time: StageTime | None) -> str:
+    return "n/a" if time is None else _ms(time.p50_ms)
+
+
+def _ms(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2f}"
+
+
+def _refused(report: Report) -> tuple[Value, ...]:
+    return tuple(Value("refused", f"{one.name}: {one.refused}") for one in report.candidates if one.refused)
+
+
+def _shared_notes(report: Report, *kinds: NoteKind) -> tuple[Note, ...]:
+    """Return the notes of some kinds, each once, those of candidates with their names."""
+    owners: dict[Note, list[str]] = {note: [] for note in report.notes}
+    for one in report.candidates:
+        for note in dict.fromkeys(one.notes):
+            if note not in report.notes:
+                owners.setdefault(note, []).append(one.name)
+    return tuple(
+        replace(note, detail=f"{', '.join(names)}: {note.detail}") if names else note
+        for note, names in owners.items()
+        if note.kind in kinds
+    )
+
+
+def _why(report: Report) -> tuple[Value, ...]:
+    known = {
+        "chosen": report.reason,
+        "verdict": report.verdict_line,
+        "calibrated": report.calibrated_on,
+        "machine": report.trust,
+    }
+    return tuple(Value(label, text) for label, text in known.items() if text)
+
+
+def _infos(report: Report) -> tuple[Note, ...]:
+    return tuple(note for note in report.notes if note.kind is NoteKind.INFO)
+
+
+_READING = (
+    "Times are p50 / p99 of single frames in ms; n/a: too few frames to say. Speed is the original's frame time over "
+    "the candidate's, whole frames in turns, with its 95 % interval. FASTER is proven over fresh processes. "
+    "UNCONFIRMED was measured in one process, which proves nothing: a session's place in memory alone moves a small "
+    "model by 10 to 20 %. KEPT: what is lost at most, by labels that steered nothing, lies within what is allowed. "
+    "LOST: what is lost at least lies above it. NOT DECIDED: neither is shown. AGREES is said without labels: answers "
+    "are like the original's. Each bound is wrong in 5 % of cases. A candidate without a word is not proven faster."
+)
+
+
+def _candidate(report: Report, one: Candidate) -> Section:
+    """Return what made a candidate, and what it does to answers and time."""
+    as_it_is = f"{one.parent} as it is" if one.parent else "the model as it came"
+    processes = f", {one.speed.processes} fresh processes" if one.speed and one.speed.processes > 1 else ""
+    known = {
+        "changes": ", ".join(f"{name} {count}" for name, count in one.changes.items()) or as_it_is,
+        "input": f"{'x'.join(map(str, one.input_size))}, smaller than the original's" if one.input_size else "",
+        "runs on": f"{one.executor}, {one.precision}",
+        "file": one.file,
+        "compiled": one.compiled,
+        "outputs": f"SQNR {one.drift.sqnr_db:.1f} dB, cosine {one.drift.cosine:.6f}" if one.drift else "",
+        "frame": f"{one.speed} {one.speed.verdict}{processes}" if one.speed else "",
+        "execute": f"{one.execute} {one.execute.verdict}" if one.execute else "",
+        "placement": one.placement,
+    }
+    figures = placement_map(report, one) if one is not report.best else ()
+    values = tuple(Value(label, text) for label, text in known.items() if text)
+    return Section(
+        f"Candidate {one.name}", values=values, figures=figures, notes=one.notes, is_detail=True, is_folded=True
+    )
+
+
+def _tensors(report: Report) -> Section:
+    """Return what suffers most in the chosen INT8 candidate, or else in the one nearest to it."""
+    near = sorted(report.candidates, key=lambda one: (one is not report.best, one.profile != report.best.profile))
+    files = [(report.folder / one.file).with_name(TENSORS) for one in near]  # one file for all of an engine's search
+    rows = next((rows for file in files if (rows := worst_tensors(file))), ())
+    if not rows:
+        return Section()
+    text = (
+        "SQNR on the tensor's grid: channel by channel, of the whole tensor, and of the answer with this tensor alone "
+        "on integers. All tensors: candidates/*/tensors.json."
+    )
+    layers = next((layers for file in files if (layers := timed_layers(file))), ())
+    title, table = "Tensors that suffer most from integers", Table(COLUMNS, rows, frozenset(COLUMNS[-1:]))
+    return Section(title, table, text, figures=layer_chart(layers), is_detail=True)
+
+
+def _facts(report: Report) -> tuple[Value, ...]:
+    machine = report.environment
+    cores = plural(machine.cores, "core")
+    packages = [f"{name} {version}" for name, version in machine.packages.items()]
+    known = {
+        "recipe": f"{report.recipe} ({report.recipe_reason})",
+        "target": f"{report.target}, {plural(report.threads, 'thread')}",
+        "machine": f"{machine.cpu}, {machine.architecture}, {cores}: {', '.join(machine.instructions)}",
+        "software": ", ".join((machine.system, f"Python {machine.python}", *packages)),
+        "latency": f"measured on {report.measured_on}" if report.measured_on else "",
+        "fingerprint": machine.hash,
+        "samples": "candidates/*/samples.npz; of fresh processes candidates/*/confirmed.npz",
+        "command": machine.command,
+    }
+    return tuple(Value(label, text, is_command=label == "command") for label, text in known.items() if text)

@@ -1,0 +1,166 @@
+"""The verdict of `optimize`: what was chosen, how much faster it is, what it costs, where it lies, what comes next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_NOISY
+from edgeopt.measurement.accuracy.judgement import Word
+from edgeopt.measurement.resources.trust import warning_of
+from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.choice.selection import is_proven
+from edgeopt.optimization.result import Report
+from edgeopt.report.document import Judgement, Outcome, Value, Verdict
+from edgeopt.system.text import format_bytes, typed_duration
+
+
+def judge(report: Report) -> Verdict:
+    """Return what a reader of nothing else must know; its outcome is that of the exit code where there is a gate."""
+    return Verdict(
+        _outcome(report), _sentence(report), tuple(_facts(report)), str(report.bundle), _next_command(report)
+    )
+
+
+def is_judged(report: Report) -> bool:
+    """Return whether the exit code is a verdict: a budget or accuracy was asked for, or nothing runs on the device."""
+    return report.budget_asked or bool(report.off_target) or report.is_accuracy_open
+
+
+def judgements_of(report: Report) -> tuple[Judgement, ...]:
+    """Return what was judged, each a test case where a format has such: the budget, and the accuracy."""
+    found = list[Judgement]()
+    if report.budget_asked or report.off_target:
+        found.append(Judgement.by_exit("budget", report.budget_code, report.verdict_line))
+    if report.accuracy_asked and not report.is_as_given:
+        verdict = "INCONCLUSIVE" if report.is_accuracy_open else "PASS"
+        found.append(Judgement("accuracy", verdict, _accuracy(report)))
+    return tuple(found)
+
+
+def _outcome(report: Report) -> Outcome:
+    if is_judged(report):
+        return Outcome.by_exit(report.exit_code)
+    is_proven_or_first = report.best.judgement is None or report.best.judgement.is_proven
+    return Outcome.PASS if report.verdict == "PASS" and is_proven_or_first else Outcome.DONE
+
+
+def _sentence(report: Report) -> str:
+    best, first = report.best, report.candidates[0]
+    if report.off_target:
+        return f"nothing runs on {report.target} itself; {best.name} is what runs in its place"
+    if best.name == BASELINE and report.unproven:
+        return f"the original stays: {report.unproven}"
+    if best.name == BASELINE:
+        return "the original stays: no candidate is proven faster and accurate enough"
+    if best.speed is None:
+        return f"{best.name} is chosen for its accuracy; its speed is not measured yet"
+    if not is_proven(best):
+        return f"{best.name} is {best.size_bytes / first.size_bytes:.0%} of the original's size and not proven slower"
+    return f"{best.name} is {best.speed} as fast as the original{kept(best)}"
+
+
+def kept(best: Candidate) -> str:
+    """Return what is proven of the accuracy of what was chosen, in words that follow its speed."""
+    if best.judgement is None:
+        return ""
+    said = {
+        Word.KEPT: " and keeps its accuracy: KEPT",
+        Word.AGREES: " and agrees with it: AGREES",
+        Word.NOT_DECIDED: "; its accuracy is NOT DECIDED",
+    }
+    return said.get(best.judgement.word, f"; its accuracy is {best.judgement.word}")
+
+
+def _facts(report: Report) -> list[Value]:
+    best, first = report.best, report.candidates[0]
+    size = f"{format_bytes(best.size_bytes)}, was {format_bytes(first.size_bytes)}"
+    faster = _faster_unproven(report)
+    found = [
+        Value("speed", _speed(best)),
+        Value("accuracy", _accuracy(report) if not report.is_as_given else ""),
+        Value("to decide", best.judgement.remedy if best.judgement else ""),
+        Value("faster", _told_faster(faster) if faster else ""),
+        Value("to get it", _how_to_get(faster) if faster else ""),
+        Value("to label", report.to_label if best.word != Word.KEPT else ""),
+        _budget(report),
+        Value("input", _smaller(best)),
+        Value("embedded", str(report.inside) if report.inside else ""),
+        Value("size", size if best is not first else ""),
+        Value("machine", warning_of(report.trust), more=report.trust.partition("; ")[2]),
+        Value("report", str(report.folder / "report.html"), is_command=True),
+    ]
+    return [one for one in found if one.text]
+
+
+def _speed(best: Candidate) -> str:
+    """Return what proves the speed of the choice; empty where nothing does."""
+    if best.speed is None:
+        return ""
+    rests = f"whole frames in {best.speed.processes} fresh processes"
+    alone = f"; execution alone {best.execute}" if best.execute else ""
+    return f"{best.speed.verdict}: {rests if best.speed.processes > 1 else 'whole frames in turns'}{alone}"
+
+
+def _faster_unproven(report: Report) -> Candidate | None:
+    """Return the fastest that is proven faster than the original, looks faster than the choice, and is not decided."""
+    mine = report.best.speed.speedup if report.best.speed else 1.0
+    not_decided = [one for one in report.candidates if one.word == Word.NOT_DECIDED and is_proven(one)]
+    faster = [one for one in not_decided if one is not report.best and one.speed and one.speed.speedup > mine]
+    return max(faster, key=lambda one: one.speed.speedup if one.speed else 0.0, default=None)
+
+
+def _told_faster(one: Candidate) -> str:
+    return f"{one.name} is proven {one.speed} as fast; its accuracy is NOT DECIDED: {one.judgement}"
+
+
+def _how_to_get(one: Candidate) -> str:
+    """Return what would let a candidate be chosen whose accuracy is not decided: samples, or a larger drop allowed."""
+    assert one.judgement is not None
+    ways = [one.judgement.remedy] if one.judgement.is_open else []
+    if one.judgement.drop_most is not None and one.judgement.samples:
+        ways.append(f"--max-drop {math.ceil(1000 * one.judgement.drop_most) / 1000:g} allows what is lost at most")
+    return "; or ".join(ways)
+
+
+def _smaller(best: Candidate) -> str:
+    """Return that the choice takes smaller pictures; empty where it does not."""
+    size = "x".join(map(str, best.input_size))
+    return f"{size}, smaller than the original's: small things are lost first; the bundle feeds it so" if size else ""
+
+
+def _budget(report: Report) -> Value:
+    """Return what the frames prove; where nobody asked for the budget, nothing else says it."""
+    if report.best.latency is None:
+        return Value("budget", f"not measured: {report.untimed}")
+    found = report.best.latency
+    if report.budget_asked:
+        return Value("budget", found.detail)
+    missed = "not decided: " if report.noise else "missed: "
+    word = {"FAIL": missed, "INCONCLUSIVE": "not decided: "}.get(found.verdict, "")
+    return Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")
+
+
+def _accuracy(report: Report) -> str:
+    """Return what is proven of what is deployed: on labels, or else of how far its answers are the original's."""
+    best, first = report.best, report.candidates[0]
+    score, judged = best.simulated or (report.inside.score if report.inside else None) or best.score, best.judgement
+    if judged is None:
+        return ""
+    figures = f"{score.metric} {score.value:.4f} (was {first.score.value:.4f}), " if score and first.score else ""
+    figures = figures if judged.drop is not None and judged.samples else ""
+    without = "; no labels judge it" if judged.drop is None and judged.samples else ""
+    return f"{judged.word}: {figures}{judged}{without}"
+
+
+def _next_command(report: Report) -> str:
+    """Return what follows: measuring where that is missing or undecided, else looking at the answers."""
+    bundle = shlex.quote(str(report.bundle))
+    if report.foreign_runtime:
+        return ""
+    if report.best.latency is None:
+        return f"edgeopt bench {bundle}"
+    if report.budget_asked and report.exit_code:
+        longer = " --seconds 60" if report.exit_code in (EXIT_INCONCLUSIVE, EXIT_NOISY) else " --profile"
+        return f"edgeopt bench {bundle} --budget {typed_duration(report.budget_ms)}{longer}"
+    return f"edgeopt bench {bundle}"

@@ -1,0 +1,150 @@
+"""The state of one call of `optimize` on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.executors import Session
+from edgeopt.executors._child import EngineAbortError
+from edgeopt.graph.model import Model
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress
+from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
+from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.choice.selection import Wish
+from edgeopt.optimization.course import Course
+from edgeopt.optimization.folder.replay import Replay
+from edgeopt.optimization.folder.workspace import Workspace
+from edgeopt.optimization.plan import Plan
+from edgeopt.recipes.feeding import synthetic
+from edgeopt.recipes.frames import Frames
+from edgeopt.steps._context import Context, Engine, Listener
+from edgeopt.tasks import Accuracy
+
+
+class Silence:
+    """A listener that keeps quiet."""
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        """Ignore it."""
+
+    def say(self, text: str) -> None:
+        """Ignore it."""
+
+    def ahead(self, part: str, part_s: float, rest_s: float) -> None:
+        """Ignore it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """A listener of two functions, each of which may be missing."""
+
+    line: Callable[[str], None] | None
+    parts: Progress | None
+
+    def say(self, text: str) -> None:
+        """Tell one line."""
+        if self.line:
+            self.line(text)
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        """Tell how far a piece of work is."""
+        if self.parts:
+            self.parts(what, done, of)
+
+    def ahead(self, part: str, part_s: float, rest_s: float) -> None:
+        """Ignore it: a bar of the whole is for longer work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at labels: the probability that what it proves is wrong, and that of the look after it."""
+
+    level: float = LEVELS_OF_LOOKS[0]
+    later: float = LEVELS_OF_LOOKS[1]
+
+
+@dataclass
+class Run:
+    """One call of `optimize` on its way: what its steps share, and the candidates so far."""
+
+    context: Context
+    plan: Plan
+    workspace: Workspace
+    labelled: LabelledFrames | None
+    resume: bool
+    listener: Listener
+    of_labels: tuple[Note, ...] = ()
+    """How the labels were divided, and why they may prove nothing: said before the search."""
+    no_proof: NoProof | None = None
+    """Why the labels prove nothing; None: they prove."""
+    look: Look = Look()
+    """This look at the labels that prove."""
+    replay: Replay | None = None
+    """Whose choice holds in place of this run's; None: nobody's."""
+    by_rule: bool = False
+    """Whether nothing compiles for the target here, so that its rules say where nodes would run."""
+    openers: dict[str, Callable[[], Session]] = field(default_factory=dict)
+    """How the candidates of a compiler are opened on the device, by name; a candidate from disk has none."""
+    configurations: Path = Path()
+    """Folder in which Hugging Face's may lie, of the model as it was given."""
+    untimed: str = ""
+    """Why nothing is measured here; empty: all candidates are."""
+    candidates: list[Candidate] = field(default_factory=list)
+    frame_ms: float = 0.0
+    """Of the original, one frame timed where there is a time limit; 0: not known."""
+    judged_scores: dict[str, Accuracy] = field(default_factory=dict)
+    """Metric of the candidates that were scored on the labels that prove, by name."""
+    to_label: str = ""
+    """What a person may label so that the accuracy is proven; empty: nothing."""
+    was_cut: bool = False
+    """Whether it was interrupted: what is proven by then is written."""
+    course: Course = field(init=False)
+    """What is still to come, as the listener is told ahead."""
+
+    def __post_init__(self) -> None:
+        self.course = Course(self.listener)
+
+    @property
+    def timed(self) -> Frames:
+        """What is timed: frames as the device gets them, random colour where only their tensors are here."""
+        if self.labelled:
+            return self.labelled.frames
+        if self.context.frames.tensors is None or self.context.recipe.takes_arrays:
+            return self.context.frames
+        return synthetic(self.context.recipe, self.context.original.inputs)
+
+    @property
+    def wish(self) -> Wish:
+        """What a candidate must keep, and what is wanted of it."""
+        return Wish(
+            max_drop=self.plan.max_drop,
+            least_agreement=self.context.least_agreement,
+            prefer=self.plan.prefer,
+            must_be_timed=self.plan.must_be_timed,
+        )
+
+    def leave_out(self, name: str, abort: EngineAbortError) -> None:
+        """Say that an engine aborted on a form: the others go on."""
+        note = Note(NoteKind.WARNING, f"{name} left out: {abort.problem}", abort.remedy)
+        self.context.notes.append(note)
+        self.listener.say(f"warning: {note}")
+
+    def open_candidate(self, candidate: Candidate, model: Model) -> Session:
+        """Open a candidate's model on its own engine."""
+        if candidate.name in self.openers:
+            return self.openers[candidate.name]()
+        return self.engine_of(candidate).open(model, candidate.precision)
+
+    def engine_of(self, candidate: Candidate) -> Engine:
+        """Return the engine that runs a candidate."""
+        others = (one for one in self.context.alternatives if one.target.name == candidate.profile)
+        engine = next(others, self.context.engine) if candidate.profile else self.context.engine
+        return engine.with_options(candidate.options)
+
+
+def model_file(name: str) -> str:
+    """Return where a candidate's model lies in the output folder."""
+    return f"candidates/{name}/model.onnx"

@@ -1,0 +1,331 @@
+"""The beginning of a run: what is given, its pictures, its engines, and the output folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors.onnxruntime.tensorrt import ENGINES
+from edgeopt.measurement.accuracy.division import Division, divide, why_too_few, without
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled, with_states
+from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
+from edgeopt.measurement.accuracy.misreading import notes_of_reading
+from edgeopt.measurement.accuracy.paired_shares import least_samples
+from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
+from edgeopt.measurement.given import Given, open_given
+from edgeopt.optimization.candidate import BASELINE
+from edgeopt.optimization.candidates.engines import open_engines
+from edgeopt.optimization.candidates.measure import PROOF_PACE
+from edgeopt.optimization.folder.replay import Replay
+from edgeopt.optimization.folder.resume import describe_run, open_workspace, stored_candidates
+from edgeopt.optimization.options import Options
+from edgeopt.optimization.plan import SYNTHETIC, Plan
+from edgeopt.optimization.run import Run
+from edgeopt.recipes.binding import Choice
+from edgeopt.recipes.feeding import fed, synthetic
+from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.hugging_face import folder_of
+from edgeopt.recipes.metrics import find_metric
+from edgeopt.runtime.availability import is_by_rule
+from edgeopt.steps._context import (
+    AGREEMENT_PICTURES,
+    CALIBRATION_PICTURES,
+    Context,
+    Engine,
+    Files,
+    Listener,
+)
+from edgeopt.system.text import plural, typed_duration
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited, longer
+from edgeopt.system.toml import read_json
+
+_LOST_BY_CHANGE = 10.0
+"""Times what may be lost: how far the search lets answers change where labels decide in the end. Of ten changed answers
+of SqueezeNet's forms about one was right before and is wrong now, beyond those that went the other way. Where an answer
+is no single choice its agreement tells less: INT8 of YOLOX-nano agrees in 0.87 and loses less than 0.01 AP."""
+_READING = 0.1
+"""Share of the time limit that trying other readings may take."""
+_LOOK, _LABELS = 0.1, 0.05
+"""Share of the time limit that one look at a model may take, and that scoring it on labels may take."""
+_PROVABLE = 0.5
+"""Share of the time limit that is left where a proof is still in reach."""
+_LEAST_LOOKED, _LEAST_LABELS = 2, 8
+_LOOKED = "candidates/looked.json"
+_TURN_FRAMES = 4
+"""Of a turn: one to warm up and the least block."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the search may look at, and what proves."""
+
+    frames: Frames
+    """They calibrate, and agreement is judged on them."""
+    labelled: LabelledFrames | None
+    """They prove, and are opened when the search is over; None without labels."""
+    no_proof: NoProof | None = None
+    """Why the labels prove nothing; None where none of them steers the search."""
+    notes: tuple[Note, ...] = ()
+
+
+def read_given(model: str, target: str, recipe: str | None, options: Options) -> tuple[Given, Frames | None]:
+    """Return model, recipe and target, and the calibration pictures or tensors that were asked for."""
+    asked = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
+    shapes = asked.shapes if asked else None
+    given = open_given(model, target, recipe, sizes=options.shapes, fed=shapes, labels=options.eval)
+    return given, fed(asked, given.recipe, given.model.inputs) if asked else None
+
+
+def open_material(given: Given, plan: Plan, asked: Frames | None) -> Material:
+    """Return what the search may look at, and the labels that prove, which it does not.
+
+    The search gets the frames that were asked for, the recipe's, a part of the labelled ones, or made-up ones.
+
+    Args:
+        given: Model, target and recipe.
+        plan: Where the frames and the labels lie.
+        asked: The calibration frames that were asked for, open already.
+    """
+    labelled = open_labelled(plan.eval, given.recipe, given.model.inputs) if plan.eval else None
+    if plan.calib:
+        frames = asked or fed(open_frames(plan.calib), given.recipe, given.model.inputs)
+        return Material(frames, None) if labelled is None else _apart(frames, labelled)
+    if labelled is None or plan.synthetic:
+        return Material(synthetic(given.recipe, given.model.inputs), labelled)
+    return _of_division(divide(labelled))
+
+
+def _of_division(division: Division) -> Material:
+    no_proof = None if division.is_apart else NoProof.STEERED
+    return Material(division.search, division.proving, no_proof, division.notes)
+
+
+def _apart(frames: Frames, labelled: LabelledFrames) -> Material:
+    """Return frames without those that prove; where nothing is left, the labelled ones are divided."""
+    others = without(frames, labelled)
+    if others is None:
+        return _of_division(divide(labelled))
+    if len(others) == len(frames):
+        return Material(frames, labelled)
+    count = plural(len(frames) - len(others), f"labelled {frames.kind}")
+    told = f"{count} also lie in --calib: they prove, so they do not steer the search"
+    return Material(others, labelled, notes=(Note(NoteKind.INFO, told),))
+
+
+def open_context(
+    given: Given,
+    plan: Plan,
+    engine: Engine,
+    frames: Frames,
+    files: Files,
+    listener: Listener,
+    began_s: float | None = None,
+) -> Context:
+    """Return what the steps of a run share, on one engine; its time began then, on the monotonic clock, or now."""
+    began_s = monotonic() if began_s is None else began_s
+    return Context(
+        recipe=given.recipe,
+        target=given.target,
+        engine=engine,
+        original=given.model,
+        frames=frames,
+        files=files,
+        listener=listener,
+        quantizes=plan.quantizes,
+        may_quantize=plan.may_quantize,
+        threads=plan.threads,
+        ends_at=began_s + plan.time_limit_s if plan.time_limit_s else float("inf"),
+        time_limit_s=plan.time_limit_s,
+        pruning=plan.pruning,
+        training_s=plan.training_s,
+        max_drop=plan.max_drop,
+        is_calibrated=plan.calib is not None,
+    )
+
+
+def read_as_the_recipe_says(
+    context: Context, plan: Plan, choice: Choice, labelled: LabelledFrames | None, folder: Path
+) -> None:
+    """Feed back the states of a stream, and find out whether the recipe fits what the model answers.
+
+    Args:
+        context: Its pictures may get states; its notes say what does not fit.
+        plan: Whether there are pictures to judge by.
+        choice: The recipe, and whether the user named it.
+        labelled: None without labels.
+        folder: Where a recipe that fits better is written.
+    """
+    model, began_s = context.original, monotonic()
+    context.frames = with_states(context.frames, lambda: context.open(model), context.task(model, evaluating=True))
+    try:
+        if labelled or plan.calib:
+            session, tell = context.open(model), context.listener.progress
+            with limited(began_s + _READING * (context.time_limit_s or math.inf)):
+                context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
+    except OutOfTime:
+        told = f"whether recipe {choice.recipe.name!r} reads the model right was not found out in time"
+        context.notes.append(Note(NoteKind.WARNING, told, LONGER))
+        session.close()
+
+
+def heed_slowness(run: Run) -> None:
+    """Time one frame of the original, and have a model that is slow against the time limit looked at on fewer pictures.
+
+    A resumed run takes as many as it did before: what is compared is answers to the same pictures.
+    """
+    context, limit_s = run.context, run.context.time_limit_s
+    if stored_candidates(run, BASELINE):
+        looked = _read_looked(run)
+    elif limit_s is None:
+        run.workspace.path(_LOOKED).unlink(missing_ok=True)
+        return
+    else:
+        opening_s, frame_s = _opening_and_frame_s(context)
+        run.frame_ms = 1000 * frame_s
+        context.process_s = _process_s(run, opening_s, frame_s)
+        if context.original.is_outside:
+            context.turn_s = opening_s + _TURN_FRAMES * frame_s
+            _warn_of_little_time(run, limit_s)
+        pictures = max(_LEAST_LOOKED, min(CALIBRATION_PICTURES, int(_LOOK * limit_s / frame_s)))
+        looked = pictures, max(_LEAST_LABELS, int(_LABELS * limit_s / frame_s))
+        run.workspace.write(_LOOKED, json.dumps(looked))
+        if pictures < AGREEMENT_PICTURES:
+            told = f"a frame takes {frame_s:.2g} s: against the time limit answers are compared on "
+            told += plural(pictures, "sample" if context.frames.tensors else context.frames.kind)
+            context.notes.append(Note(NoteKind.WARNING, told, LONGER))
+    if looked is None:
+        return
+    context.most_pictures = looked[0]
+    if run.labelled:
+        run.labelled = _fewer(run.labelled, looked[1], "all take longer than the time limit allows")
+
+
+def _process_s(run: Run, opening_s: float, frame_s: float) -> float:
+    """Return what one fresh process of a proof takes here, from its start to its end; 0 where none is run.
+
+    Of a model so slow that one would take much of the time limit it is reckoned, and none is run; where most of the
+    limit is over already, as on a busy machine, none is either, since nothing would be proven.
+    """
+    context, model = run.context, run.context.original
+    if run.untimed or model.is_outside or context.engine.target.executor != "onnxruntime":
+        return 0.0
+    reckoned_s = 2 * (opening_s + (1 + 2 * PROOF_PACE.least_rounds) * frame_s)
+    if reckoned_s > _LOOK * (context.time_limit_s or math.inf):
+        return reckoned_s
+    if context.ends_at - monotonic() < _PROVABLE * (context.time_limit_s or 0.0):
+        return 0.0
+    opening = context.engine.opening(context.engine.target.float_precision)
+    runnable = Runnable(opening, model.source, context.recipe, model.inputs, model.outputs)
+    began_s = monotonic()
+    try:
+        run_fresh({BASELINE: runnable}, feed_of(run.timed), PROOF_PACE, workers=run.plan.threads, seed=0)
+    except EdgeoptError:
+        return 0.0  # the proof itself says why
+    return monotonic() - began_s
+
+
+def _opening_and_frame_s(context: Context) -> tuple[float, float]:
+    (inputs,), began_s = context.inputs(1), monotonic()
+    session, opened_s = context.open(context.original), monotonic()
+    session.run(inputs)
+    ran_s = monotonic()
+    session.close()
+    return opened_s - began_s, max(ran_s - opened_s, 1e-6)
+
+
+def _warn_of_little_time(run: Run, limit_s: float) -> None:
+    """Say at the beginning where the time limit leaves too little to prove that any form of a large model is faster."""
+    context = run.context
+    if limit_s < context.least_limit_s:
+        told = f"a proof opens this model again and again, which takes about {context.proof_s:.0f} s: too long for the "
+        told += f"time limit of {typed_duration(1000 * limit_s)}"
+        note = Note(NoteKind.WARNING, told, longer(context.least_limit_s))
+        context.notes.append(note)
+        run.listener.say(f"warning: {note}")
+
+
+def _read_looked(run: Run) -> tuple[int, int] | None:
+    """Return on how many pictures and labels the run looked that is resumed; None: on all."""
+    try:
+        pictures, labels = read_json(run.workspace.path(_LOOKED), remedy="")
+        return int(pictures), int(labels)
+    except (EdgeoptError, TypeError, ValueError):
+        return None
+
+
+def start_run(
+    given: Given,
+    asked: Frames | None,
+    plan: Plan,
+    out: Path,
+    resume: bool,
+    replay: Replay | None,
+    listener: Listener,
+    began_s: float | None = None,
+) -> Run:
+    """Open all that a run needs, its output folder last.
+
+    Args:
+        given: Model, target and recipe.
+        asked: The calibration frames that were asked for.
+        plan: What will be done.
+        out: The output folder.
+        resume: Whether what an earlier run left there is taken up.
+        replay: Whose decisions hold.
+        listener: Hears progress.
+        began_s: When its time limit began, on the monotonic clock; None: now.
+
+    Raises:
+        UnsupportedError: If the target's own engine errs on the model.
+    """
+    given.require_right_engine()
+    engines = open_engines(given.target, plan.threads, str(out / ENGINES), given.correction, given.fault_of)
+    material = open_material(given, plan, asked)
+    frames, labelled = material.frames, material.labelled
+    if replay:
+        replay.require_calibration(frames.spread(CALIBRATION_PICTURES))
+    workspace = open_workspace(out, describe_run(given, plan, engines, frames, labelled, replay), resume=resume)
+    context = open_context(given, plan, engines.own, frames, workspace, listener, began_s)
+    if labelled and find_metric(context.recipe.evaluation.metric).is_share:
+        context.search_agreement = max(context.recipe.least_agreement, 1 - _LOST_BY_CHANGE * plan.max_drop)
+    of_labels = _notes_of_labels(labelled, plan, no_proof=material.no_proof)
+    notes = [*engines.notes, *material.notes, *of_labels]
+    return Run(
+        context=replace(context, alternatives=engines.others, replay=replay, untimed=engines.untimed, notes=notes),
+        plan=plan,
+        workspace=workspace,
+        labelled=labelled,
+        no_proof=material.no_proof,
+        of_labels=(*material.notes, *of_labels),
+        resume=resume,
+        listener=listener,
+        replay=replay,
+        configurations=folder_of(given.path),
+        untimed=engines.untimed,
+        by_rule=is_by_rule(given.target),
+    )
+
+
+def _notes_of_labels(labelled: LabelledFrames | None, plan: Plan, *, no_proof: NoProof | None) -> list[Note]:
+    """Return before the search that the labels are too few to prove anything, and how many would not be."""
+    first = LEVELS_OF_LOOKS[0]
+    why = why_too_few(len(labelled.frames), plan.max_drop, first) if labelled and not no_proof else ""
+    if not why:
+        return []
+    least = least_samples(plan.max_drop, first)
+    hint = f"label {least:,} or more, or allow more: --max-drop" if least else "allow more: --max-drop"
+    return [Note(NoteKind.WARNING, why, hint)]
+
+
+def _fewer(labelled: LabelledFrames, most: int, why: str) -> LabelledFrames:
+    """Return at most so many labelled pictures, spread over all."""
+    count = len(labelled.frames)
+    if count <= most:
+        return labelled
+    kept = [round(i * (count - 1) / (most - 1)) for i in range(most)]
+    note = Note(NoteKind.INFO, f"{most} of {count} labelled pictures: {why}")
+    return LabelledFrames(labelled.frames.select(kept), labelled.labels.select(kept), (*labelled.notes, note))

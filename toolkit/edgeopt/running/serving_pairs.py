@@ -1,0 +1,57 @@
+"""An encoder with a decoder behind an HTTP port: sounds become texts, texts become translations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgeopt.measurement.generation.right_writer import correction_of_pair
+from edgeopt.running.serving import Opened, ServeOptions
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
+
+
+def open_pair(model: str, options: ServeOptions) -> Opened:
+    """Open an encoder with a decoder with its routes: of sounds `/v1/audio/transcriptions`, of texts `/v1/completions`.
+
+    Args:
+        model: Its folder, or a bundle.
+        options: Its name, limits and threads, and after how long its memory is freed.
+
+    Raises:
+        EdgeoptError: If it does not open.
+    """
+    from edgeopt.runtime.serve import sounds, texts
+    from edgeopt.runtime.serve.holder import Holder
+    from edgeopt.runtime.serve.reader import Reader
+    from edgeopt.runtime.serve.tally import Tally
+    from edgeopt.runtime.serve.tracing import Tracer
+
+    correction, waiting = correction_of_pair(Path(model)), list[EncoderDecoder]()
+
+    def opened() -> EncoderDecoder:
+        if waiting:
+            return waiting.pop()
+        made = open_encoder_decoder(Path(model), options.threads, correction.entries)
+        try:
+            made.warm_up()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    first = opened()  # what it hears tells which routes it has
+    waiting.append(first)
+    files = first.files
+    notes = (*files.notes, *correction.notes)
+    name = options.name or files.name
+    if files.audio is not None:
+        heard = Holder(opened, options.keep_s)
+        tally = Tally(name, sounds.STAGES, heard, writes=True)
+        routes = sounds.Sounds(name, heard, files.audio.rate_hz, options.limits, tally, Tracer(name))
+        told = "/v1/audio/transcriptions, a WAV in, its text out"
+        return Opened(name, tally, heard, routes.routes(), routes.close, told, notes)
+    written = Holder(lambda: sounds.Translations(opened()), options.keep_s)
+    tally = Tally(name, texts.STAGES, written, writes=True)
+    reader = Reader(first.tokenizer, first.reads + 1, (), None)
+    answering = texts.Texts(name, written, reader, options.limits, tally, Tracer(name))
+    told = "/v1/completions, a text in, the model's answer to it out"
+    return Opened(name, tally, written, answering.routes()[:1], answering.close, told, notes)
