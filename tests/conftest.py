@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from itertools import islice
@@ -35,6 +36,12 @@ LONGEST = (
     "test_examples.py",
 )
 """From half a minute to minutes: begun first, so that no worker is left alone with one of them at the end."""
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the eleven thousand tests themselves: each full collection took 0.3 s."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
