@@ -41,7 +41,7 @@ from edgeopt.measurement.accuracy.judgement import (
 from edgeopt.measurement.accuracy.paired_shares import most_unseen
 from edgeopt.measurement.statistics.distributions import binomial_cdf, bisect
 from edgeopt.recipes.metrics import find_metric
-from edgeopt.recipes.spelling import Spelling
+from edgeopt.recipes.scoring.spelling import Spelling
 from edgeopt.system.files import write_beside
 from edgeopt.tasks import Accuracy
 

@@ -30,7 +30,7 @@ from generation import CONTEXT, NEXT, SHIPPED, exported, ours, ratio
 
 from edgeopt.measurement.generation.bench import bench_generation
 from edgeopt.measurement.generation.options import GenerationOptions
-from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.system.environment import read_environment

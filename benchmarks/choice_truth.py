@@ -29,7 +29,7 @@ from edgeopt.measurement.resources.readings import Reading
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import Bench, Decision, measure_and_choose
 from edgeopt.optimization.choice.selection import Wish
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.tasks import FrameTask
 
 EXECUTE_NS = 25_000_000

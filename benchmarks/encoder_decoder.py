@@ -22,7 +22,7 @@ from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.optimization.encoder_decoder.optimize import optimize_encoder_decoder
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.wav_files import write_wav
+from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.system.text import parse_duration_s

@@ -50,7 +50,7 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import Candidate, Latency, StageTime
 from edgeopt.optimization.report.summary import summarize, write_report
 from edgeopt.optimization.result import Report, read_report
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.report.formats import names, render
@@ -626,7 +626,7 @@ def make_tokenizer(folder: Path) -> list[Path]:
 
 def read_tokenizer(path: Path) -> object:
     """Read a tokenizer and two texts with it."""
-    from edgeopt.recipes.tokens import read_tokens
+    from edgeopt.recipes.texts.tokens import read_tokens
 
     tokens = read_tokens(path)
     return [tokens.decode(tokens.encode(text)) for text in ("import os", "a" * 60 + "b")]
@@ -663,7 +663,7 @@ def make_template(folder: Path) -> list[Path]:
 
 def read_template(path: Path) -> object:
     """Read a template and write a conversation with it."""
-    from edgeopt.recipes.chat_template import Message, read_chat_template
+    from edgeopt.recipes.texts.chat_template import Message, read_chat_template
 
     template = read_chat_template(path.parent)
     with contextlib.suppress(ValueError):  # which a server answers with status 400

@@ -38,7 +38,7 @@ from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.recipe_text import recipe_text
-from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -72,7 +72,6 @@ def of_torch(folder: Path) -> Answer:
 def of_traced(folder: Path, work: Path) -> tuple[Answer, Answer]:
     """The same weights traced by torch: as ONNX Runtime gets it, and fused."""
     from edgeopt.export.decoder.traced import TracedDecoder
-
     from edgeopt.graph.model import save_model
     from edgeopt.steps.convert.decoder_fusion import fuse_decoder
 

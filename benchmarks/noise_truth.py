@@ -27,7 +27,7 @@ from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.side_by_side import open_sides
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds, round_logs
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 
 MARGIN = 0.02
 FRAME_MARGIN = 0.05

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.calls import compare_calls
-from edgeopt.recipes.preprocess import Colour, Input, PictureInput, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Colour, Input, PictureInput, Preprocess, Resize
 
 SIZE = 416
 FRAME = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)

@@ -28,7 +28,7 @@ from edgeopt.executors.null import Script
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.calls import run_blocks
-from edgeopt.recipes.made_up import synthetic_frames
+from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import make_artefact, write_bundle

@@ -27,7 +27,7 @@ from edgeopt.graph.model import load_model, save_model
 from edgeopt.optimization.generation.forms import FORMS
 from edgeopt.optimization.generation.material import Material
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import Asked

@@ -24,7 +24,7 @@ import psutil
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.measurement.load.beside import is_kept
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds
-from edgeopt.recipes.made_up import synthetic_frames
+from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.runtime import Runtime

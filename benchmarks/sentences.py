@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from edgeopt.optimization.optimize import optimize
-from edgeopt.recipes.retrieval import nearest
+from edgeopt.recipes.scoring.retrieval import nearest
 from edgeopt.runtime.runtime import Runtime
 
 LABELLED, MORE = 6, 2

@@ -24,7 +24,7 @@ import psutil
 from runtime import null_bundle, real_bundle
 
 from edgeopt.graph.model import find_model
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.runtime import Runtime
 
 MOST_MB = 2.0

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from runtime import interval, null_bundle, real_bundle
 
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.made_up import synthetic_frames
+from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream import Stream
 

@@ -8,7 +8,7 @@ import numpy as np
 from enlarged import SHIPPED
 
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
-from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 

@@ -24,9 +24,9 @@ from edgeopt.errors import EdgeoptError  # noqa: E402
 from edgeopt.executors import SessionOptions  # noqa: E402
 from edgeopt.executors.onnxruntime import EXECUTOR  # noqa: E402
 from edgeopt.graph.model import load_model  # noqa: E402
+from edgeopt.recipes.drafting.raw_values import fitting_numbers  # noqa: E402
 from edgeopt.recipes.heads import find_head  # noqa: E402
-from edgeopt.recipes.preprocess import Geometry  # noqa: E402
-from edgeopt.recipes.raw_values import fitting_numbers  # noqa: E402
+from edgeopt.recipes.inputs.preprocess import Geometry  # noqa: E402
 from edgeopt.recipes.recognise import choose_recipe  # noqa: E402
 from edgeopt.tasks import make_task  # noqa: E402
 

@@ -36,7 +36,7 @@ from edgeopt.errors import EdgeoptError  # noqa: E402
 from edgeopt.executors import SessionOptions  # noqa: E402
 from edgeopt.executors.onnxruntime import EXECUTOR  # noqa: E402
 from edgeopt.graph.model import Model, load_model  # noqa: E402
-from edgeopt.recipes.preprocess import Geometry  # noqa: E402
+from edgeopt.recipes.inputs.preprocess import Geometry  # noqa: E402
 from edgeopt.recipes.recognise import choose_recipe  # noqa: E402
 from edgeopt.tasks import make_task  # noqa: E402
 

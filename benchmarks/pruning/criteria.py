@@ -27,7 +27,7 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.multiply_adds import count_multiply_adds
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.prune.loss import HeldOutLoss, held_out

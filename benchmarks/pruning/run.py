@@ -27,7 +27,7 @@ from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.result import Report
 from edgeopt.optimization.run import Ears
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.environment import read_environment
 

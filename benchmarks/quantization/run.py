@@ -22,7 +22,7 @@ import numpy as np
 
 from edgeopt.graph.model import Model, load_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, model_inputs, open_labelled
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.system.environment import read_environment
 from edgeopt.system.worker import child_environment

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "fixtures"))
 
 from tones import KEYWORD_SAMPLES, KEYWORDS, RATE, keyword
 
-from edgeopt.recipes.audio import Audio, Features
-from edgeopt.recipes.features import FeatureMaker
+from edgeopt.recipes.inputs.audio import Audio, Features
+from edgeopt.recipes.inputs.features import FeatureMaker
 
 OUT = Path(__file__).parents[2] / "tests" / "trained" / "keywords.onnx"
 HEARD = Audio(

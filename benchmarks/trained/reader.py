@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "fixtures"))
 
 from rendered import ALPHABET, random_text, written
 
-from edgeopt.recipes.preprocess import Colour, Input, PictureInput, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Colour, Input, PictureInput, Preprocess, Resize
 
 OUT = Path(__file__).parents[2] / "tests" / "trained" / "reader.onnx"
 HEIGHT, WIDTH = 16, 128

@@ -31,7 +31,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled
 from edgeopt.measurement.given import open_given
 from edgeopt.optimization.run import Ears
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.finetune.distil import distil, split
 from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly

@@ -26,7 +26,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxrunti
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.activations.fit import fit_all, keep_worst, place

@@ -34,8 +34,8 @@ def places(tmp_path_factory):
 def hurried() -> Iterator[None]:
     """What never ends is ended soon: the limits of a user are seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeopt.recipes.chat_template._SECONDS", 0.2)
-        patch.setattr("edgeopt.recipes.tokenizer_file._SECONDS", 0.2)
+        patch.setattr("edgeopt.recipes.texts.chat_template._SECONDS", 0.2)
+        patch.setattr("edgeopt.recipes.texts.tokenizer_file._SECONDS", 0.2)
         yield
 
 

@@ -24,7 +24,7 @@ from edgeopt.graph.model import Model
 from edgeopt.measurement.right_optimizations import find_engine_fault, made_up_samples
 from edgeopt.optimization.candidate import RESUMED
 from edgeopt.optimization.optimize import optimize
-from edgeopt.recipes.preprocess import Input, PictureInput, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Input, PictureInput, Preprocess, Resize
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.fallback import open_artefact

@@ -15,7 +15,7 @@ from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors.qnn import EXECUTOR
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.optimization.optimize import optimize
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps.compile import qualcomm

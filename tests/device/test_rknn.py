@@ -48,7 +48,7 @@ from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled
 from edgeopt.measurement.accuracy.parallel import simulate_answers
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.compile._numbers import run_on_cpu
 from edgeopt.steps.compile._placement import check_rules, explain_placement

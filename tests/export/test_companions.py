@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from edgeopt.export.companions import companions_of, copy_companions
-from edgeopt.recipes.chat_template import chat_files, read_chat_template
 from edgeopt.recipes.embedded import Embedded
-from edgeopt.recipes.encoder_decoder import configurations
-from edgeopt.recipes.preprocess import Input, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe
+from edgeopt.recipes.texts.chat_template import chat_files, read_chat_template
+from edgeopt.recipes.texts.encoder_decoder import configurations
 
 CONFIG = {"architectures": ["ViTForImageClassification"], "model_type": "vit"}
 SQUARE = {"size": {"height": 32, "width": 32}}

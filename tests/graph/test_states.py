@@ -17,8 +17,8 @@ from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.states import find_states
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs, with_states
-from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.steps.quantize.judges import AGREEMENT_PICTURES, Judge
 from edgeopt.tasks.tensors import TASK
 

@@ -27,15 +27,15 @@ from edgeopt.measurement.accuracy.bootstrap import (
     require_telling,
     score,
 )
-from edgeopt.recipes.audio import Audio
-from edgeopt.recipes.frames import Part
+from edgeopt.recipes.inputs.audio import Audio
+from edgeopt.recipes.inputs.frames import Part
 from edgeopt.recipes.labels.boxes import BoxLabels
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.labels.intervals import IntervalLabels
-from edgeopt.recipes.match_tables import MatchTable, resampled_precision
 from edgeopt.recipes.metrics import Ranks
 from edgeopt.recipes.recipe import Evaluation, Input, Postprocess, Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.scoring.match_tables import MatchTable, resampled_precision
 from edgeopt.tasks import Accuracy, accuracy_of
 from edgeopt.tasks._coco import category_ids, image_ids
 from edgeopt.tasks.classification import Classes, Classification

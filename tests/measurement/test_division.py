@@ -9,7 +9,7 @@ import numpy as np
 
 from edgeopt.measurement.accuracy.division import divide, why_too_few, without
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 
 
 def labelled(folder: Path, count: int) -> LabelledFrames:

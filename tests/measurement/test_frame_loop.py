@@ -17,8 +17,8 @@ from edgeopt.measurement.clock import ScriptedClock, cost_of_reading_ns
 from edgeopt.measurement.interleaved import HERE, Machine, Pace, run_interleaved, take_turns
 from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.statistics.ratio import Change, ratio_of_rounds, round_logs
+from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.labels import Labels
-from edgeopt.recipes.made_up import synthetic_frames
 from edgeopt.system import registry
 from edgeopt.tasks import Accuracy, FrameTask
 

@@ -16,7 +16,7 @@ from edgeopt.measurement.load.models import parse_load
 from edgeopt.measurement.load.open_loop import run_open
 from edgeopt.measurement.load.result import summarize_load
 from edgeopt.measurement.samples import Samples
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.queueing import parse_queue
 from edgeopt.system import registry

@@ -22,8 +22,8 @@ from edgeopt.measurement.given import open_given
 from edgeopt.optimization.one_step.quantize import quantize
 from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.binding import Choice
-from edgeopt.recipes.made_up import synthetic_frames
-from edgeopt.recipes.preprocess import Colour
+from edgeopt.recipes.inputs.made_up import synthetic_frames
+from edgeopt.recipes.inputs.preprocess import Colour
 from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe

@@ -10,8 +10,8 @@ from fixture_models import model as small_model
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading
-from edgeopt.recipes.made_up import synthetic_frames
-from edgeopt.recipes.preprocess import Colour, Preprocess, Resize
+from edgeopt.recipes.inputs.made_up import synthetic_frames
+from edgeopt.recipes.inputs.preprocess import Colour, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 

@@ -14,7 +14,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import EXECUTOR, Script
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.parallel import simulate_answers
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 
 SCRIPT = Script((TensorSpec("x", "int64", ()),), ({"y": np.zeros(1)},), execute_ns=(2_000_000,)).to_bytes()
 

@@ -36,7 +36,7 @@ from edgeopt.optimization.encoder_decoder import optimize as of_pairs
 from edgeopt.optimization.generation import optimize as of_decoders
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.features import FeatureMaker
+from edgeopt.recipes.inputs.features import FeatureMaker
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_writer

@@ -14,13 +14,13 @@ from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
 from edgeopt.measurement.interleaved import Pace, take_turns
-from edgeopt.recipes.audio import Audio
-from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.made_up import synthetic_frames
+from edgeopt.recipes.inputs.audio import Audio
+from edgeopt.recipes.inputs.frames import Frames, open_frames
+from edgeopt.recipes.inputs.made_up import synthetic_frames
+from edgeopt.recipes.inputs.timed import is_read, readers_of
+from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.sources.sound import windows_of
-from edgeopt.recipes.timed import is_read, readers_of
-from edgeopt.recipes.wav_files import write_wav
 from edgeopt.runtime.opening import Opening
 
 RECIPE = find_recipe("imagenet").with_size(32, 32)

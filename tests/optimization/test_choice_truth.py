@@ -30,7 +30,7 @@ from edgeopt.optimization.candidates.measure import Bench, measure_and_choose
 from edgeopt.optimization.choice.selection import Wish
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Prefer
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.time_limit import OutOfTime, limited, time_left_s
 from edgeopt.tasks import Accuracy
 

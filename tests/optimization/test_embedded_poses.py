@@ -18,9 +18,9 @@ from edgeopt.cli import cli
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.compare.run import compare
 from edgeopt.recipes.embedded import Embedded
-from edgeopt.recipes.keypoints import Keypoints
-from edgeopt.recipes.preprocess import Input, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Centres, find_recipe
+from edgeopt.recipes.scoring.keypoints import Keypoints
 from edgeopt.runtime.bundle import write_bundle
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.system.target import find_target

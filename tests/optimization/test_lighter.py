@@ -15,7 +15,7 @@ from edgeopt.graph.model import Model, save_model
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.deployment.lighter import judged_lighter
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.tasks import make_task
 

@@ -23,7 +23,7 @@ from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
 from edgeopt.optimization.one_step.quantize import quantize
 from edgeopt.optimization.one_step.quantize_summary import summarize
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.quantize.search.attempt import SearchResult

@@ -18,9 +18,9 @@ from edgeopt.graph.model import Model, fix_inputs, load_model, save_model
 from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.inspection.inspect import inspect
 from edgeopt.optimization.optimize import optimize
-from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import open_frames
-from edgeopt.recipes.input_shapes import fixed_shapes
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import open_frames
+from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.simplify import simplify

@@ -23,7 +23,7 @@ from edgeopt.optimization.folder.resume import fingerprint_files, open_workspace
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.steps.quantize import STEP
 
 RUN = {"model": "m", "labels": ["1"]}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.recipes.byte_pairs import read_byte_pairs
-from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.texts.byte_pairs import read_byte_pairs
+from edgeopt.recipes.texts.tokens import read_tokens
 
 FILE = Path(__file__).parents[2] / "models" / "tiny_lm" / "tokenizer.json"
 TEXTS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.recipes.chat_template import Message, plain_text_of, read_chat_template
+from edgeopt.recipes.texts.chat_template import Message, plain_text_of, read_chat_template
 
 CHATML = """{%- for message in messages %}
     {%- if message['role'] == 'system' and not loop.first %}
@@ -93,7 +93,7 @@ HOSTILE = """{%- set case, letter = messages[0].content, messages[0].role[:1] -%
 def test_a_template_that_never_ends_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The child ends at most, and the next conversation is written by another one."""
     pytest.importorskip("jinja2")
-    monkeypatch.setattr("edgeopt.recipes.chat_template._SECONDS", 1.0)
+    monkeypatch.setattr("edgeopt.recipes.texts.chat_template._SECONDS", 1.0)
     (tmp_path / "chat_template.jinja").write_text(HOSTILE, "utf-8")
     template = read_chat_template(tmp_path)
     assert template is not None

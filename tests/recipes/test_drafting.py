@@ -11,10 +11,10 @@ import pytest
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.drafted import Facts
-from edgeopt.recipes.drafting import draft_recipe
-from edgeopt.recipes.preprocess import Colour, Layout, Resize
-from edgeopt.recipes.questions import Question, about_alphabet, about_labels, about_size, about_values, nobody
+from edgeopt.recipes.drafting.drafted import Facts
+from edgeopt.recipes.drafting.drafting import draft_recipe
+from edgeopt.recipes.drafting.questions import Question, about_alphabet, about_labels, about_size, about_values, nobody
+from edgeopt.recipes.inputs.preprocess import Colour, Layout, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe

@@ -10,8 +10,8 @@ import pytest
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.evaluate import model_inputs, require_metric, why_no_proof
-from edgeopt.recipes.feeding import fed, synthetic
-from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.inputs.feeding import fed, synthetic
+from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks.detection import TASK as DETECTION
@@ -116,7 +116,7 @@ def test_synthetic_tensors_fit_every_input_and_are_the_same_each_time():
 
 def test_large_made_up_samples_repeat_and_those_beyond_memory_are_one_error(monkeypatch):
     recipe, spec = find_recipe("tensors"), TensorSpec("x", "float32", (1, 1000))
-    monkeypatch.setattr("edgeopt.recipes.made_up._MOST_BYTES", 12_000)
+    monkeypatch.setattr("edgeopt.recipes.inputs.made_up._MOST_BYTES", 12_000)
     frames = synthetic(recipe, (spec,))
     assert len(frames) == 16
     assert frames.read(0) is frames.read(3)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.recipes.frames import open_frames
-from edgeopt.recipes.made_up import synthetic_frames
+from edgeopt.recipes.inputs.frames import open_frames
+from edgeopt.recipes.inputs.made_up import synthetic_frames
 
 
 def picture(seed: int = 0, height: int = 24, width: int = 32) -> np.ndarray:

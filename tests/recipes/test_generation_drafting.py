@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.recipes.generation import Generation
-from edgeopt.recipes.generation_drafting import drafted_generation
+from edgeopt.recipes.drafting.generation_drafting import drafted_generation
+from edgeopt.recipes.texts.generation import Generation
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
 

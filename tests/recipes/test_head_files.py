@@ -16,7 +16,7 @@ import edgeopt
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.recipes import heads
 from edgeopt.recipes.heads import find_head
-from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.recipe import Postprocess, find_recipe
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.system import registry
@@ -25,7 +25,7 @@ from edgeopt.tasks import make_task
 PACKAGE = Path(edgeopt.__file__).parent
 WORDS = {"columns", "detections"}
 """Heads whose names are words of other things too."""
-NAMED_BY = {"recipes/hugging_face.py", "recipes/metadata.py"}
+NAMED_BY = {"recipes/drafting/hugging_face.py", "recipes/metadata.py"}
 """Which head an architecture of transformers has; a word that Ultralytics writes into a description."""
 TURNED = """
 from dataclasses import replace

@@ -15,9 +15,9 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import find_model, load_model, save_model
 from edgeopt.measurement.given import Given, open_given
-from edgeopt.recipes.hugging_face import Configuration
-from edgeopt.recipes.input_shapes import fixed_shapes
-from edgeopt.recipes.preprocess import Colour, Resize
+from edgeopt.recipes.drafting.hugging_face import Configuration
+from edgeopt.recipes.inputs.input_shapes import fixed_shapes
+from edgeopt.recipes.inputs.preprocess import Colour, Resize
 
 PROCESSOR = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2], "size": {"height": 16, "width": 24}}
 CLASSES = {"architectures": ["ViTForImageClassification"], "model_type": "vit", "id2label": {"1": "dog", "0": "cat"}}

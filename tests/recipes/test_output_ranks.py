@@ -11,11 +11,11 @@ import pytest
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes import matching
-from edgeopt.recipes.drafted import Facts
-from edgeopt.recipes.drafting import draft_recipe
-from edgeopt.recipes.learned import heads_of
+from edgeopt.recipes.drafting.drafted import Facts
+from edgeopt.recipes.drafting.drafting import draft_recipe
+from edgeopt.recipes.drafting.questions import nobody
 from edgeopt.recipes.matching import recognised
-from edgeopt.recipes.questions import nobody
+from edgeopt.recipes.outputs.learned import heads_of
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.system import assets

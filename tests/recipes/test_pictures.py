@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.recipes.frames import open_frames
-from edgeopt.recipes.pictures import _PGM, PICTURES, decode_picture, read_picture
+from edgeopt.recipes.inputs.frames import open_frames
+from edgeopt.recipes.inputs.pictures import _PGM, PICTURES, decode_picture, read_picture
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeopt.recipes.preprocess import Anchor, Colour, Geometry, Input, Layout, PictureInput, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Anchor, Colour, Geometry, Input, Layout, PictureInput, Preprocess, Resize
 
 
 def picture(height: int = 30, width: int = 50, seed: int = 0) -> np.ndarray:

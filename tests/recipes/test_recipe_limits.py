@@ -17,7 +17,7 @@ from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads._shapes import count_cells
-from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.recipe import Boxes, Scores, find_recipe, read_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.system import assets, registry

@@ -8,8 +8,8 @@ import pytest
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.input_shapes import fixed_shapes
-from edgeopt.recipes.preprocess import Layout
+from edgeopt.recipes.inputs.input_shapes import fixed_shapes
+from edgeopt.recipes.inputs.preprocess import Layout
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.system import assets

@@ -15,10 +15,10 @@ from edgeopt.inspection.draft import draft
 from edgeopt.measurement.given import open_given
 from edgeopt.measurement.pipelines.given import write_original
 from edgeopt.measurement.subject import open_subject
-from edgeopt.recipes.preprocess import Preprocess
+from edgeopt.recipes.drafting.rows import row_kind
+from edgeopt.recipes.inputs.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.rows import row_kind
 
 CHANCE = np.random.default_rng(0)
 SIDE = 112

@@ -7,8 +7,8 @@ import pytest
 
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.drawing import class_colour
-from edgeopt.recipes.sample_drawing import (
+from edgeopt.recipes.drawings.drawing import class_colour
+from edgeopt.recipes.drawings.sample_drawing import (
     Mark,
     draw_classes_of_sound,
     draw_classes_of_text,

@@ -13,12 +13,12 @@ from tones import KEYWORDS, RATE, keyword, talk
 from edgeopt.cli import cli
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.audio import Features
-from edgeopt.recipes.drafted import Facts
-from edgeopt.recipes.drafting import draft_recipe
-from edgeopt.recipes.questions import Question, nobody
+from edgeopt.recipes.drafting.drafted import Facts
+from edgeopt.recipes.drafting.drafting import draft_recipe
+from edgeopt.recipes.drafting.questions import Question, nobody
+from edgeopt.recipes.inputs.audio import Features
+from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.recipes.recipe import read_recipe
-from edgeopt.recipes.wav_files import write_wav
 
 TRAINED = Path(__file__).parents[1] / "trained"
 

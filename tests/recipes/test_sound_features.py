@@ -9,9 +9,9 @@ import pytest
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.audio import Audio, Edges, Features, Log, Scaling, Window
-from edgeopt.recipes.features import FeatureMaker, mel_filters
-from edgeopt.recipes.sound_input import place_sizes, sized_for
+from edgeopt.recipes.inputs.audio import Audio, Edges, Features, Log, Scaling, Window
+from edgeopt.recipes.inputs.features import FeatureMaker, mel_filters
+from edgeopt.recipes.inputs.sound_input import place_sizes, sized_for
 
 LIBROSA = [
     [3.9127, -31.1843, -35.4497],

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.audio import Features
 from edgeopt.recipes.binding import bind_recipe
+from edgeopt.recipes.drafting.sound_reading import sound_recipe
+from edgeopt.recipes.inputs.audio import Features
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.sound_reading import sound_recipe
 
 
 def spec(name: str, *shape: int | str | None, dtype: str = "float32") -> TensorSpec:

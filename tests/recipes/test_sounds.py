@@ -12,13 +12,13 @@ import pytest
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.accuracy.evaluate import open_labelled
-from edgeopt.recipes.audio import Audio, Pad
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.audio import Audio, Pad
+from edgeopt.recipes.inputs.frames import open_frames
+from edgeopt.recipes.inputs.resampling import resampled
+from edgeopt.recipes.inputs.sound_input import window_of
+from edgeopt.recipes.inputs.wav_files import read_wav, write_wav
 from edgeopt.recipes.labels import read_labels
-from edgeopt.recipes.resampling import resampled
-from edgeopt.recipes.sound_input import window_of
 from edgeopt.recipes.sources.sound import windows_of
-from edgeopt.recipes.wav_files import read_wav, write_wav
 
 VALUES = np.array([0.0, 0.5, -0.5, 0.25, -1.0, 0.125], np.float64)
 

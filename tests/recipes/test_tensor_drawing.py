@@ -9,10 +9,10 @@ import pytest
 
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
-from edgeopt.recipes.drawing import class_colour
+from edgeopt.recipes.drawings.drawing import class_colour
+from edgeopt.recipes.drawings.sample_drawing import draw_vector_of_picture, draw_vector_of_sound, draw_vector_of_text
+from edgeopt.recipes.drawings.tensor_drawing import Output, draw_tensors, vector_strip
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.recipes.sample_drawing import draw_vector_of_picture, draw_vector_of_sound, draw_vector_of_text
-from edgeopt.recipes.tensor_drawing import Output, draw_tensors, vector_strip
 from edgeopt.tasks.tensors import TASK
 
 ROWS, WIDTH, CURVE = 320, 640, (200, 180, 120)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.hugging_face import Configuration
+from edgeopt.recipes.drafting.hugging_face import Configuration
+from edgeopt.recipes.drafting.text_drafting import NOT_KNOWN, text_recipe
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
-from edgeopt.recipes.text import Pooling
-from edgeopt.recipes.text_drafting import NOT_KNOWN, text_recipe
+from edgeopt.recipes.texts.text import Pooling
 from edgeopt.system.toml import parse_table, read_toml
 
 FREE = (

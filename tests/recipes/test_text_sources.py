@@ -6,8 +6,8 @@ import pytest
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import require_picture
-from edgeopt.recipes.frames import calibration_fingerprint, open_frames
-from edgeopt.recipes.made_up import synthetic_like
+from edgeopt.recipes.inputs.frames import calibration_fingerprint, open_frames
+from edgeopt.recipes.inputs.made_up import synthetic_like
 from edgeopt.runtime.selftest import choose_samples
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
-from edgeopt.recipes.tokenizer_file import OF_TEKKEN, WORDS, TokenizerFile
-from edgeopt.recipes.tokens import PackageTokens
+from edgeopt.recipes.texts.tokenizer_file import OF_TEKKEN, WORDS, TokenizerFile
+from edgeopt.recipes.texts.tokens import PackageTokens
 
 pytest.importorskip("tokenizers")
 LETTERS = {letter: number for number, letter in enumerate("abcdefgh ")}
@@ -63,7 +63,7 @@ def test_a_part_that_a_text_does_not_bound_is_run_in_a_child(tmp_path, parts, is
 
 def test_patterns_that_take_for_ever_panic_or_fill_memory_are_one_line(tmp_path, monkeypatch, capfd):
     """The child ends at most; it answers what is asked next."""
-    monkeypatch.setattr("edgeopt.recipes.tokenizer_file._SECONDS", 1.0)
+    monkeypatch.setattr("edgeopt.recipes.texts.tokenizer_file._SECONDS", 1.0)
     texts = {
         r"(a+)+$": ("a" * 40 + "b", "retry-limit|takes more than 1 s"),
         r"(?:a+){2,}h|(a*)*$": (("a" * 24 + "b") * 200, "retry-limit|takes more than 1 s"),

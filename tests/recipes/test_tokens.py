@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeopt.errors import InvalidFileError, MissingDependencyError
-from edgeopt.recipes.byte_pairs import BytePairs
-from edgeopt.recipes.tokens import PackageTokens, read_tokens
+from edgeopt.recipes.texts.byte_pairs import BytePairs
+from edgeopt.recipes.texts.tokens import PackageTokens, read_tokens
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.system import optional
 

@@ -26,7 +26,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.optimization.deployment.deploy import _recipe_of_bundle
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import MANIFEST, SCHEMA, Bundle, read_bundle, write_bundle
 from edgeopt.runtime.runtime import Runtime

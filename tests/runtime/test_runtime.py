@@ -12,7 +12,7 @@ from fixture_bundles import packed
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.graph.model import find_model, load_model
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import Bundle, write_bundle
 from edgeopt.runtime.runtime import Runtime

@@ -19,7 +19,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.executors.null import Script
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import write_bundle

@@ -16,8 +16,8 @@ from fixture_models import model, numbers
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.graph.model import Model, find_model, load_model
-from edgeopt.recipes.frames import open_frames
-from edgeopt.recipes.made_up import synthetic_like
+from edgeopt.recipes.inputs.frames import open_frames
+from edgeopt.recipes.inputs.made_up import synthetic_like
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import MANIFEST, make_selftest, read_bundle

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.recipes.frames import open_frames
-from edgeopt.recipes.pictures import read_picture
-from edgeopt.recipes.preprocess import Input, PictureInput, Preprocess, Resize
+from edgeopt.recipes.inputs.frames import open_frames
+from edgeopt.recipes.inputs.pictures import read_picture
+from edgeopt.recipes.inputs.preprocess import Input, PictureInput, Preprocess, Resize
 from edgeopt.system.archives import read_archive
 
 

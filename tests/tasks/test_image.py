@@ -19,7 +19,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import save_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.preprocess import Anchor, Input, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Anchor, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe
 from edgeopt.tasks import make_task
 from edgeopt.tasks.image import Image

@@ -15,10 +15,10 @@ from pycocotools import mask as coco_masks
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.inputs.preprocess import Anchor, Geometry, Input, Preprocess, Resize
 from edgeopt.recipes.labels import read_labels
-from edgeopt.recipes.preprocess import Anchor, Geometry, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe
-from edgeopt.recipes.run_lengths import as_coco, mask_of, read_string, run_lengths, runs_of
+from edgeopt.recipes.scoring.run_lengths import as_coco, mask_of, read_string, run_lengths, runs_of
 from edgeopt.tasks import make_task
 from edgeopt.tasks.instances.masks import Instances
 

@@ -12,10 +12,10 @@ import pytest
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.keypoints import COCO_NAMES, Keypoints, likeness
+from edgeopt.recipes.inputs.preprocess import Anchor, Geometry, Input, Preprocess, Resize
 from edgeopt.recipes.labels import read_labels
-from edgeopt.recipes.preprocess import Anchor, Geometry, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Centres, Evaluation, Postprocess, Recipe, Scores, find_recipe
+from edgeopt.recipes.scoring.keypoints import COCO_NAMES, Keypoints, likeness
 from edgeopt.tasks import make_task
 from edgeopt.tasks.keypoints.poses import Poses
 

@@ -10,8 +10,8 @@ import pytest
 from detector_decoders import DECODERS, HEADS, WITHOUT, heads_of
 
 from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.recipes.learned import Columns, LearnedHead, Scale
-from edgeopt.recipes.learned import heads_of as heads_of_task
+from edgeopt.recipes.outputs.learned import Columns, LearnedHead, Scale
+from edgeopt.recipes.outputs.learned import heads_of as heads_of_task
 from edgeopt.recipes.recipe import Postprocess, Scores, read_recipe
 from edgeopt.tasks import make_task
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.alphabet import Alphabet, Blank
+from edgeopt.recipes.inputs.preprocess import Input
 from edgeopt.recipes.labels import read_labels
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.labels.transcripts import Transcripts
-from edgeopt.recipes.learned import Scale
 from edgeopt.recipes.metrics import find_metric
-from edgeopt.recipes.preprocess import Input
+from edgeopt.recipes.outputs.learned import Scale
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe, Scores, find_recipe, read_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.spelling import edit_distance, spelling_of
+from edgeopt.recipes.scoring.spelling import edit_distance, spelling_of
+from edgeopt.recipes.texts.alphabet import Alphabet, Blank
 from edgeopt.tasks import make_task
 from edgeopt.tasks.ocr import Line
 

@@ -18,8 +18,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.preprocess import Geometry
-from edgeopt.recipes.raw_values import fitting_numbers
+from edgeopt.recipes.drafting.raw_values import fitting_numbers
+from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks import make_task

@@ -10,9 +10,9 @@ from detector_heads import Head, answers
 
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import ints
-from edgeopt.recipes.drafted import Facts
-from edgeopt.recipes.drafting import draft_recipe
-from edgeopt.recipes.questions import nobody
+from edgeopt.recipes.drafting.drafted import Facts
+from edgeopt.recipes.drafting.drafting import draft_recipe
+from edgeopt.recipes.drafting.questions import nobody
 from edgeopt.recipes.recognise import choose_recipe
 
 SIZE, STRIDES, CLASSES, BINS = (96, 80), (8, 16, 32, 64), 10, 8

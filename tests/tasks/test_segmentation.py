@@ -22,10 +22,10 @@ from edgeopt.graph.model import save_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.evaluate import open_labelled, why_no_proof
 from edgeopt.measurement.accuracy.judgement import is_within
+from edgeopt.recipes.inputs.preprocess import Anchor, Input, Preprocess, Resize
 from edgeopt.recipes.labels.masks import MaskLabels, read_mask
-from edgeopt.recipes.preprocess import Anchor, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe, Scores
-from edgeopt.recipes.run_lengths import run_lengths
+from edgeopt.recipes.scoring.run_lengths import run_lengths
 from edgeopt.tasks import make_task
 from edgeopt.tasks.segmentation import Segments
 

@@ -15,11 +15,11 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.columns import columns_in_name
-from edgeopt.recipes.drafted import Facts
-from edgeopt.recipes.drafting import draft_recipe
-from edgeopt.recipes.preprocess import Geometry
-from edgeopt.recipes.questions import nobody
+from edgeopt.recipes.drafting.drafted import Facts
+from edgeopt.recipes.drafting.drafting import draft_recipe
+from edgeopt.recipes.drafting.questions import nobody
+from edgeopt.recipes.inputs.preprocess import Geometry
+from edgeopt.recipes.outputs.columns import columns_in_name
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks import make_task

@@ -15,13 +15,13 @@ from made_texts import MOODS, TAGS, write_tokenizer
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import bind_recipe
-from edgeopt.recipes.entities import spans_of
+from edgeopt.recipes.inputs.text_input import TextInput
 from edgeopt.recipes.labels import read_labels
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe
-from edgeopt.recipes.text import Pooling, Text
-from edgeopt.recipes.text_input import TextInput
-from edgeopt.recipes.tokenizer import Tokenizer
+from edgeopt.recipes.scoring.entities import spans_of
+from edgeopt.recipes.texts.text import Pooling, Text
+from edgeopt.recipes.texts.tokenizer import Tokenizer
 from edgeopt.tasks import make_task
 from edgeopt.tasks.token_classification import Span, Spans
 

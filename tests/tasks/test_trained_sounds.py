@@ -25,11 +25,11 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs, open_labelled, with_states
-from edgeopt.recipes.drawing import class_colour
-from edgeopt.recipes.feeding import fed, synthetic
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.drawings.drawing import class_colour
+from edgeopt.recipes.inputs.feeding import fed, synthetic
+from edgeopt.recipes.inputs.frames import open_frames
+from edgeopt.recipes.inputs.wav_files import read_wav, write_wav
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.wav_files import read_wav, write_wav
 from edgeopt.tasks import make_task
 
 TRAINED = Path(__file__).parents[1] / "trained"

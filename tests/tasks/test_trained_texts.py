@@ -24,7 +24,7 @@ from edgeopt import Runtime, optimize
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, MissingDependencyError, UnsupportedError
 from edgeopt.measurement.given import open_given
-from edgeopt.recipes import text_input
+from edgeopt.recipes.inputs import text_input
 from edgeopt.runtime.bundle import MANIFEST, seal
 
 TRAINED = Path(__file__).parents[1] / "trained"

@@ -18,7 +18,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
-from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks import make_task
 

@@ -22,7 +22,7 @@ from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.marked import MarkedPipeline, OpenPipeline, RunnablePipeline
 from edgeopt.measurement.samples import Samples
-from edgeopt.recipes.made_up import synthetic_frames
+from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 
 FRAME = np.zeros((8, 8, 3), np.uint8)

@@ -32,9 +32,9 @@ from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE
 from edgeopt.optimization.generation.time_shares import TimeShares
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, read_encoder_decoder
-from edgeopt.recipes.spelling import word_errors
-from edgeopt.recipes.wav_files import write_wav
+from edgeopt.recipes.inputs.wav_files import write_wav
+from edgeopt.recipes.scoring.spelling import word_errors
+from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, read_encoder_decoder
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked

@@ -23,7 +23,7 @@ from edgeopt.optimization.labelling.questions import (
     make_questions,
     questions_json,
 )
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 
 COUNT = 2000
 NAMES = [f"{i:04}.jpg" for i in range(COUNT)]

@@ -19,7 +19,7 @@ from fixture_pipelines import classifier
 from edgeopt.cli import cli
 from edgeopt.measurement.pipelines.given import open_pipeline
 from edgeopt.optimization.pipelines.judge import Judge
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.pipelines import Pipeline
 from edgeopt.runtime.pipelines.bundle import write_pipeline
 from edgeopt.runtime.pipelines.description import parse_description

@@ -30,7 +30,7 @@ from edgeopt.optimization.pipelines.optimize import _Joint, _Tried, optimize_pip
 from edgeopt.optimization.pipelines.prove import JOINT
 from edgeopt.optimization.pipelines.result import read_joint_report
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.pipelines import Pipeline
 from edgeopt.runtime.pipelines.bundle import read_pipeline, write_pipeline
 

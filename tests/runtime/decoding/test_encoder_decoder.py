@@ -14,7 +14,7 @@ from exported_pairs import EXPECTED, TONE, unpacked
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.recipes.wav_files import write_wav
+from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.sampling import Sampling

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgeopt.export.decoder.llama import read_configuration, write_llama
-from edgeopt.export.decoder.reference import Reference
-from edgeopt.export.decoder.tensors_file import TensorFiles
 from small_decoders import VOCABULARY, byte_tokenizer, write_decoder
 
 from edgeopt.errors import UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
+from edgeopt.export.decoder.llama import read_configuration, write_llama
+from edgeopt.export.decoder.reference import Reference
+from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.byte_pairs import read_byte_pairs
+from edgeopt.recipes.texts.byte_pairs import read_byte_pairs
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling

@@ -13,8 +13,8 @@ from exported_pairs import TONE, unpacked
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.sound import Sound
-from edgeopt.recipes.audio import Audio, Features
-from edgeopt.recipes.wav_files import write_wav
+from edgeopt.recipes.inputs.audio import Audio, Features
+from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked, Long
 from edgeopt.runtime.decoding.long_sounds import fitted_sound

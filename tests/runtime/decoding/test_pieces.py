@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeopt.recipes.byte_pairs import read_byte_pairs
+from edgeopt.recipes.texts.byte_pairs import read_byte_pairs
 from edgeopt.runtime.decoding.guessing.lookup import LookUp
 from edgeopt.runtime.decoding.pieces import Pieces
 

@@ -64,7 +64,7 @@ def test_a_template_that_never_ends_holds_up_neither_prompts_nor_the_end(tmp_pat
                 with suppress(OSError, HTTPException):  # the server ends before most of them are answered
                     answered.append(server.ask("POST", "/v1/chat/completions", loop)[0])
 
-            monkeypatch.setattr("edgeopt.recipes.chat_template._SECONDS", 0.2)
+            monkeypatch.setattr("edgeopt.recipes.texts.chat_template._SECONDS", 0.2)
             monkeypatch.setattr("edgeopt.system.guarded._WAIT", 1.0)
             talks = [pool.submit(talk) for _ in range(8)]
             until(lambda: bool(answered))
@@ -77,7 +77,7 @@ def test_a_template_that_never_ends_holds_up_neither_prompts_nor_the_end(tmp_pat
 
 def test_a_text_that_a_hostile_tokenizer_does_not_read_is_refused_with_400(tmp_path, monkeypatch):
     pytest.importorskip("tokenizers")
-    monkeypatch.setattr("edgeopt.recipes.tokenizer_file._SECONDS", 1.0)
+    monkeypatch.setattr("edgeopt.recipes.texts.tokenizer_file._SECONDS", 1.0)
     exported = export_small(tmp_path)
     file = exported.parent / "tokenizer.json"
     values = json.loads(file.read_text("utf-8"))

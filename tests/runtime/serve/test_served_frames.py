@@ -15,7 +15,7 @@ from served import serving, until
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.model import find_model, load_model
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import write_bundle
 from edgeopt.runtime.runtime import Runtime

@@ -13,7 +13,7 @@ from served import serving
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.sound import Sound
-from edgeopt.recipes.wav_files import write_wav
+from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.running import serving_pairs
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked, Long

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.graph.model import Model
 from edgeopt.recipes.embedded import CLASS_MAP, Embedded
-from edgeopt.recipes.preprocess import Anchor, Input, Layout, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Anchor, Input, Layout, Preprocess, Resize
 from edgeopt.recipes.recipe import Postprocess, Recipe, find_recipe
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess

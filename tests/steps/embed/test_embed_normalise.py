@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.recipes.embedded import PICTURE, Embedded, picture_feed
-from edgeopt.recipes.preprocess import Anchor, Colour, Input, Layout, PictureInput, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Anchor, Colour, Input, Layout, PictureInput, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.steps.embed_normalise import embed_normalise
 

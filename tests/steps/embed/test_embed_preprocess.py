@@ -16,7 +16,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.measurement.given import open_given
 from edgeopt.recipes.embedded import BOXES, FRAME, FRAME_OFFSET, FRAME_SCALE
-from edgeopt.recipes.preprocess import Anchor, Colour, Input, Layout, PictureInput, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Anchor, Colour, Input, Layout, PictureInput, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.graph.model import Model
 from edgeopt.recipes.embedded import FRAME
-from edgeopt.recipes.preprocess import Colour, Input, Layout, PictureInput, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Colour, Input, Layout, PictureInput, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.steps.embed_preprocess import embed_preprocess
 

@@ -20,9 +20,9 @@ from fixture_models import scalar
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model, load_model
 from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
-from edgeopt.recipes.keypoints import Keypoints
-from edgeopt.recipes.preprocess import Geometry, Input, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Geometry, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Boxes, Centres, Recipe, Scores, find_recipe
+from edgeopt.recipes.scoring.keypoints import Keypoints
 from edgeopt.steps._point_maps import POINT_MAPS
 from edgeopt.steps.embed_postprocess import EMBEDDED, embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess

@@ -18,9 +18,9 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import make_plan
-from edgeopt.recipes.columns import Column
 from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
-from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.inputs.preprocess import Geometry
+from edgeopt.recipes.outputs.columns import Column
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.embed_postprocess import embed_postprocess

@@ -16,7 +16,7 @@ import edgeopt.steps.finetune.standing as standing
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.steps.finetune.distil import Distilled, distil, require_alike, split
 

@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from edgeopt.recipes.learned import Columns, LearnedHead, Scale
+from edgeopt.recipes.outputs.learned import Columns, LearnedHead, Scale
 from edgeopt.steps.finetune.losses import output_loss
 
 PICTURES, PLACES = 2, 6

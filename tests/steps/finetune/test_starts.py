@@ -11,7 +11,7 @@ from taught_nets import PICTURES, dense, pruned
 
 from edgeopt.graph.integers import read_integers
 from edgeopt.graph.model import Model
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
 from edgeopt.system.target import Int8Rules, find_target
 

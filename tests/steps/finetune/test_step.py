@@ -16,7 +16,7 @@ from edgeopt.graph.model import save_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.candidates.engines import open_engine
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.steps._context import Context, Setting
 from edgeopt.steps.finetune import distil as training

@@ -264,7 +264,7 @@ def test_a_float_model_is_refused_with_the_remedy() -> None:
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from edgeopt.measurement.accuracy.evaluate import model_inputs
-    from edgeopt.recipes.frames import open_frames
+    from edgeopt.recipes.inputs.frames import open_frames
     from edgeopt.recipes.recipe import find_recipe
     from edgeopt.recipes.recognise import choose_recipe
     from edgeopt.steps.fuse import fuse

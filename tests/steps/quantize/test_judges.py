@@ -10,7 +10,7 @@ from edgeopt import tasks
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model
-from edgeopt.recipes.made_up import synthetic_frames
+from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.quantize.judges import Judge, own_clock
 from edgeopt.system import registry

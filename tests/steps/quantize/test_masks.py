@@ -13,8 +13,8 @@ from unoptimized import answers_here, error_ratio
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.quantize.api import Form, quantize
 from edgeopt.steps.simplify import simplify

@@ -9,7 +9,7 @@ from fixture_models import assert_same, indices, model, numbers, run
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
-from edgeopt.recipes.preprocess import Layout
+from edgeopt.recipes.inputs.preprocess import Layout
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.steps.resolution.sizes import smaller_sizes, stride_of
 from edgeopt.steps.resolution.smaller import matched_sizes, with_input_size

@@ -11,14 +11,14 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import printable
 
 if TYPE_CHECKING:
-    from edgeopt.recipes.questions import Ask, Question
+    from edgeopt.recipes.drafting.questions import Ask, Question
 
 _NOT_KNOWN = "?"
 
 
 def asker(*, quiet: bool) -> Ask:
     """Return what asks a person; nobody is asked where the input is no terminal, or `quiet`."""
-    from edgeopt.recipes.questions import nobody
+    from edgeopt.recipes.drafting.questions import nobody
 
     return nobody if quiet or not sys.stdin.isatty() else _ask
 

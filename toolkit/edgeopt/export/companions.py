@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import Note, NoteKind
+from edgeopt.recipes.drafting.hugging_face import PROCESSORS, companions_in, read_configuration
+from edgeopt.recipes.drafting.optimum_tasks import loader_of
 from edgeopt.recipes.embedded import Embedded
-from edgeopt.recipes.hugging_face import PROCESSORS, companions_in, read_configuration
-from edgeopt.recipes.optimum_tasks import loader_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.files import read_file, write_beside
 from edgeopt.system.toml import read_json

@@ -30,7 +30,7 @@ from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.validity import require_valid
-from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, KINDS, configurations, read_encoder_decoder
+from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, KINDS, configurations, read_encoder_decoder
 from edgeopt.steps.convert.encoder_decoder_pair import Pair
 from edgeopt.system.files import read_file, write_beside
 from edgeopt.system.optional import require

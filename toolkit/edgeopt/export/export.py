@@ -23,8 +23,8 @@ from edgeopt.export.source import Kind, Source, is_source, read_source
 from edgeopt.export.to_onnx import Axes, choose_opset, to_onnx
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.encoder_decoder import ENCODER
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.texts.encoder_decoder import ENCODER
 from edgeopt.runtime.availability import find_device
 from edgeopt.system.files import require_writable
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.export.network import NetworkInput
-from edgeopt.recipes.preprocess import Input, Preprocess, Resize
+from edgeopt.recipes.inputs.preprocess import Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe
 
 _PACKAGE = "torchvision.models"

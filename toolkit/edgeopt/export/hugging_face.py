@@ -17,9 +17,7 @@ from edgeopt.export.towers import tower_of
 from edgeopt.graph.exported_folder import WEIGHTS, exported_in
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.alphabet import Alphabet
-from edgeopt.recipes.heard_letters import VOCABULARY, letters_in
-from edgeopt.recipes.hugging_face import (
+from edgeopt.recipes.drafting.hugging_face import (
     COMPANIONS,
     PROCESSORS,
     Configuration,
@@ -28,9 +26,11 @@ from edgeopt.recipes.hugging_face import (
     recipe_told,
     shape_of,
 )
-from edgeopt.recipes.optimum_tasks import GENERATION, WITH_PAST, task_of_class
+from edgeopt.recipes.drafting.optimum_tasks import GENERATION, WITH_PAST, task_of_class
+from edgeopt.recipes.drafting.text_drafting import text_recipe
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.text_drafting import text_recipe
+from edgeopt.recipes.texts.alphabet import Alphabet
+from edgeopt.recipes.texts.heard_letters import VOCABULARY, letters_in
 from edgeopt.system.links import files_of
 from edgeopt.system.optional import require
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from edgeopt.recipes.chat_template import chat_files
-from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
+from edgeopt.recipes.texts.chat_template import chat_files
+from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.system.files import read_file, write_beside
 
 RECIPE, LABELS, ALPHABET = "recipe.toml", "labels.txt", "alphabet.txt"

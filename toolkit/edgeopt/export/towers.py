@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.recipes.hugging_face import PICTURE
+from edgeopt.recipes.drafting.hugging_face import PICTURE
 
 _TOKENS = "input_ids"
 _WITH_VECTOR, _ALONE = "ModelWithProjection", "Model"

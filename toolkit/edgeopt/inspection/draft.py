@@ -20,18 +20,18 @@ from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.misreading import other_readings
-from edgeopt.recipes.alphabet import Alphabet
-from edgeopt.recipes.drafted import Draft, Facts
-from edgeopt.recipes.drafting import draft_recipe
-from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.made_up import synthetic_frames, synthetic_like
-from edgeopt.recipes.output_shapes import SPREADING
-from edgeopt.recipes.picture_inputs import may_be_picture, picture_layout, plane_of
-from edgeopt.recipes.preprocess import PICTURE_TYPES, Layout
-from edgeopt.recipes.questions import Ask, name_of_reading, nobody
-from edgeopt.recipes.readings import LINE_SIZE
+from edgeopt.recipes.drafting.drafted import Draft, Facts
+from edgeopt.recipes.drafting.drafting import draft_recipe
+from edgeopt.recipes.drafting.questions import Ask, name_of_reading, nobody
+from edgeopt.recipes.drafting.readings import LINE_SIZE
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import Frames, open_frames
+from edgeopt.recipes.inputs.made_up import synthetic_frames, synthetic_like
+from edgeopt.recipes.inputs.picture_inputs import may_be_picture, picture_layout, plane_of
+from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES, Layout
+from edgeopt.recipes.outputs.output_shapes import SPREADING
 from edgeopt.recipes.recipe import Recipe, read_recipe
+from edgeopt.recipes.texts.alphabet import Alphabet
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.system.files import require_writable, write_beside
 from edgeopt.tasks import find_task, make_task

@@ -8,8 +8,8 @@ from pathlib import Path
 from edgeopt.executors.onnxruntime.cross_decoder import CrossCache
 from edgeopt.graph.model import load_model
 from edgeopt.inspection.writer_facts import WriterFacts, told_measured
-from edgeopt.recipes.encoder_decoder import read_encoder_decoder
-from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder
+from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.bundle import is_bundle, read_bundle
 from edgeopt.system.text import format_bytes
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.graph.model import load_model
-from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.opening import bundle_of, recipe_beside

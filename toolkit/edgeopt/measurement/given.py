@@ -17,12 +17,12 @@ from edgeopt.measurement.accuracy.evaluate import model_inputs, require_metric
 from edgeopt.measurement.accuracy.misreading import choose_by_labels
 from edgeopt.measurement.right_optimizations import Correction, find_correction, find_engine_fault, made_up_samples
 from edgeopt.recipes.binding import Choice
-from edgeopt.recipes.feeding import synthetic
-from edgeopt.recipes.input_shapes import Shapes, fixed_shapes
+from edgeopt.recipes.inputs.feeding import synthetic
+from edgeopt.recipes.inputs.input_shapes import Shapes, fixed_shapes
+from edgeopt.recipes.inputs.text_input import vocabulary_size
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.text_input import vocabulary_size
-from edgeopt.recipes.vocabulary import require_vocabulary
+from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.availability import find_device
 from edgeopt.system.target import Target
 from edgeopt.system.text import plural

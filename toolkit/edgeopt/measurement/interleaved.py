@@ -32,8 +32,8 @@ from edgeopt.measurement.statistics.ratio import (
     ratio_of_rounds,
     round_logs,
 )
-from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.timed import readers_of
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.system.amounts import Percent
 from edgeopt.system.time_limit import OutOfTime, require_time, time_left_s
 from edgeopt.tasks import FrameTask

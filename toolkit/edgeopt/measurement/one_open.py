@@ -31,8 +31,8 @@ from edgeopt.measurement.interleaved import (
 from edgeopt.measurement.load.closed_loop import Pictures
 from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.ratio import LEAST_RANKED
-from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.timed import readers_of
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.system.memory import give_back
 from edgeopt.system.time_limit import OutOfTime, require_time
 

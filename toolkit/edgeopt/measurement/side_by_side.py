@@ -18,11 +18,11 @@ from edgeopt.measurement.resting import Resting
 from edgeopt.measurement.subject import Subject, open_subject
 from edgeopt.recipes.binding import ARRAYS_RECIPE
 from edgeopt.recipes.embedded import Embedded
-from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.input_shapes import Shapes
-from edgeopt.recipes.match_tables import FOUND
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.scoring.match_tables import FOUND
 from edgeopt.tasks import make_task
 
 

@@ -17,12 +17,12 @@ from edgeopt.measurement.fed_back import feed_back
 from edgeopt.measurement.given import open_given
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.recipes.binding import ARRAYS_RECIPE
-from edgeopt.recipes.feeding import fed, synthetic
-from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.input_shapes import Shapes
+from edgeopt.recipes.inputs.feeding import fed, synthetic
+from edgeopt.recipes.inputs.frames import Frames, open_frames
+from edgeopt.recipes.inputs.input_shapes import Shapes
+from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.told_outputs import notes_of_guesses
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgeopt.graph.model import Model
 from edgeopt.measurement.calls import call_of, compare_calls
-from edgeopt.recipes.input_shapes import fixed_shapes
+from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.availability import require_engine
 from edgeopt.runtime.opening import opening_for

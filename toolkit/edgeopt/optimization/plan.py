@@ -10,7 +10,7 @@ from pathlib import Path
 from edgeopt import steps
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.optimization.options import Options, Prefer, SelfTestInputs
-from edgeopt.recipes.frames import calibration_kind, calibration_wanted
+from edgeopt.recipes.inputs.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.runtime.availability import is_compiled

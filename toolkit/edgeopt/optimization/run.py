@@ -18,8 +18,8 @@ from edgeopt.optimization.course import Course
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.plan import Plan
-from edgeopt.recipes.feeding import synthetic
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.feeding import synthetic
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import Context, Engine, Listener
 from edgeopt.tasks import Accuracy
 

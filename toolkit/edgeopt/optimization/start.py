@@ -26,9 +26,9 @@ from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import SYNTHETIC, Plan
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.binding import Choice
-from edgeopt.recipes.feeding import fed, synthetic
-from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.hugging_face import folder_of
+from edgeopt.recipes.drafting.hugging_face import folder_of
+from edgeopt.recipes.inputs.feeding import fed, synthetic
+from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.runtime.availability import is_by_rule
 from edgeopt.steps._context import (

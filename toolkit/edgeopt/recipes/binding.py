@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.hearing import hear
-from edgeopt.recipes.input_shapes import Shapes
+from edgeopt.recipes.inputs.input_shapes import Shapes
+from edgeopt.recipes.inputs.picture_inputs import fixed_batch
+from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES, Colour
+from edgeopt.recipes.inputs.text_input import bind_texts
 from edgeopt.recipes.matching import (
     has_axes_of_picture,
     layout_of,
@@ -19,13 +21,11 @@ from edgeopt.recipes.matching import (
     why_other_channels,
 )
 from edgeopt.recipes.metadata import class_names_of, input_size_of, with_points
-from edgeopt.recipes.output_shapes import why_unfit
-from edgeopt.recipes.picture_inputs import fixed_batch
-from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour
+from edgeopt.recipes.outputs.output_shapes import why_unfit
+from edgeopt.recipes.outputs.tensor_outputs import recurrent_notes, require_states, with_outputs
+from edgeopt.recipes.outputs.told_outputs import notes_of_guesses, notes_of_unread, with_told_columns, with_told_scores
 from edgeopt.recipes.recipe import READERS, Recipe
-from edgeopt.recipes.tensor_outputs import recurrent_notes, require_states, with_outputs
-from edgeopt.recipes.text_input import bind_texts
-from edgeopt.recipes.told_outputs import notes_of_guesses, notes_of_unread, with_told_columns, with_told_scores
+from edgeopt.recipes.texts.generation import GENERATION
 
 ARRAYS_RECIPE = "tensors"
 """The shipped recipe of any model: arrays in, outputs as they are."""

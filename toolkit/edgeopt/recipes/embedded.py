@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import Sample, require_picture
-from edgeopt.recipes.preprocess import Colour, Geometry, Input, Layout, PictureInput, Preprocess
+from edgeopt.recipes.inputs.preprocess import Colour, Geometry, Input, Layout, PictureInput, Preprocess
 
 
 class Embedded(StrEnum):

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.inputs.sound_input import sized_for
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.sound_input import sized_for
 
 _RATE = frozenset({"sr", "rate", "sample_rate", "sampling_rate", "samplerate"})
 """Inputs of one number that are the rate."""

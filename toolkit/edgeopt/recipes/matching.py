@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.columns import columns_in_name
 from edgeopt.recipes.heads import head_of
 from edgeopt.recipes.heads._shapes import STRIDES, count_cells
+from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES, Colour, Layout
 from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of, with_points
-from edgeopt.recipes.output_shapes import SPREADING, knows_shapes, why_unfit
-from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
+from edgeopt.recipes.outputs.columns import columns_in_name
+from edgeopt.recipes.outputs.output_shapes import SPREADING, knows_shapes, why_unfit
+from edgeopt.recipes.outputs.told_outputs import with_told_columns
 from edgeopt.recipes.recipe import Match, Recipe, read_recipe, read_term
-from edgeopt.recipes.told_outputs import with_told_columns
 from edgeopt.system import assets
 from edgeopt.system.text import plural
 

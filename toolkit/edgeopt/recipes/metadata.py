@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from edgeopt.recipes.heads import Exported, head_of
-from edgeopt.recipes.keypoints import told_shape
-from edgeopt.recipes.preprocess import MOST_PIXELS_A_SIDE
+from edgeopt.recipes.inputs.preprocess import MOST_PIXELS_A_SIDE
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.scoring.keypoints import told_shape
 from edgeopt.system.text import short
 
 _MOST_CHARACTERS = 2**18

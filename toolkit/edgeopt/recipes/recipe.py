@@ -12,16 +12,16 @@ from typing import Annotated
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.allowed import MAX_DROP, Check, Share
-from edgeopt.recipes.alphabet import Alphabet
-from edgeopt.recipes.audio import Audio
-from edgeopt.recipes.columns import Column
 from edgeopt.recipes.embedded import Embedded
-from edgeopt.recipes.generation import GENERATION, Generation
-from edgeopt.recipes.keypoints import Keypoints
+from edgeopt.recipes.inputs.audio import Audio
+from edgeopt.recipes.inputs.preprocess import Input, Preprocess
 from edgeopt.recipes.metrics import find_metric, require_metric_of
-from edgeopt.recipes.preprocess import Input, Preprocess
-from edgeopt.recipes.text import Text
-from edgeopt.recipes.tokenizer import Tokenizer
+from edgeopt.recipes.outputs.columns import Column
+from edgeopt.recipes.scoring.keypoints import Keypoints
+from edgeopt.recipes.texts.alphabet import Alphabet
+from edgeopt.recipes.texts.generation import GENERATION, Generation
+from edgeopt.recipes.texts.text import Text
+from edgeopt.recipes.texts.tokenizer import Tokenizer
 from edgeopt.system import assets, registry
 from edgeopt.system.files import read_text
 from edgeopt.system.links import lies_in_tree

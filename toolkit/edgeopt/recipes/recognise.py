@@ -10,14 +10,14 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
-from edgeopt.recipes.configured import configured
-from edgeopt.recipes.input_shapes import Shapes, sample_shape
+from edgeopt.recipes.drafting.configured import configured
+from edgeopt.recipes.drafting.sound_reading import sound_recipe
+from edgeopt.recipes.drafting.text_drafting import NOT_KNOWN
+from edgeopt.recipes.inputs.input_shapes import Shapes, sample_shape
+from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES
 from edgeopt.recipes.matching import recognised, shipped_recipes, told_by
 from edgeopt.recipes.metadata import named_task, other_task
-from edgeopt.recipes.preprocess import PICTURE_TYPES
 from edgeopt.recipes.recipe import find_recipe, read_recipe
-from edgeopt.recipes.sound_reading import sound_recipe
-from edgeopt.recipes.text_drafting import NOT_KNOWN
 from edgeopt.system.links import beside
 
 

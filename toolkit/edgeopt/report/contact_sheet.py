@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.drawing import write_text
+from edgeopt.recipes.drawings.drawing import write_text
 from edgeopt.system.files import write_beside
 
 ANSWERS = "answers"

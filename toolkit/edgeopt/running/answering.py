@@ -10,7 +10,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.right_writer import open_right_pair
-from edgeopt.recipes.wav_files import read_wav
+from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.running.writing import SUMMARISE, WrittenResult
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Account, Asked, Long, Piece

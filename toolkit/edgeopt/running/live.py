@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget, require_provable
-from edgeopt.recipes.pictures import VIDEOS
+from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.running.live_options import LiveOptions
 from edgeopt.running.live_subject import Subject, opened_subject
 from edgeopt.runtime.outputs import Output, Shown

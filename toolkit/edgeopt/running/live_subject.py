@@ -17,8 +17,8 @@ from edgeopt.measurement.given import open_given
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.given import write_original
 from edgeopt.measurement.subject import shapes_of
-from edgeopt.recipes.drawing import HEIGHT
-from edgeopt.recipes.told_outputs import notes_of_guesses
+from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
 from edgeopt.running.plain import as_text, plain
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.outputs.sounds import DrawAll

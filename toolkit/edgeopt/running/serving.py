@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.right_writer import correction_of_decoder
-from edgeopt.recipes.chat_template import read_chat_template
 from edgeopt.recipes.recipe import Recipe, read_recipe
+from edgeopt.recipes.texts.chat_template import read_chat_template
 from edgeopt.running.writing import (
     Prompting,
     find_language_model,

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.outside import Layout
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.chat_template import chat_files
-from edgeopt.recipes.encoder_decoder import configurations
-from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.chat_template import chat_files
+from edgeopt.recipes.texts.encoder_decoder import configurations
+from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.runtime.bundle_folder import (
     FILE_NAME,
     MANIFEST,

@@ -10,8 +10,8 @@ from edgeopt.executors import Session
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.graph.tensors import Sample, TensorSpec
-from edgeopt.recipes.generation import GENERATION
-from edgeopt.recipes.tensor_outputs import require_bound
+from edgeopt.recipes.outputs.tensor_outputs import require_bound
+from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.runtime.bundle import Artefact, Bundle, require_whole
 from edgeopt.runtime.decoding.binding import bind_language_model
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder

@@ -14,7 +14,7 @@ from edgeopt.executors import Session
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.states import Feedback
 from edgeopt.graph.tensors import Sample, Tensors
-from edgeopt.recipes.audio import Audio
+from edgeopt.recipes.inputs.audio import Audio
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
 from edgeopt.system.closing import Closing
 from edgeopt.system.threads import logical_cores

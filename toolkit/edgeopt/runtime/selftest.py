@@ -20,7 +20,7 @@ from edgeopt.executors import Session, arithmetic
 from edgeopt.graph.columns import as_rows, column_axis, statistics_of
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample
-from edgeopt.recipes.sample_arrays import PICTURE, TEXT, arrays_of, sample_of
+from edgeopt.recipes.inputs.sample_arrays import PICTURE, TEXT, arrays_of, sample_of
 from edgeopt.runtime.bundle import Artefact, Bundle, NoiseLimit
 from edgeopt.runtime.bundle_folder import REMEDY
 from edgeopt.system.archives import read_archive

@@ -7,7 +7,7 @@ import numpy as np
 from edgeopt.graph.nodes import Nodes, Operand
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.embedded import FRAME
-from edgeopt.recipes.preprocess import Layout, Resize
+from edgeopt.recipes.inputs.preprocess import Layout, Resize
 from edgeopt.recipes.recipe import Recipe, Scores
 from edgeopt.steps._frame_place import place_of
 

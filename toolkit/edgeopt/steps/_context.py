@@ -15,7 +15,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
 from edgeopt.measurement.one_open import proof_seconds
-from edgeopt.recipes.frames import Frames, calibration_fingerprint
+from edgeopt.recipes.inputs.frames import Frames, calibration_fingerprint
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.steps._pruning import Pruning

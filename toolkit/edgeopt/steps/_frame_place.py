@@ -1,4 +1,4 @@
-"""Where a frame lies in the model's input, as ONNX ops: computed as `recipes/preprocess.py` does, in float64."""
+"""Where a frame lies in the model's input, as ONNX ops: computed as `recipes/inputs/preprocess.py` does, in float64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.nodes import Nodes, Operand
 from edgeopt.graph.tensors import ints
 from edgeopt.recipes.embedded import FRAME
-from edgeopt.recipes.preprocess import Anchor, Resize
+from edgeopt.recipes.inputs.preprocess import Anchor, Resize
 from edgeopt.recipes.recipe import Recipe
 
 

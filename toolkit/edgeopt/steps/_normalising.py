@@ -11,7 +11,7 @@ import numpy as np
 from edgeopt.graph.model import Model
 from edgeopt.graph.nodes import Nodes
 from edgeopt.graph.tensors import floats, ints
-from edgeopt.recipes.preprocess import Colour, Layout, affine
+from edgeopt.recipes.inputs.preprocess import Colour, Layout, affine
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps._embedding import PREFIX, prepared
 from edgeopt.steps._first_convolution import Normalisation, fold_normalisation

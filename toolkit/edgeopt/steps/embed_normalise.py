@@ -14,7 +14,7 @@ from edgeopt.graph.nodes import Nodes
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.embedded import PICTURE, Embedded
-from edgeopt.recipes.preprocess import Resize
+from edgeopt.recipes.inputs.preprocess import Resize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step

@@ -30,7 +30,7 @@ from edgeopt.recipes.embedded import (
 )
 from edgeopt.recipes.heads import end_to_end, head_of, yolov8
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
-from edgeopt.recipes.output_shapes import CLASSIFIERS, split_prototypes
+from edgeopt.recipes.outputs.output_shapes import CLASSIFIERS, split_prototypes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._beside_boxes import masks, points

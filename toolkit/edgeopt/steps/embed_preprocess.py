@@ -1,9 +1,9 @@
 """The step `embed-preprocess`: the model takes the frame as it comes, of any height and width.
 
 Resize becomes ONNX ops, in front of whatever precision follows; colour, normalisation and layout are those of
-`_normalising.py`. Sizes are computed in float64, as `recipes/preprocess.py` does. Pixels are interpolated in float32,
-of those rows alone that the picture needs, and rounded as OpenCV rounds them: few differ, by one of 255 steps
-(docs/apps.md).
+`_normalising.py`. Sizes are computed in float64, as `recipes/inputs/preprocess.py` does. Pixels are interpolated in
+float32, of those rows alone that the picture needs, and rounded as OpenCV rounds them: few differ, by one of 255
+steps (docs/apps.md).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from edgeopt.graph.nodes import Nodes, Operand
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import TensorSpec, floats, ints
 from edgeopt.recipes.embedded import FRAME, FRAME_OFFSET, FRAME_SCALE, Embedded
-from edgeopt.recipes.match_tables import FOUND
-from edgeopt.recipes.preprocess import Colour, Layout, Resize
+from edgeopt.recipes.inputs.preprocess import Colour, Layout, Resize
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.scoring.match_tables import FOUND
 from edgeopt.steps import Step
 from edgeopt.steps._context import Context, Setting
 from edgeopt.steps._embedding import put_after, put_before, why_not_embedded

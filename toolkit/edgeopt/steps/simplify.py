@@ -20,7 +20,7 @@ from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.graph.tensors import Tensors
 from edgeopt.graph.written_shapes import told_of
 from edgeopt.passes import Phase, passes_of
-from edgeopt.recipes.input_shapes import fixed_shapes
+from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade_opset

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
 from edgeopt.recipes.embedded import FRAME, FRAME_OFFSET, FRAME_SCALE, Embedded, picture_feed
+from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.boxes import BoxLabels
-from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.metrics import find_metric
-from edgeopt.recipes.output_shapes import require_fit
-from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.outputs.output_shapes import require_fit
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.scoring.match_tables import MatchTable
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 
 

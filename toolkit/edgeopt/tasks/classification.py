@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT, scaled, write_text
+from edgeopt.recipes.drawings.drawing import HEIGHT, scaled, write_text
+from edgeopt.recipes.drawings.sample_drawing import draw_classes_of_sound
 from edgeopt.recipes.embedded import CLASSES, SCORES, Embedded, Feed, picture_feed
+from edgeopt.recipes.inputs.preprocess import Geometry
+from edgeopt.recipes.inputs.sound_input import SoundInput
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
-from edgeopt.recipes.learned import Columns, LearnedHead, Scale
 from edgeopt.recipes.metrics import Ranks, find_metric
-from edgeopt.recipes.output_shapes import CLASSIFIERS, require_fit
-from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.outputs.learned import Columns, LearnedHead, Scale
+from edgeopt.recipes.outputs.output_shapes import CLASSIFIERS, require_fit
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.sample_drawing import draw_classes_of_sound
-from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._losses import divergence, worst_error

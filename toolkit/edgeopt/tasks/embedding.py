@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT
+from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings.sample_drawing import draw_vector_of_picture, draw_vector_of_sound, draw_vector_of_text
 from edgeopt.recipes.embedded import picture_feed
+from edgeopt.recipes.inputs.sound_input import SoundInput
+from edgeopt.recipes.inputs.text_input import TextInput
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.labels.texts import TextLabels
 from edgeopt.recipes.recipe import NO_DECODER, Recipe
-from edgeopt.recipes.retrieval import Retrieval, nearest, retrieve
-from edgeopt.recipes.sample_drawing import draw_vector_of_picture, draw_vector_of_sound, draw_vector_of_text
-from edgeopt.recipes.sound_input import SoundInput
-from edgeopt.recipes.text import Pooling
-from edgeopt.recipes.text_input import TextInput
+from edgeopt.recipes.scoring.retrieval import Retrieval, nearest, retrieve
+from edgeopt.recipes.texts.text import Pooling
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 
 _AS_NEAR = 0.02

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT, scaled
+from edgeopt.recipes.drawings.drawing import HEIGHT, scaled
 from edgeopt.recipes.embedded import FRAME, Embedded, picture_feed
+from edgeopt.recipes.inputs.preprocess import Colour, Geometry, Layout, Resize, letterbox_place
 from edgeopt.recipes.labels import Labels
-from edgeopt.recipes.likeness import nearness, similarity
 from edgeopt.recipes.metrics import find_metric
-from edgeopt.recipes.preprocess import Colour, Geometry, Layout, Resize, letterbox_place
 from edgeopt.recipes.recipe import NO_DECODER, Recipe
+from edgeopt.recipes.scoring.likeness import nearness, similarity
 from edgeopt.tasks import Accuracy, FrameTask
 from edgeopt.tasks._losses import relative_error
 

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT, scaled, write_below
+from edgeopt.recipes.drawings.drawing import HEIGHT, scaled, write_below
 from edgeopt.recipes.embedded import FRAME, Embedded, Feed, picture_feed
+from edgeopt.recipes.inputs.preprocess import Geometry
+from edgeopt.recipes.inputs.sound_input import SoundInput
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.transcripts import Transcripts
-from edgeopt.recipes.learned import Columns, LearnedHead, Scale
-from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.outputs.learned import Columns, LearnedHead, Scale
 from edgeopt.recipes.recipe import READERS, Recipe, Scores
-from edgeopt.recipes.sound_input import SoundInput
-from edgeopt.recipes.spelling import Spelling, right_characters, spelling_of
+from edgeopt.recipes.scoring.spelling import Spelling, right_characters, spelling_of
 from edgeopt.system.text import plural, printable
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._losses import divergence

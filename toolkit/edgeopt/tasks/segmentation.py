@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.class_areas import ClassAreas, areas_of, mean_overlap
-from edgeopt.recipes.drawing import HEIGHT, class_colour, scaled, write_text
+from edgeopt.recipes.drawings.drawing import HEIGHT, class_colour, scaled, write_text
 from edgeopt.recipes.embedded import CLASS_MAP, FRAME, Embedded, picture_feed
+from edgeopt.recipes.inputs.preprocess import Geometry, Layout, Resize, letterbox_place
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.masks import UNLABELLED, MaskLabels, require_size
-from edgeopt.recipes.learned import Columns, LearnedHead, Scale
-from edgeopt.recipes.preprocess import Geometry, Layout, Resize, letterbox_place
+from edgeopt.recipes.outputs.learned import Columns, LearnedHead, Scale
 from edgeopt.recipes.recipe import Recipe, Scores
-from edgeopt.recipes.run_lengths import run_lengths
+from edgeopt.recipes.scoring.class_areas import ClassAreas, areas_of, mean_overlap
+from edgeopt.recipes.scoring.run_lengths import run_lengths
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._losses import divergence
 

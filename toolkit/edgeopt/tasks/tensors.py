@@ -13,18 +13,18 @@ from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.columns import as_rows, column_axis
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT
-from edgeopt.recipes.embedded import picture_feed
-from edgeopt.recipes.labels import Labels
-from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
-from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
-from edgeopt.recipes.sample_drawing import (
+from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings.sample_drawing import (
     draw_tensors_of_arrays,
     draw_tensors_of_picture,
     draw_tensors_of_sound,
 )
-from edgeopt.recipes.sound_input import SoundInput
-from edgeopt.recipes.tensor_drawing import Output
+from edgeopt.recipes.drawings.tensor_drawing import Output
+from edgeopt.recipes.embedded import picture_feed
+from edgeopt.recipes.inputs.sound_input import SoundInput
+from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
+from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
 from edgeopt.system.text import printable, short, shorten
 from edgeopt.tasks import Accuracy, FrameTask
 from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of, share_of_each

@@ -9,13 +9,13 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT
+from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings.sample_drawing import draw_classes_of_text
+from edgeopt.recipes.inputs.text_input import TextInput
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.texts import TextLabels
 from edgeopt.recipes.metrics import NamedClasses
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.sample_drawing import draw_classes_of_text
-from edgeopt.recipes.text_input import TextInput
 from edgeopt.system.text import plural, short
 from edgeopt.tasks.classification import Classes, Classification
 

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT
-from edgeopt.recipes.entities import OUTSIDE, SpanCounts, span_f1, spans_of
+from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings.sample_drawing import Mark, draw_spans_of_text
+from edgeopt.recipes.inputs.text_input import Encoded, TextInput
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.tagged import TaggedLabels
-from edgeopt.recipes.learned import Columns, LearnedHead, Scale
+from edgeopt.recipes.outputs.learned import Columns, LearnedHead, Scale
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.sample_drawing import Mark, draw_spans_of_text
-from edgeopt.recipes.text_input import Encoded, TextInput
+from edgeopt.recipes.scoring.entities import OUTSIDE, SpanCounts, span_f1, spans_of
 from edgeopt.system.text import short
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._losses import divergence

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT
+from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings.sample_drawing import draw_stretches_of_sound
+from edgeopt.recipes.inputs.sound_input import SoundInput
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.intervals import IntervalLabels
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.sample_drawing import draw_stretches_of_sound
-from edgeopt.recipes.sound_input import SoundInput
-from edgeopt.recipes.stretches import Stretches
+from edgeopt.recipes.scoring.stretches import Stretches
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._likeness import Kind, compare_output
 from edgeopt.tasks._losses import relative_error

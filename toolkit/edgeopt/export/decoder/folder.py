@@ -22,11 +22,11 @@ from edgeopt.export.decoder.tensors_file import TensorFiles, Weights
 from edgeopt.export.decoder.traced import TracedDecoder
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.model import Model
-from edgeopt.recipes.generation import GENERATION, Generation
-from edgeopt.recipes.generation_drafting import TOKENIZER, begin_of, drafted_generation
+from edgeopt.recipes.drafting.generation_drafting import TOKENIZER, begin_of, drafted_generation
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
-from edgeopt.recipes.tokenizer import Tokenizer
-from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.texts.generation import GENERATION, Generation
+from edgeopt.recipes.texts.tokenizer import Tokenizer
+from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.steps.convert.decoder_fusion import fuse_decoder
 
 TOLERANCE = 1e-3

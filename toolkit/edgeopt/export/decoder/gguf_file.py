@@ -21,8 +21,8 @@ from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.export.decoder.gguf_head import require_bounded_head
 from edgeopt.export.decoder.llama import Configuration, require_sizes
 from edgeopt.export.decoder.positions import Positions
-from edgeopt.recipes.generation_drafting import TOKENIZER
-from edgeopt.recipes.tokenizer_file import OF_TEKKEN, WORDS
+from edgeopt.recipes.drafting.generation_drafting import TOKENIZER
+from edgeopt.recipes.texts.tokenizer_file import OF_TEKKEN, WORDS
 from edgeopt.system.files import require_regular
 from edgeopt.system.optional import require
 

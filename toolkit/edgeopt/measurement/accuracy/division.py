@@ -11,7 +11,7 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames
 from edgeopt.measurement.accuracy.judgement import LEVEL
 from edgeopt.measurement.accuracy.paired_shares import least_samples
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.text import plural
 
 _SHARE = 4

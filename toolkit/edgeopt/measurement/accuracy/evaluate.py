@@ -15,8 +15,8 @@ from edgeopt.executors import Session
 from edgeopt.graph.states import Feedback
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.measurement.accuracy.label_folders import beside_pictures
-from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.labels import Labels, read_labels
 from edgeopt.recipes.metrics import metrics_on_labels
 from edgeopt.recipes.recipe import Recipe

@@ -8,9 +8,9 @@ from os.path import isdir, isfile  # unlike Path's, they are also True or False 
 from pathlib import Path, PurePosixPath
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
-from edgeopt.recipes.frames import find_kind
+from edgeopt.recipes.inputs.frames import find_kind
+from edgeopt.recipes.inputs.pictures import PICTURES
 from edgeopt.recipes.labels import Labels
-from edgeopt.recipes.pictures import PICTURES
 from edgeopt.system.files import list_folder
 from edgeopt.system.text import short
 

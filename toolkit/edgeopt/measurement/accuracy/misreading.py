@@ -25,11 +25,11 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, open_labelled
 from edgeopt.recipes.binding import Choice
-from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.made_up import with_nothing
-from edgeopt.recipes.preprocess import Colour, Preprocess
-from edgeopt.recipes.questions import NORMS
-from edgeopt.recipes.raw_values import fitting_numbers
+from edgeopt.recipes.drafting.questions import NORMS
+from edgeopt.recipes.drafting.raw_values import fitting_numbers
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.made_up import with_nothing
+from edgeopt.recipes.inputs.preprocess import Colour, Preprocess
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import changed_lines, recipe_text
 from edgeopt.system import assets

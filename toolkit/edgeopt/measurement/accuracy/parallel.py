@@ -13,7 +13,7 @@ from typing import Any
 from edgeopt.executors import Session
 from edgeopt.graph.states import Feedback
 from edgeopt.measurement.accuracy.evaluate import Progress
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.tasks import Task
 
 

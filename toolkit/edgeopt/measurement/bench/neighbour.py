@@ -14,7 +14,7 @@ from edgeopt.measurement.load.beside import Beside, Member, Wish, parse_beside, 
 from edgeopt.measurement.load.run import LoadPlan, Tell
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.subject import Subject, choose_frames, open_subject
-from edgeopt.recipes.timed import readers_of
+from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.runtime.schedule.cores import assign_cores, held_to, usable_cores
 from edgeopt.system import registry
 

@@ -51,9 +51,9 @@ from edgeopt.measurement.side_by_side import (
 from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_rounds, ratio_of_series
 from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.recipes.allowed import MAX_DROP, Check
-from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.input_shapes import Shapes, fixed_shapes
-from edgeopt.recipes.timed import readers_of
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.input_shapes import Shapes, fixed_shapes
+from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.system.environment import Environment
 from edgeopt.system.files import require_writable
 from edgeopt.system.signatures import with_options_of

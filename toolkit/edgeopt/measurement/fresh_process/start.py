@@ -24,7 +24,7 @@ from edgeopt.graph.outside import Layout, Piece
 from edgeopt.graph.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, why_cannot_drop
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
-from edgeopt.recipes.input_shapes import Shapes
+from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.runtime.opening import Opening
 from edgeopt.system.files import require_space
 from edgeopt.system.links import pinned

@@ -26,10 +26,10 @@ from edgeopt.measurement.interleaved import Opened, Pace, Turns, join_legs, take
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
-from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.pictures import VIDEOS
+from edgeopt.recipes.inputs.frames import Frames, open_frames
+from edgeopt.recipes.inputs.pictures import VIDEOS
+from edgeopt.recipes.inputs.timed import is_read
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.timed import is_read
 from edgeopt.runtime.opening import Opening
 from edgeopt.tasks import make_task
 

@@ -51,7 +51,7 @@ from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_series
 from edgeopt.recipes.allowed import MAX_RISE, Check
-from edgeopt.recipes.encoder_decoder import graphs_in
+from edgeopt.recipes.texts.encoder_decoder import graphs_in
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.system import assets
 from edgeopt.system.amounts import Tenths

@@ -14,7 +14,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.perplexity import TextScore
 from edgeopt.measurement.generation.turns import Prompt
-from edgeopt.recipes.wav_files import read_wav
+from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Asked, Long
 from edgeopt.runtime.decoding.long_sounds import fitted_sound

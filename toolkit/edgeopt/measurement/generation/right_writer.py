@@ -22,9 +22,9 @@ from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, MASK, POSITIONS
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.right_optimizations import Correction, find_correction, joined
-from edgeopt.recipes.encoder_decoder import read_encoder_decoder
-from edgeopt.recipes.features import FeatureMaker
+from edgeopt.recipes.inputs.features import FeatureMaker
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel

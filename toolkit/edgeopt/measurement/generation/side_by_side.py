@@ -25,8 +25,8 @@ from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import TextScore, score_text, windows_of
 from edgeopt.measurement.generation.right_writer import open_right_decoder, open_right_pair
 from edgeopt.measurement.generation.turns import Prompt, Turns, measure_in_turns
-from edgeopt.recipes.encoder_decoder import recipe_of
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.encoder_decoder import recipe_of
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel

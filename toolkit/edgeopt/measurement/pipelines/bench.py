@@ -23,9 +23,9 @@ from edgeopt.measurement.resources.trust import judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.trend import find_warmup
-from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.made_up import synthetic_frames
-from edgeopt.recipes.timed import readers_of
+from edgeopt.recipes.inputs.frames import Frames, open_frames
+from edgeopt.recipes.inputs.made_up import synthetic_frames
+from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.system.amounts import Tenths

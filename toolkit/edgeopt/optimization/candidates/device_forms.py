@@ -24,7 +24,7 @@ from edgeopt.optimization.choice.looks import count_look
 from edgeopt.optimization.folder.resume import stored_candidates
 from edgeopt.optimization.report.summary import candidate_line
 from edgeopt.optimization.run import Run
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import CHECKED_PICTURES, Setting, numbered, out_of_time
 from edgeopt.steps.compile import forms_for
 from edgeopt.steps.compile._form import DeviceForm

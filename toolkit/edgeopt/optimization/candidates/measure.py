@@ -23,7 +23,7 @@ from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.choice.selection import Chosen, Wish, choose, is_answered, mark, shortlist
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import MOST_MEASURED
 from edgeopt.system.time_limit import LONGER, limited, longer, time_left_s
 

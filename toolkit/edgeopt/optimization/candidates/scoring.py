@@ -22,7 +22,7 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, why_n
 from edgeopt.optimization.candidate import BASELINE, RESUMED, Candidate
 from edgeopt.optimization.report.summary import candidate_line
 from edgeopt.optimization.run import Run, model_file
-from edgeopt.recipes.frames import calibration_wanted
+from edgeopt.recipes.inputs.frames import calibration_wanted
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting, outputs_of, reference_answers
 from edgeopt.steps.compile._partition_files import partition_files
 from edgeopt.steps.compile._placement import explain_placement

@@ -21,9 +21,9 @@ from edgeopt.optimization.deployment.embedding import Embedding
 from edgeopt.optimization.deployment.lighter import judged_lighter
 from edgeopt.optimization.options import SelfTestInputs
 from edgeopt.optimization.run import Run
-from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.made_up import synthetic_like
-from edgeopt.recipes.preprocess import Preprocess
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.made_up import synthetic_like
+from edgeopt.recipes.inputs.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.availability import load_executor
 from edgeopt.runtime.bundle import (

@@ -23,7 +23,7 @@ from edgeopt.optimization.choice.looks import count_look
 from edgeopt.optimization.plan import DEFAULT
 from edgeopt.optimization.result import Inside
 from edgeopt.optimization.run import Run
-from edgeopt.recipes.hugging_face import read_configuration
+from edgeopt.recipes.drafting.hugging_face import read_configuration
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._class_map import ARGMAX

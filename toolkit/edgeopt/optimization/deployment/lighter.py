@@ -16,7 +16,7 @@ from edgeopt.optimization.candidates.scoring import stored_baseline
 from edgeopt.optimization.choice.accuracy_proof import answers_of_original, samples_that_judge
 from edgeopt.optimization.choice.selection import USABLE, lighter_than
 from edgeopt.optimization.run import Run
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.text import plural
 from edgeopt.system.time_limit import OutOfTime, limited
 from edgeopt.tasks import Task

@@ -10,7 +10,7 @@ from edgeopt.graph.model import load_model
 from edgeopt.graph.outside import Layout
 from edgeopt.optimization.generation.deploy import FOLDER, told_of
 from edgeopt.optimization.generation.result import LanguageReport
-from edgeopt.recipes.encoder_decoder import read_encoder_decoder, recipe_of
+from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder, recipe_of
 from edgeopt.runtime.bundle import Artefact, Bundle, Expected, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder

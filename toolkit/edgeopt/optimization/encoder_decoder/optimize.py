@@ -46,7 +46,7 @@ from edgeopt.optimization.generation.resume import Left, take_folder
 from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.time_shares import Share, TimeShares
 from edgeopt.optimization.optimize import device_name
-from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
+from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Asked

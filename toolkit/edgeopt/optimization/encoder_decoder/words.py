@@ -8,7 +8,7 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.generation.held_out import HeldOut
 from edgeopt.optimization.generation.contest import Contest, Entrant
 from edgeopt.optimization.generation.time_shares import Share, TimeShares
-from edgeopt.recipes.spelling import word_errors
+from edgeopt.recipes.scoring.spelling import word_errors
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_writer

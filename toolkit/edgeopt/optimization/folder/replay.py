@@ -19,7 +19,7 @@ from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.choice.selection import Chosen
 from edgeopt.optimization.plan import calibrated_steps
 from edgeopt.optimization.result import read_report
-from edgeopt.recipes.frames import Frames, calibration_fingerprint
+from edgeopt.recipes.inputs.frames import Frames, calibration_fingerprint
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps.quantize.search.decisions_file import (
     DECISIONS,

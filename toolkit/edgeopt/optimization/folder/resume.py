@@ -21,8 +21,8 @@ from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.plan import FINETUNE, SYNTHETIC, Plan
 from edgeopt.optimization.run import Run, model_file
-from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.input_shapes import fixed_shapes
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.steps._context import numbered
 from edgeopt.system.environment import package_versions
 from edgeopt.system.text import plural

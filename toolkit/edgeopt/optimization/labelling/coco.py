@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 
 
 def make_coco(frames: Frames, kept: Sequence[int], class_names: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from edgeopt.optimization.labelling.questions import (
     questions_json,
 )
 from edgeopt.optimization.run import Run
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import CALIBRATION_PICTURES
 from edgeopt.system.text import plural
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeopt.graph.tensors import Sample
 from edgeopt.optimization.labelling.questions import NEITHER, Question
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _SIDE = 640

@@ -21,8 +21,8 @@ from edgeopt.optimization.choice.accuracy_proof import agreement_of_each
 from edgeopt.optimization.folder.workspace import FilesBeside
 from edgeopt.optimization.one_step.finetune_result import Change, FinetuneResult
 from edgeopt.optimization.run import Ears
-from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.runtime.availability import find_device
 from edgeopt.steps._context import CALIBRATION_PICTURES, Engine
 from edgeopt.steps.finetune.distil import CHECKPOINT, Distilled, distil, require_alike, split

@@ -23,7 +23,7 @@ from edgeopt.measurement.accuracy.judgement import (
 )
 from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops, scales_of
 from edgeopt.optimization.choice.accuracy_proof import agreement_of_each
-from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.running.plain import plain
 from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.runtime.pipelines.description import FRAME, Description

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.accuracy.evaluate import Progress
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.runtime.pipelines.description import FRAME, Stage
 from edgeopt.runtime.pipelines.pipeline import Answer, Pipeline, names_of

@@ -38,7 +38,7 @@ from edgeopt.optimization.pipelines.result import JointReport
 from edgeopt.optimization.pipelines.summary import write_joint_report
 from edgeopt.optimization.plan import all_steps
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.runtime.pipelines.bundle import is_pipeline_bundle, write_pipeline
 from edgeopt.runtime.pipelines.description import FRAME, read_description
 from edgeopt.runtime.pipelines.pipeline import Pipeline

@@ -14,7 +14,7 @@ from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, measure_and_choose
 from edgeopt.optimization.choice.selection import Wish
 from edgeopt.optimization.pipelines.judge import Judged
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.pipelines.bundle import FILE
 
 JOINT = "joint"

@@ -20,7 +20,7 @@ from edgeopt.recipes.heads._candidates import Array, Candidates, Size
 from edgeopt.recipes.heads._rows import Found, Rows
 from edgeopt.recipes.heads._shapes import Shape
 from edgeopt.recipes.heads._values import Usual
-from edgeopt.recipes.learned import LearnedHead
+from edgeopt.recipes.outputs.learned import LearnedHead
 from edgeopt.recipes.recipe import Postprocess
 from edgeopt.system import registry
 

@@ -36,7 +36,7 @@ from edgeopt.recipes.heads._shapes import (
     why_no_scores_and_corners,
     without_landmarks,
 )
-from edgeopt.recipes.learned import LearnedHead, columns_of, scale_of
+from edgeopt.recipes.outputs.learned import LearnedHead, columns_of, scale_of
 from edgeopt.recipes.recipe import Centres, Postprocess, Scores
 
 _VARIANCES = (0.1, 0.2)

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from edgeopt.graph.tensors import TensorSpec, ints
-from edgeopt.recipes.columns import BY_WIDTH, Column, columns_in_name
 from edgeopt.recipes.heads import Exported, Head
 from edgeopt.recipes.heads._candidates import MOST_CLASSES, Array, Candidates, Size, corners, to_pixels
 from edgeopt.recipes.heads._rows import Found, Rows
 from edgeopt.recipes.heads._shapes import Shape, may_be
 from edgeopt.recipes.heads._values import Usual, Values
+from edgeopt.recipes.outputs.columns import BY_WIDTH, Column, columns_in_name
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _CORNERS = (Column.LEFT, Column.TOP, Column.RIGHT, Column.BOTTOM)

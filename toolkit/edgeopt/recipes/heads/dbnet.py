@@ -17,7 +17,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads import Head
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, probabilities
 from edgeopt.recipes.heads._shapes import Shape, may_be
-from edgeopt.recipes.learned import Columns, LearnedHead, scale_of
+from edgeopt.recipes.outputs.learned import Columns, LearnedHead, scale_of
 from edgeopt.recipes.recipe import Postprocess, Scores
 
 _LEAST_SIDE = 3.0

@@ -15,7 +15,7 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads import Head, dbnet
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, probabilities
-from edgeopt.recipes.learned import Columns, LearnedHead, scale_of
+from edgeopt.recipes.outputs.learned import Columns, LearnedHead, scale_of
 from edgeopt.recipes.recipe import Postprocess, Scores
 
 _LEAST_UPRIGHT = 2

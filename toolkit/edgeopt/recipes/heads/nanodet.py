@@ -29,7 +29,7 @@ from edgeopt.recipes.heads._candidates import (
 )
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
 from edgeopt.recipes.heads._shapes import STRIDES, Shape, are_rows, count_cells, may_be
-from edgeopt.recipes.learned import BOX, Columns, LearnedHead, scale_of
+from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, scale_of
 from edgeopt.recipes.recipe import Centres, Postprocess, Scores
 
 _BINS = 8

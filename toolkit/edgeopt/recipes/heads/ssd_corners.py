@@ -27,7 +27,7 @@ from edgeopt.recipes.heads._candidates import (
 from edgeopt.recipes.heads._rows import Found, Rows, fixed, scores_and_boxes
 from edgeopt.recipes.heads._shapes import Shape, why_no_scores_and_corners
 from edgeopt.recipes.heads._values import Usual, Values
-from edgeopt.recipes.learned import LearnedHead, columns_of, scale_of, unit_of
+from edgeopt.recipes.outputs.learned import LearnedHead, columns_of, scale_of, unit_of
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 

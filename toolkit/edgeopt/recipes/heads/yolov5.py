@@ -24,7 +24,7 @@ from edgeopt.recipes.heads._shapes import (
     why_other_cells,
 )
 from edgeopt.recipes.heads._values import Usual, gather_rows
-from edgeopt.recipes.learned import rows_with_objectness
+from edgeopt.recipes.outputs.learned import rows_with_objectness
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _COCO_ANCHORS = ((10.0, 13, 16, 30, 33, 23), (30.0, 61, 62, 45, 59, 119), (116.0, 90, 156, 198, 373, 326))

@@ -29,7 +29,7 @@ from edgeopt.recipes.heads._candidates import (
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
 from edgeopt.recipes.heads._shapes import STRIDES, Shape, at_least, classes_of_rows, may_be
 from edgeopt.recipes.heads._values import Usual, Values, middles
-from edgeopt.recipes.learned import BOX, Columns, LearnedHead, scale_of, unit_of
+from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, scale_of, unit_of
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _WITHOUT_GRID = (Boxes.PIXELS, Boxes.RELATIVE)

@@ -19,7 +19,7 @@ from edgeopt.recipes.heads._candidates import Array, Candidates, Size, around, c
 from edgeopt.recipes.heads._rows import SIDES, Found, Rows, fixed
 from edgeopt.recipes.heads._shapes import STRIDES, Shape, are_rows, why_other_cells
 from edgeopt.recipes.heads._values import Usual, Values, of_cells
-from edgeopt.recipes.learned import BOX, Columns, LearnedHead, scale_of, unit_of
+from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, scale_of, unit_of
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _ROUNDING = 1e-3

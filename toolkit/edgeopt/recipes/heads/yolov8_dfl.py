@@ -20,7 +20,7 @@ from edgeopt.recipes.heads import Exported, Head
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, around, distances, grid, logit, probabilities
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
 from edgeopt.recipes.heads._shapes import STRIDES, Shape, at_least, may_be, why_other_cells
-from edgeopt.recipes.learned import BOX, Columns, LearnedHead, scale_of
+from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, scale_of
 from edgeopt.recipes.recipe import Postprocess, Scores
 
 _BINS = 16

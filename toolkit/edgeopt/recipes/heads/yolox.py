@@ -15,7 +15,7 @@ from edgeopt.recipes.heads._candidates import Array, Candidates, Size, corners, 
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
 from edgeopt.recipes.heads._shapes import ONE_EACH, STRIDES, Shape, are_rows, classes_of_rows, why_other_cells
 from edgeopt.recipes.heads._values import Usual, gather_rows
-from edgeopt.recipes.learned import rows_with_objectness
+from edgeopt.recipes.outputs.learned import rows_with_objectness
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _WITHOUT_GRID = (Boxes.PIXELS, Boxes.RELATIVE)

@@ -18,7 +18,7 @@ from edgeopt.system.files import list_folder, require_no_pointer, require_there
 from edgeopt.system.text import short
 
 if TYPE_CHECKING:
-    from edgeopt.recipes.frames import Frames, Part
+    from edgeopt.recipes.inputs.frames import Frames, Part
 
 _LOOKED = 20
 """Files of a folder that is of no kind: they may be pointers of Git LFS."""

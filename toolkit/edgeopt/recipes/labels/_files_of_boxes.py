@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from edgeopt.errors import Note, NoteKind
+from edgeopt.recipes.inputs.pictures import PICTURES
 from edgeopt.recipes.labels.boxes import BoxLabels
-from edgeopt.recipes.pictures import PICTURES
 from edgeopt.system.files import list_folder
 from edgeopt.system.text import plural
 

@@ -8,7 +8,7 @@ from typing import Any
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.labels import require_right
 from edgeopt.recipes.labels.boxes import BoxLabels
-from edgeopt.recipes.run_lengths import read_string
+from edgeopt.recipes.scoring.run_lengths import read_string
 from edgeopt.system.text import short
 
 _MOST_PIXELS = 2**26

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.text import plural
 
 _PICTURES = 100

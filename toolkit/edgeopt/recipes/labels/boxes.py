@@ -15,7 +15,7 @@ from edgeopt.system.text import plural, short
 from edgeopt.system.toml import read_json
 
 if TYPE_CHECKING:
-    from edgeopt.recipes.frames import Frames
+    from edgeopt.recipes.inputs.frames import Frames
 
 _MOST_BYTES = 1 << 30
 """All of COCO's training labels have 448 MiB."""

@@ -7,9 +7,9 @@ from os.path import isdir, isfile
 from pathlib import Path
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
+from edgeopt.recipes.inputs.pictures import is_picture, pictures_of
 from edgeopt.recipes.labels import SPLITS, LabelFormat
 from edgeopt.recipes.labels.classes import ClassLabels
-from edgeopt.recipes.pictures import is_picture, pictures_of
 from edgeopt.system.files import list_folder
 
 _SUFFIXES = frozenset({".wav", ".wave"})

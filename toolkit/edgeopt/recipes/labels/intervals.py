@@ -23,7 +23,7 @@ from edgeopt.system.files import list_folder, read_text
 from edgeopt.system.text import short
 
 if TYPE_CHECKING:
-    from edgeopt.recipes.frames import Part
+    from edgeopt.recipes.inputs.frames import Part
 
 _MOST_BYTES = 1 << 28
 _LONGEST_S = 1e6

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.pictures import PICTURES
 from edgeopt.recipes.labels import LabelFormat, Labels
 from edgeopt.recipes.labels.voc import holds_voc
 from edgeopt.recipes.labels.yolo import holds_yolo
-from edgeopt.recipes.pictures import PICTURES
 from edgeopt.system.files import list_folder, read_file
 from edgeopt.system.quiet import quiet_natives
 

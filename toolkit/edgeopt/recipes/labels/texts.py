@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.recipes.inputs.text_files import has_texts, read_rows
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right
-from edgeopt.recipes.text_files import has_texts, read_rows
 from edgeopt.system.text import short
 
 _COLUMN = "label"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from edgeopt.errors import Note, NoteKind
+from edgeopt.recipes.inputs.pictures import read_picture
 from edgeopt.recipes.labels import SPLITS, LabelFormat, require_right
 from edgeopt.recipes.labels._files_of_boxes import FiledBoxes, annotation
-from edgeopt.recipes.pictures import read_picture
 from edgeopt.system.files import list_folder, read_text
 from edgeopt.system.text import plural, short
 

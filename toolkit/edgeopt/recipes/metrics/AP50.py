@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.recipes.match_tables import FOUND, MatchTable, resampled_precision
 from edgeopt.recipes.metrics import Counts, Metric
+from edgeopt.recipes.scoring.match_tables import FOUND, MatchTable, resampled_precision
 
 
 def _precision(tables: Sequence[MatchTable], counts: Counts) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.recipes.metrics import Counts, Metric
-from edgeopt.recipes.stretches import Stretches
+from edgeopt.recipes.scoring.stretches import Stretches
 
 _AT_ONCE = 64
 """Resamples."""

@@ -6,6 +6,6 @@ Source: the error rate as jiwer's `cer` and PaddleOCR have it. By chance it is t
 from __future__ import annotations
 
 from edgeopt.recipes.metrics import Metric
-from edgeopt.recipes.spelling import right_characters
+from edgeopt.recipes.scoring.spelling import right_characters
 
 METRIC = Metric(("ocr",), right_characters, lambda spelling, lines: float(spelling.by_chance))

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from edgeopt.recipes.metrics import Metric
-from edgeopt.recipes.spelling import right_lines
+from edgeopt.recipes.scoring.spelling import right_lines
 
 METRIC = Metric(("ocr",), right_lines, lambda spelling, lines: float(spelling.line_by_chance), is_share=True)

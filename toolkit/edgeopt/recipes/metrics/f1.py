@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.recipes.metrics import Counts, Metric
-from edgeopt.recipes.stretches import Stretches
+from edgeopt.recipes.scoring.stretches import Stretches
 
 
 def _f1(found: Stretches, counts: Counts) -> NDArray[np.float64]:

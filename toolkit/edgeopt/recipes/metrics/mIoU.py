@@ -5,8 +5,8 @@ Source: Everingham et al. 2015, the Pascal VOC challenge, 4.2; pixels of all pic
 
 from __future__ import annotations
 
-from edgeopt.recipes.class_areas import ClassAreas, mean_overlap, most_common
 from edgeopt.recipes.metrics import Metric
+from edgeopt.recipes.scoring.class_areas import ClassAreas, mean_overlap, most_common
 
 
 def _by_chance(areas: ClassAreas, _: int) -> float:

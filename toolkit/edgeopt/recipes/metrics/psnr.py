@@ -5,6 +5,6 @@ So 1 is the most, as of every metric; 1 less the root of the mean squared error 
 
 from __future__ import annotations
 
-from edgeopt.recipes.likeness import mean_of
+from edgeopt.recipes.scoring.likeness import mean_of
 
 METRIC = mean_of(0)

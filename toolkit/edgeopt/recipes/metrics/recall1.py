@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.recipes.metrics import Counts, Metric
-from edgeopt.recipes.retrieval import Retrieval
+from edgeopt.recipes.scoring.retrieval import Retrieval
 
 
 def _share(found: Retrieval, counts: Counts) -> NDArray[np.float64]:

@@ -5,6 +5,6 @@ Source: Wang et al. 2004, Image quality assessment: from error visibility to str
 
 from __future__ import annotations
 
-from edgeopt.recipes.likeness import mean_of
+from edgeopt.recipes.scoring.likeness import mean_of
 
 METRIC = mean_of(1)

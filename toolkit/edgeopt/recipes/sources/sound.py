@@ -10,11 +10,11 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.sound import Sound
-from edgeopt.recipes.audio import Audio
-from edgeopt.recipes.frames import Frames, Part, SourceKind
+from edgeopt.recipes.inputs.audio import Audio
+from edgeopt.recipes.inputs.frames import Frames, Part, SourceKind
+from edgeopt.recipes.inputs.resampling import resampled
+from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.resampling import resampled
-from edgeopt.recipes.wav_files import read_wav
 from edgeopt.system.text import plural
 
 _SUFFIXES = frozenset({".wav", ".wave"})

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
-from edgeopt.recipes.frames import Frames, SourceKind
+from edgeopt.recipes.inputs.frames import Frames, SourceKind
+from edgeopt.recipes.inputs.text_files import PAIR, SUFFIXES, read_rows
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.text_files import PAIR, SUFFIXES, read_rows
 from edgeopt.system.text import plural
 
 _LETTERS = "etaoinshrdlucmfwypvbgkjqxz"

@@ -11,9 +11,9 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.positions import positions_of
-from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.texts.generation import GENERATION
+from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
 from edgeopt.system.files import require_regular

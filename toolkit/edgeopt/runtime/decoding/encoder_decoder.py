@@ -21,11 +21,11 @@ from edgeopt.executors.onnxruntime.cross_decoder import CrossCache, CrossDecoder
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.sound import Sound
-from edgeopt.recipes.encoder_decoder import EncoderDecoderFiles, read_encoder_decoder
-from edgeopt.recipes.features import FeatureMaker
-from edgeopt.recipes.sound_input import window_of
-from edgeopt.recipes.tokens import read_tokens
-from edgeopt.recipes.vocabulary import require_vocabulary
+from edgeopt.recipes.inputs.features import FeatureMaker
+from edgeopt.recipes.inputs.sound_input import window_of
+from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles, read_encoder_decoder
+from edgeopt.recipes.texts.tokens import read_tokens
+from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
 from edgeopt.runtime.decoding.generation import AnswerWishes, Asked, Generation, Writing
 from edgeopt.runtime.decoding.language_model import Origin

@@ -18,8 +18,8 @@ from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_c
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
 from edgeopt.graph.outside import sha256_of
-from edgeopt.recipes.tokens import Tokens
-from edgeopt.recipes.vocabulary import require_vocabulary
+from edgeopt.recipes.texts.tokens import Tokens
+from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.decoding.generation import AnswerWishes, Asked, Generation, Writing, parts_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.guessing.draft import DraftGuesser

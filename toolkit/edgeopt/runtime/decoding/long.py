@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.recipes.tokens import Tokens
+from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.decoding.generation import Asked, Generation, Long
 
 REMEDY = "shorten it; or cut its head, middle or tail, or summarise it, with --long (Asked.long in an app)"

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.sound import Sound
-from edgeopt.recipes.audio import Audio
-from edgeopt.recipes.resampling import resampled
+from edgeopt.recipes.inputs.audio import Audio
+from edgeopt.recipes.inputs.resampling import resampled
 from edgeopt.runtime.decoding.generation import Account, Generation, Long, Piece
 
 _LAST = 5

@@ -9,9 +9,9 @@ from pathlib import Path
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
-from edgeopt.recipes.encoder_decoder import graphs_in
-from edgeopt.recipes.generation_drafting import drafted_generation
+from edgeopt.recipes.drafting.generation_drafting import drafted_generation
 from edgeopt.recipes.recipe import Recipe, read_recipe
+from edgeopt.recipes.texts.encoder_decoder import graphs_in
 from edgeopt.runtime.bundle import is_bundle, read_bundle
 from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, require_writing, with_context
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from edgeopt.recipes.tokens import Tokens
+from edgeopt.recipes.texts.tokens import Tokens
 
 
 class Pieces:

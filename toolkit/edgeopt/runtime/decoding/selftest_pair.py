@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import Note
 from edgeopt.graph.sound import Sound
-from edgeopt.recipes.encoder_decoder import EncoderDecoderFiles
-from edgeopt.recipes.tokens import Tokens
+from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles
+from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.bundle import Artefact, NoiseLimit, SelfTest
 from edgeopt.runtime.decoding.selftest import made_up_tokens, make_test, require_alike, thinned
 from edgeopt.runtime.selftest import Stored

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.runtime.outputs import Shown
 from edgeopt.system.files import require_writable

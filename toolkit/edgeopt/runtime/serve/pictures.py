@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.pictures import decode_picture
+from edgeopt.recipes.inputs.pictures import decode_picture
 from edgeopt.runtime.serve.refused import RefusedError
 
 LARGE_PIXELS = 10_000_000

@@ -7,8 +7,8 @@ from threading import Lock
 from typing import Final
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.recipes.chat_template import PLAIN_STOP, ChatTemplate, Message, plain_text_of
-from edgeopt.recipes.tokens import Tokens
+from edgeopt.recipes.texts.chat_template import PLAIN_STOP, ChatTemplate, Message, plain_text_of
+from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.decoding.language_model import common_start
 from edgeopt.runtime.serve.refused import RefusedError
 from edgeopt.runtime.serve.wanted import Wanted

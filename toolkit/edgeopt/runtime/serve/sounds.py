@@ -22,8 +22,8 @@ from starlette.routing import Route
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.sound import Sound
-from edgeopt.recipes.resampling import resampled
-from edgeopt.recipes.wav_files import decode_wav
+from edgeopt.recipes.inputs.resampling import resampled
+from edgeopt.recipes.inputs.wav_files import decode_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Asked, Long
 from edgeopt.runtime.decoding.sampling import Sampling

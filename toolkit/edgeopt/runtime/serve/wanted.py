@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edgeopt.recipes.chat_template import Message
+from edgeopt.recipes.texts.chat_template import Message
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.serve.limits import Limits

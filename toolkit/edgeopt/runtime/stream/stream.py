@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Final, Literal
 
 from edgeopt.errors import EdgeoptError, UnavailableError
-from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.queueing import parse_queue
 from edgeopt.runtime.runtime import Runtime

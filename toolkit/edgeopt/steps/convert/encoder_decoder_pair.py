@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.cross_decoder import HIDDEN
 from edgeopt.graph.model import Model, load_model
-from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles
+from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles
 
 _WITH_PAST, _WITHOUT = "then_branch", "else_branch"
 _PASSED = ("Identity", "Reshape", "Transpose", "Cast")

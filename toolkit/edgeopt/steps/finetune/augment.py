@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from edgeopt.graph.tensors import Frame, Sample
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.recipe import Recipe
 
 LEAST_MIRRORED = 0.6

@@ -27,9 +27,9 @@ from edgeopt.graph.scaled import scaled_tensors
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Drop, drop_of_means
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.recipes.frames import Frames, calibration_fingerprint
-from edgeopt.recipes.learned import heads_of
-from edgeopt.recipes.output_shapes import CLASSIFIERS
+from edgeopt.recipes.inputs.frames import Frames, calibration_fingerprint
+from edgeopt.recipes.outputs.learned import heads_of
+from edgeopt.recipes.outputs.output_shapes import CLASSIFIERS
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps._context import Listener
 from edgeopt.steps.finetune.augment import LEAST_MIRRORED, Augmentation, mirrored

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from edgeopt.recipes.learned import Columns, LearnedHead, Scale
+from edgeopt.recipes.outputs.learned import Columns, LearnedHead, Scale
 from edgeopt.steps.finetune.features import Feature
 
 if TYPE_CHECKING:

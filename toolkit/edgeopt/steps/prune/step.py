@@ -14,7 +14,7 @@ from edgeopt.graph.groups import ChannelGroups, require_prunable, trace
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
-from edgeopt.recipes.frames import calibration_kind, calibration_wanted
+from edgeopt.recipes.inputs.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps._context import CALIBRATION, Context, Listener, Setting, numbered
 from edgeopt.steps._keep_layers import groups_of

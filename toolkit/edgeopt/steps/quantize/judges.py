@@ -13,7 +13,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, why_no_proof
 from edgeopt.measurement.calls import compare_calls
 from edgeopt.measurement.clock import Clock
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.target import Target
 from edgeopt.system.time_limit import require_time
 from edgeopt.tasks import Task

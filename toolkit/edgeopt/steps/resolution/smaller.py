@@ -15,7 +15,7 @@ import numpy as np
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.graph import Array, Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
-from edgeopt.recipes.preprocess import Layout
+from edgeopt.recipes.inputs.preprocess import Layout
 
 Size = tuple[int, int]
 """Height and width in pixels."""

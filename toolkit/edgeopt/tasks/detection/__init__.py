@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
+from edgeopt.recipes.drawings.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
 from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.heads import find_head
+from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.labels import Labels
-from edgeopt.recipes.learned import LearnedHead
-from edgeopt.recipes.match_tables import MatchTable
-from edgeopt.recipes.output_shapes import require_fit
-from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.outputs.learned import LearnedHead
+from edgeopt.recipes.outputs.output_shapes import require_fit
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.scoring.match_tables import MatchTable
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
 from edgeopt.tasks._losses import worst_error
 from edgeopt.tasks._places import spread_over

@@ -11,15 +11,15 @@ import numpy as np
 
 from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
+from edgeopt.recipes.drawings.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
 from edgeopt.recipes.embedded import BOXES, CLASSES, MASKS, SCORES, Embedded
+from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels._outlines import outlines_of
-from edgeopt.recipes.match_tables import MatchTable
-from edgeopt.recipes.output_shapes import require_fit
-from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.outputs.output_shapes import require_fit
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.run_lengths import as_coco
+from edgeopt.recipes.scoring.match_tables import MatchTable
+from edgeopt.recipes.scoring.run_lengths import as_coco
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
 from edgeopt.tasks._losses import worst_error
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes

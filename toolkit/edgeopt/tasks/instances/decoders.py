@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from edgeopt.recipes.heads import yolov8
 from edgeopt.recipes.heads._candidates import MOST_CLASSES, Array, Candidates, least, scores_of, to_pixels
-from edgeopt.recipes.output_shapes import split_prototypes
+from edgeopt.recipes.outputs.output_shapes import split_prototypes
 from edgeopt.recipes.recipe import Postprocess
-from edgeopt.recipes.run_lengths import Runs
+from edgeopt.recipes.scoring.run_lengths import Runs
 from edgeopt.tasks.instances.masks import Canvas, sampled
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.recipes.preprocess import Geometry
-from edgeopt.recipes.run_lengths import Runs, as_coco, mask_of, runs_of
+from edgeopt.recipes.inputs.preprocess import Geometry
+from edgeopt.recipes.scoring.run_lengths import Runs, as_coco, mask_of, runs_of
 from edgeopt.tasks._matching import matched_share
 from edgeopt.tasks.detection.boxes import Detections, matched_boxes, overlaps
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.recipes.heads._candidates import MOST_CLASSES, Array, corners, least, probabilities, scores_of, to_pixels
-from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.recipe import Boxes, Centres, Postprocess, Scores
+from edgeopt.recipes.scoring.keypoints import Keypoints
 from edgeopt.tasks.keypoints.poses import Poses, with_boxes
 
 

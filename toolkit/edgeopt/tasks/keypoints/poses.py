@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.recipes.keypoints import around, likeness
+from edgeopt.recipes.scoring.keypoints import around, likeness
 from edgeopt.tasks._matching import matched_share
 
 _LEAST_ALIKE = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
-from edgeopt.recipes.generation import GENERATION
+from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.bundle import told_task
 from edgeopt.runtime.decoding.opening import bundle_of, holds_pair, recipe_beside

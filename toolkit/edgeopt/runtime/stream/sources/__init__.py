@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from edgeopt.errors import EdgeoptError, Note
 from edgeopt.graph.tensors import Sample
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.stream.events import EventKind
 from edgeopt.system import registry
 from edgeopt.system.text import short

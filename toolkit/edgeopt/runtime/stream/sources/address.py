@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import cv2
 
 from edgeopt.errors import UnavailableError
-from edgeopt.recipes.pictures import VIDEOS
+from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.runtime.stream.events import EventKind
 from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
 from edgeopt.runtime.stream.sources._capture import Live, open_network, read_frame

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgeopt.errors import Note
 from edgeopt.graph.tensors import Sample
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
 
 

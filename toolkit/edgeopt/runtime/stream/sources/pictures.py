@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.pictures import VIDEOS
+from edgeopt.recipes.inputs.frames import Frames, open_frames
+from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 
 from edgeopt.errors import InvalidFileError, Note
-from edgeopt.recipes.pictures import VIDEOS
+from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
 from edgeopt.runtime.stream.sources._capture import fps_of, read_frame
 from edgeopt.system.files import require_regular

@@ -22,8 +22,8 @@ from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.inspection.match_float import (

@@ -1,0 +1,1 @@
+"""A recipe drafted from a model: what it tells of itself, what its files tell, what is asked."""

@@ -1,0 +1,67 @@
+"""What a recipe is drafted from, and the draft: a recipe with where each of its values is from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.drafting.text_drafting import NOT_KNOWN
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recipe_text import recipe_text
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a model."""
+
+    name: str
+    path: Path
+    opset: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    metadata: Mapping[str, str]
+    first_ops: tuple[str, ...] = ()
+    """Ops that read its input."""
+    answers: tuple[NDArray[Any], ...] = ()
+    """What its only output gave for a few made-up pictures, where it is a row or a table of numbers; empty: not run."""
+    sound_rate_hz: int = 0
+    """Of the example that was given, where it is a sound; 0: none was."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A recipe, and what is known of each of its keys."""
+
+    recipe: Recipe
+    comments: dict[str, str] = field(default_factory=dict)
+    """Key, such as `preprocess.colour`, to where its value is from."""
+
+    @property
+    def not_known(self) -> tuple[str, ...]:
+        """The keys whose values are guesses."""
+        guessed = [key for key, told in self.comments.items() if told.startswith(NOT_KNOWN)]
+        return tuple(dict.fromkeys((*guessed, *self.recipe.guesses)))
+
+    def text(self, facts: Facts, labels: str, alphabet: str = "") -> str:
+        """Return the commented TOML text.
+
+        Args:
+            facts: Of the model.
+            labels: File of class names beside the recipe; empty: none.
+            alphabet: File of characters beside the recipe; empty: none, or the model's metadata tell them.
+        """
+        inputs, outputs = (", ".join(map(str, ones)) for ones in (facts.inputs, facts.outputs))
+        head = [
+            f"Written by edgeopt recipe from {facts.path.name} (opset {facts.opset}).",
+            f"Inputs: {inputs}. Outputs: {outputs}.",
+        ]
+        if self.not_known:
+            head.append(f"Guesses, to be checked: {', '.join(self.not_known)}.")
+        alphabet_file = replace(self.recipe.alphabet, file=alphabet, characters="")
+        written = replace(self.recipe, alphabet=alphabet_file, guesses=self.not_known)
+        return recipe_text(written, name=written.name, labels=labels, head=head, comments=self.comments)

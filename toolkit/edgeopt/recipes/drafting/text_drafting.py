@@ -1,0 +1,129 @@
+"""A recipe of texts from what lies beside a model: its tokenizer, its configuration, its pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgeopt.graph.exported_folder import folder_name
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.drafting.hugging_face import CONFIGURATION, Configuration, shape_of
+from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
+from edgeopt.recipes.texts.text import Pooling, Text
+from edgeopt.recipes.texts.tokenizer import Tokenizer
+from edgeopt.system.toml import read_json
+
+TOKENIZER = "tokenizer.json"
+NOT_KNOWN = "not known: "
+"""Begins the comment of what nobody told."""
+_POOLING = "1_Pooling/config.json"
+_IDS = ("input_ids", "ids", "tokens")
+"""Names of the input of tokens' numbers, as exporters write them."""
+_LENGTH = 128
+"""Tokens where nothing tells how many."""
+_MANY_LABELS = "multi_label_classification"
+"""A text has several classes at once, which no task reads."""
+_EMBEDDING = ("embedding", NO_DECODER, "recall1")
+_TASKS = {
+    "text-classification": ("text_classification", "logits", "top1"),
+    "token-classification": ("token_classification", "logits", "entity_F1"),
+    "feature-extraction": _EMBEDDING,
+}
+"""Optimum's task to task, decoder and metric."""
+_SCORES = ("logits", "probabilities", "scores")
+_VECTORS = ("last_hidden_state", "pooler_output", "sentence_embedding", "token_embeddings", "embedding", "text_embeds")
+"""Names of outputs, as exporters write them."""
+
+
+def takes_tokens(inputs: Sequence[TensorSpec]) -> str:
+    """Return the name of the input that takes tokens; empty where none does."""
+    fitting = [one.name for one in inputs if len(one.shape) == 2 and one.dtype in ("int64", "int32")]
+    return next((name for name in _IDS if name in fitting), "")
+
+
+def text_recipe(
+    folder: Path, told: Configuration | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None
+) -> tuple[Recipe, dict[str, str]] | None:
+    """Return a recipe of texts and where each of its values is from; None where the model or the folder is of none.
+
+    Args:
+        folder: Holds `tokenizer.json`.
+        told: The configuration there; None: there is none.
+        inputs: Of the model.
+        outputs: Of the model: they tell the task where no configuration does; None: not known.
+
+    Raises:
+        InvalidFileError: If the pooling of a sentence model is no JSON.
+    """
+    ids = takes_tokens(inputs)
+    values = told.values if told else {}
+    if not ids or not (folder / TOKENIZER).is_file() or values.get("problem_type") == _MANY_LABELS:
+        return None
+    named, names = (told.class_name, told.class_names) if told else ("", ())
+    kind = _kind(told, inputs, outputs, names)
+    if kind is None:
+        return None
+    task, decoder, metric = kind
+    pooling = _pooling(folder / _POOLING) if task == "embedding" else Pooling.USUAL
+    own = next(one for one in inputs if one.name == ids).shape[1]
+    comments = {
+        "task": f"{CONFIGURATION} names {named}"
+        if named
+        else f"from the outputs: {', '.join(map(str, outputs or ()))}",
+        "tokenizer.file": "beside the model",
+        "tokenizer.length": "from the model" if isinstance(own, int) else f"{NOT_KNOWN}the model takes any number",
+    }
+    if task == "embedding":
+        guess = f"{NOT_KNOWN}mean or first, where the output of one vector is not meant to be compared"
+        comments["text.pooling"] = guess if pooling is Pooling.USUAL else f"{_POOLING} names it"
+    if task != "embedding":
+        comments["labels"] = f"id2label of {CONFIGURATION}" if names else f"{NOT_KNOWN}names of the classes, one a line"
+    recipe = Recipe(
+        name=folder_name(folder),
+        task=task,
+        description=f"{named or 'a model'} of texts",
+        license="that of the weights",
+        source=folder.name,
+        postprocess=Postprocess(decoder),
+        evaluation=Evaluation(metric),
+        tokenizer=Tokenizer(file=TOKENIZER, ids=ids, length=0 if isinstance(own, int) else _length(told)),
+        text=Text(pooling),
+        class_names=names if task != "embedding" else (),
+        folder=folder,
+    )
+    return recipe, comments
+
+
+def _kind(
+    told: Configuration | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None, names: Sequence[str]
+) -> tuple[str, str, str] | None:
+    """Return task, decoder and metric; None where no task of texts reads such outputs."""
+    if told and told.class_name:
+        shown = None if outputs is None else [one.name for one in outputs]
+        task = told.task_of([one.name for one in inputs], shown)
+        found = _TASKS.get(task.name) if task else None
+        if found and found[0] == "token_classification" and not names:
+            return None  # spans need the names of tags
+        return found
+    if not outputs:
+        return None
+    first = outputs[0]
+    if len(first.shape) == 2 and first.name in _SCORES:
+        return "text_classification", "probabilities" if first.op == "Softmax" else "logits", "top1"
+    has_vectors = any(len(one.shape) in (2, 3) and one.name in _VECTORS for one in outputs)
+    return _EMBEDDING if has_vectors else None
+
+
+def _length(told: Configuration | None) -> int:
+    """Return how many tokens are taken where the model takes any number."""
+    shape = shape_of("input_ids", told) if told else ()
+    return shape[1] if shape else _LENGTH
+
+
+def _pooling(path: Path) -> Pooling:
+    """Return the pooling that sentence-transformers wrote; the usual one where it wrote none."""
+    values = read_json(path, remedy="copy the folder of the model again") if path.is_file() else {}
+    told = values if isinstance(values, dict) else {}
+    if told.get("pooling_mode_cls_token") is True:
+        return Pooling.FIRST
+    return Pooling.MEAN if told.get("pooling_mode_mean_tokens") is True else Pooling.USUAL

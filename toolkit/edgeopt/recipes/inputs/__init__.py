@@ -1,0 +1,1 @@
+"""What goes into a model: pictures, sounds, texts and arrays, as tensors."""

@@ -1,0 +1,179 @@
+"""Text to tensors: tokens, a mask of those that are there, and which half of a pair each belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
+from edgeopt.recipes.inputs.text_files import PAIR
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.tokenizer import Tokenizer
+from edgeopt.recipes.texts.tokenizer_file import Encoding, TokenizerFile
+from edgeopt.system.files import require_there
+from edgeopt.system.text import short
+
+_PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")
+"""Tokens that fill, as they are usually called."""
+_REMEDY = "put tokenizer.json beside the recipe, as save_pretrained of Hugging Face's tokenizers writes it"
+_TYPES = ("int64", "int32")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A text and where its tokens lie in it."""
+
+    text: str
+    mask: NDArray[np.int64]
+    """(tokens,) 1 where a token is, 0 where it is filled."""
+    offsets: NDArray[np.int64]
+    """(tokens, 2) characters from and to; the same where a token stands for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    file: TokenizerFile
+    pad_id: int
+    size: int
+    """The largest number of a token, and one."""
+
+
+class TextInput:
+    """Turns texts into a model's inputs."""
+
+    def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec]) -> None:
+        """Open the tokenizer of a recipe that is bound to a model.
+
+        Raises:
+            MissingDependencyError: If the package `tokenizers` is not installed.
+            InvalidFileError: If the file is absent, or no tokenizer.
+        """
+        table, by_name = recipe.tokenizer, {one.name: one for one in inputs}
+        self._length, self._pairs, self._recipe = _length_of(recipe, inputs), table.pairs, recipe.name
+        self._dtypes = {name: by_name[name].dtype for name in _names(table) if name in by_name}
+        self._ids, self._mask = table.ids, table.mask
+        self._opened = _open(recipe, self._length)
+
+    def __call__(self, sample: Sample) -> tuple[Tensors, Encoded]:
+        """Return a model's inputs, each (1, length), and where the tokens lie in the text.
+
+        Raises:
+            UnsupportedError: If it is no text, or no pair where the recipe takes pairs.
+        """
+        found = self._encode(sample)
+        count, text = len(found.ids), str(sample)
+        ids = np.full(self._length, self._opened.pad_id, np.int64)
+        mask, types = np.zeros(self._length, np.int64), np.zeros(self._length, np.int64)
+        offsets = np.zeros((self._length, 2), np.int64)
+        if count:
+            ids[:count], mask[:count], types[:count] = found.ids, 1, found.type_ids
+            offsets[:count] = found.offsets
+        values = dict(zip((self._ids, self._mask), (ids, mask), strict=True))
+        tensors = {name: values.get(name, types).astype(dtype)[None] for name, dtype in self._dtypes.items()}
+        return tensors, Encoded(text, mask, offsets)
+
+    def is_cut(self, sample: Sample) -> bool:
+        """Return whether a text has more tokens than the model takes."""
+        return self._encode(sample).is_cut
+
+    def _encode(self, sample: Sample) -> Encoding:
+        if not isinstance(sample, str):
+            told = "tensors" if isinstance(sample, Mapping) else "a picture"
+            raise UnsupportedError(f"recipe {self._recipe!r} takes texts, and is fed {told}", remedy="pass texts")
+        if not self._pairs:
+            return self._opened.file.encode(sample)
+        first, tab, second = sample.partition(PAIR)
+        if not tab:
+            raise UnsupportedError(
+                f"recipe {self._recipe!r} takes pairs, and {short(sample)} has no tab between two texts",
+                remedy="write both on a line with a tab between them, or as columns text and text_pair",
+            )
+        return self._opened.file.encode(first, second)
+
+
+def bind_texts(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
+    """Return a recipe of texts with the shape of each input.
+
+    Raises:
+        UnsupportedError: If an input gets nothing, or the number of tokens is not told.
+    """
+    known, wanted = {one.name: one for one in inputs}, _names(recipe.tokenizer)
+    unfed = [str(one) for one in inputs if one.name not in wanted or one.dtype not in _TYPES or len(one.shape) != 2]
+    if recipe.tokenizer.ids not in known or unfed:
+        told = f"nothing feeds {unfed[0]}" if unfed else f"the model has no input {recipe.tokenizer.ids}"
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} cannot feed texts to this model: {told}; it has {', '.join(map(str, inputs))}",
+            remedy="name its inputs (1 x tokens, whole numbers) under [tokenizer]: ids, mask and types",
+        )
+    length = _length_of(recipe, inputs)
+    shapes = dict.fromkeys(known, (1, length))
+    return replace(recipe, input=replace(recipe.input, size=(), shapes={**recipe.input.shapes, **shapes}))
+
+
+def vocabulary_size(recipe: Recipe) -> int:
+    """Return how many rows an embedding needs for all tokens of a recipe's tokenizer."""
+    return _open(recipe, 0).size
+
+
+def _names(table: Tokenizer) -> tuple[str, ...]:
+    return table.ids, table.mask, table.types
+
+
+def _length_of(recipe: Recipe, inputs: Sequence[TensorSpec]) -> int:
+    """Return how many tokens the model takes.
+
+    Raises:
+        UnsupportedError: If model and recipe leave it open, or say different numbers.
+    """
+    told = next((one for one in inputs if one.name == recipe.tokenizer.ids), inputs[0])
+    own = told.shape[1] if len(told.shape) == 2 else None
+    length = recipe.tokenizer.length or recipe.input.shapes.get(told.name, (1, 0))[-1]
+    if isinstance(own, int) and length in (0, own):
+        return own
+    if isinstance(own, int) or not length:
+        has = f"takes {own} tokens, the recipe says {length}" if isinstance(own, int) else "takes any number of tokens"
+        raise UnsupportedError(
+            f"input {told} {has}", remedy="write length = 128 or another number under [tokenizer] of the recipe"
+        )
+    return length
+
+
+def _open(recipe: Recipe, length: int) -> _Opened:
+    path = recipe.folder / recipe.tokenizer.file
+    facts = require_there(path, remedy=_REMEDY)
+    return _opened(path, facts.st_mtime_ns, facts.st_size, length, recipe.tokenizer.pad)
+
+
+@lru_cache(maxsize=8)
+def _opened(path: Path, changed_ns: int, size_bytes: int, length: int, pad: str) -> _Opened:
+    """Return an open tokenizer; it is read again where the file has changed."""
+    del changed_ns, size_bytes
+    file = TokenizerFile(path, purpose="a recipe that takes texts")
+    tokenizer = file.package
+    names = [pad] if pad else [*filter(None, [file.pad]), *_PADS]
+    pad_id = next((found for name in names if (found := tokenizer.token_to_id(name)) is not None), None)
+    if pad_id is None:
+        raise InvalidFileError(
+            f"{path} has no token {' or '.join(names)} to fill short texts with",
+            remedy='write the token that fills under [tokenizer]: pad = "..."',
+        )
+    if length:
+        _cut(file, length, path)
+    return _Opened(file, int(pad_id), max(tokenizer.get_vocab().values(), default=-1) + 1)
+
+
+def _cut(file: TokenizerFile, length: int, path: Path) -> None:
+    """Have it cut texts to so many tokens, its own marks among them."""
+    marks = file.package.num_special_tokens_to_add(True)
+    if length <= marks:
+        raise UnsupportedError(
+            f"{path} adds {marks} tokens of its own, the model takes {length} in all",
+            remedy="write a larger length under [tokenizer]",
+        )
+    file.cut_to(length)

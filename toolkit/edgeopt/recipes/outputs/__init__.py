@@ -1,0 +1,1 @@
+"""What comes out of a model: shapes, columns and kinds of outputs."""

@@ -1,0 +1,1 @@
+"""What metrics are computed from: matches, areas, distances of texts, points."""

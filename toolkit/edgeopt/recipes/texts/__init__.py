@@ -1,0 +1,1 @@
+"""Texts as tokens and back: tokenizers, chat templates, alphabets, and what language models need beside them."""

@@ -1,0 +1,129 @@
+"""A conversation as one text: by the template that came with the model, else in a plain form.
+
+Source: Hugging Face's `chat_template`, a template of Jinja in `chat_template.jinja` or `tokenizer_config.json`. A
+template is a program that somebody else wrote: it runs in a child (`chat_rendering.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.system.files import read_text
+from edgeopt.system.guarded import Guarded, GuardError
+from edgeopt.system.links import files_of
+from edgeopt.system.optional import require
+
+TEMPLATE_FILE: Final = "chat_template.jinja"
+SETTINGS_FILE: Final = "tokenizer_config.json"
+CHAT_FILES: Final = (TEMPLATE_FILE, SETTINGS_FILE)
+"""Beside a tokenizer, where it has them."""
+_REMEDY: Final = "copy it from where the model came from"
+_CHILD: Final = Guarded("edgeopt.recipes.texts.chat_rendering", "the chat template")
+_SECONDS: Final = 5.0
+"""For one conversation: a template takes a millisecond."""
+_NAMES: Final = {"system": "System", "user": "User", "assistant": "Assistant"}
+PLAIN_STOP: Final = "\nUser:"
+"""Where an answer in the plain form is over: the model begins to write the user's part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: str
+    """`system`, `user` or `assistant`."""
+    content: str
+
+
+class ChatTemplate:
+    """Writes conversations as the model learned them."""
+
+    def __init__(self, source: str, told: str, special: Mapping[str, str]) -> None:
+        """Read a template.
+
+        Args:
+            source: Of Jinja.
+            told: Where it came from.
+            special: Texts that it may name: `bos_token`, `eos_token`.
+
+        Raises:
+            MissingDependencyError: If jinja2 is not installed.
+            InvalidFileError: If it is no template.
+        """
+        require("jinja2", extra="serve", purpose="a chat template")
+        self._source, self._special = source, dict(special)
+        try:
+            _CHILD.ask({"source": source}, seconds=_SECONDS)
+        except GuardError as error:
+            raise InvalidFileError(f"{told} is no chat template: {error}", remedy=_REMEDY) from error
+
+    def text_of(self, messages: Sequence[Message]) -> str:
+        """Return the conversation, at its end what an answer begins behind.
+
+        Raises:
+            ValueError: If the template does not take it, or takes too much time or memory.
+        """
+        plain = [{"role": one.role, "content": one.content} for one in messages]
+        question = {"source": self._source, "messages": plain, "special": self._special}
+        try:
+            return str(_CHILD.ask(question, seconds=_SECONDS)["text"])
+        except GuardError as error:
+            raise ValueError(f"the model's chat template does not take it: {error}") from error
+
+
+def plain_text_of(messages: Sequence[Message]) -> str:
+    """Return a conversation without a template: `System: ...`, `User: ...`, at the end `Assistant:`."""
+    parts = [f"{_NAMES[one.role]}: {one.content}" for one in messages]
+    return "\n".join([*parts, "Assistant:"])
+
+
+def chat_files(tokenizer: Path | None) -> list[Path]:
+    """Return the files beside a tokenizer that say how conversations are written."""
+    return [] if tokenizer is None else files_of(tokenizer.parent, CHAT_FILES, tokenizer)
+
+
+def read_chat_template(folder: Path) -> ChatTemplate | None:
+    """Return the template of a tokenizer's folder; None where it has none.
+
+    Raises:
+        InvalidFileError: If a file there is damaged.
+        MissingDependencyError: If there is one, and jinja2 is not installed.
+    """
+    settings = read_settings(folder / SETTINGS_FILE)
+    file = folder / TEMPLATE_FILE
+    told = settings.get("chat_template")
+    if isinstance(told, list):  # several, by name
+        named = {one.get("name"): one.get("template") for one in told if isinstance(one, dict)}
+        told = named.get("default") or next(iter(named.values()), None)
+    has_file = bool(files_of(folder, (TEMPLATE_FILE,)))
+    source = read_text(file, remedy=_REMEDY) if has_file else told
+    if not isinstance(source, str) or not source.strip():
+        return None
+    special = {name: _token(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    return ChatTemplate(source, str(file if has_file else folder / SETTINGS_FILE), special)
+
+
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """Return what a tokenizer's settings say, whose numbers may be of any size; empty where there is no such file.
+
+    Raises:
+        InvalidFileError: If it is no JSON.
+    """
+    if not file.is_file():
+        return {}
+    try:
+        values = json.loads(read_text(file, remedy=_REMEDY))
+    except (ValueError, RecursionError) as error:
+        raise InvalidFileError(f"{file} is no JSON", remedy=_REMEDY) from error
+    return values if isinstance(values, dict) else {}
+
+
+def _token(value: Any) -> str:
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,269 @@
+"""What the configurations beside an exported encoder and decoder say: how texts begin and end, and what is heard.
+
+Source: `generation_config.json` and `preprocessor_config.json` of Hugging Face transformers; Radford et al., 2022,
+arXiv:2212.04356 (Whisper's first tokens).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
+from edgeopt.graph.exported_folder import folder_name
+from edgeopt.recipes.inputs.audio import Audio, Features
+from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe, read_recipe
+from edgeopt.recipes.texts.generation import GENERATION, Generation
+from edgeopt.recipes.texts.tokenizer import Tokenizer
+from edgeopt.system.files import read_text, require_regular
+from edgeopt.system.links import files_of
+
+_ENCODER, _FIRST, _NEXT, _MERGED = (
+    "encoder_model.onnx",
+    "decoder_model.onnx",
+    "decoder_with_past_model.onnx",
+    "decoder_model_merged.onnx",
+)
+ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
+"""Of a pair: the encoder makes keys and values of what it heard, the decoder takes them, and one token a run."""
+_WHISPER = "whisper"
+_TEXTS = {"marian": 0, "t5": 0, "mt5": 0, "pegasus": 0, "bart": 1}
+"""`model_type` of what reads texts: whether the first token stands before a text; the end stands behind each."""
+KINDS = (_WHISPER, *_TEXTS)
+"""`model_type` of all that are run here."""
+_CONTEXT = 512
+"""Tokens of an answer where a configuration tells none."""
+_UNUSED: Mapping[str, Any] = {
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "constraints": None,
+    "force_words_ids": None,
+    "return_timestamps": False,
+}
+"""Keys that change which token is chosen and are not computed here, with the values at which they do nothing."""
+_CONFIGURATIONS = ("config.json", "generation_config.json", "preprocessor_config.json", "recipe.toml")
+_REMEDY = "copy the folder again, as optimum-cli export onnx wrote it"
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderDecoderFiles:
+    """A folder with an encoder, and a decoder that looks at what it gives."""
+
+    name: str
+    kind: str
+    """`model_type`."""
+    encoder: Path
+    first: Path
+    """The decoder that takes the first tokens."""
+    following: Path
+    """That takes each token after them, with a cache; the same file where one does both."""
+    tokenizer: Path
+    begin: tuple[int, ...]
+    """Tokens that an answer begins with; the model is given them."""
+    languages: tuple[int, ...]
+    """Tokens of which the model chooses the second one by what it hears; none: it is given."""
+    end: tuple[int, ...]
+    suppress: tuple[int, ...]
+    """Tokens that are never chosen."""
+    begin_suppress: tuple[int, ...]
+    """Tokens that are not chosen first."""
+    context: int
+    """Tokens that an answer may have, its first ones too."""
+    around: tuple[tuple[int, ...], tuple[int, ...]]
+    """Tokens before and behind each text that is read."""
+    audio: Audio | None
+    """How a sound becomes features; None: it reads texts."""
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the encoder itself makes keys and values of what it heard."""
+        return self.encoder.name == ENCODER
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Each graph once."""
+        return tuple(dict.fromkeys((self.encoder, self.first, self.following)))
+
+
+def graphs_in(folder: Path) -> tuple[Path, Path, Path] | None:
+    """Return encoder, first and following decoder of a folder; None where it lacks one."""
+    for inside in (folder, folder / "onnx"):
+        if (inside / ENCODER).is_file() and (inside / DECODER).is_file():
+            return inside / ENCODER, inside / DECODER, inside / DECODER
+        if not (inside / _ENCODER).is_file():
+            continue
+        if (inside / _MERGED).is_file():
+            return inside / _ENCODER, inside / _MERGED, inside / _MERGED
+        if (inside / _FIRST).is_file() and (inside / _NEXT).is_file():
+            return inside / _ENCODER, inside / _FIRST, inside / _NEXT
+    return None
+
+
+def configurations(folder: Path) -> list[Path]:
+    """Return the files beside the graphs that say how sounds or texts are fed, and answers begin and end."""
+    return files_of(folder, _CONFIGURATIONS)
+
+
+def read_encoder_decoder(folder: Path) -> EncoderDecoderFiles:
+    """Read the configurations of a folder in which `graphs_in` found all graphs.
+
+    Raises:
+        InvalidFileError: If one is absent or damaged.
+        UnsupportedError: If they ask for what is not computed here.
+    """
+    graphs = graphs_in(folder)
+    if graphs is None:
+        raise InvalidFileError(f"{folder} holds no encoder with a decoder", remedy=_REMEDY)
+    config = _read(folder / "config.json")
+    kind = str(config.get("model_type"))
+    if kind not in KINDS:
+        raise UnsupportedError(
+            f"{folder}: an encoder with a decoder of the type {kind[:40]} is not run here",
+            remedy=f"those are: {', '.join(KINDS)}",
+        )
+    settings = folder / "generation_config.json"
+    asked = config | (_read(settings) if settings.is_file() else {})
+    _require_known(asked, settings)
+    tokenizer = folder / "tokenizer.json"
+    require_regular(tokenizer, remedy="save it with transformers: AutoTokenizer.from_pretrained(ID).save_pretrained(.)")
+    try:
+        begin, languages = _begin(asked, kind)
+        end = _tokens(asked.get("eos_token_id"))
+        if not end or not begin:
+            raise InvalidFileError(f"{settings} names no eos_token_id or decoder_start_token_id", remedy=_REMEDY)
+        context = config.get("max_target_positions" if kind == _WHISPER else "max_position_embeddings")
+        first = _tokens(asked.get("bos_token_id")) if _TEXTS.get(kind) else ()
+        return EncoderDecoderFiles(
+            name=folder_name(folder),
+            kind=kind,
+            encoder=graphs[0],
+            first=graphs[1],
+            following=graphs[2],
+            tokenizer=tokenizer,
+            begin=begin,
+            languages=languages,
+            end=end,
+            suppress=_suppressed(asked),
+            begin_suppress=_tokens(asked.get("begin_suppress_tokens")),
+            context=int(context or config.get("n_positions") or _CONTEXT),
+            around=(first, end[:1]),
+            audio=_audio(folder) if kind == _WHISPER else None,
+            notes=_notes(asked),
+        )
+    except (TypeError, ValueError, IndexError) as error:
+        raise InvalidFileError(f"{settings} holds no token where one is expected: {error}", remedy=_REMEDY) from error
+
+
+def recipe_of(files: EncoderDecoderFiles) -> Recipe:
+    """Return the recipe of a bundle of such a model: what the configurations say is read from them."""
+    told = Generation(files.context, files.end, files.begin, encoder=files.encoder.name)
+    return Recipe(
+        name=files.name,
+        task=GENERATION,
+        description=f"{files.kind}: an encoder with a decoder",
+        license="that of its source",
+        source=files.name,
+        postprocess=Postprocess(NO_DECODER),
+        evaluation=Evaluation("agreement"),
+        tokenizer=Tokenizer(files.tokenizer.name),
+        generation=told,
+        folder=files.tokenizer.parent,
+    )
+
+
+def _begin(asked: Mapping[str, Any], kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the tokens that an answer begins with, and those of which the second one is chosen by the model."""
+    start = _tokens(asked.get("decoder_start_token_id"))
+    if kind != _WHISPER:
+        return (*start, *_tokens(asked.get("forced_bos_token_id"))), ()
+    language, task = asked.get("language"), asked.get("task")
+    known, tasks = asked.get("lang_to_id") or {}, asked.get("task_to_id") or {}
+    forced = asked.get("forced_decoder_ids") or () if language is None and task is None else ()
+    places = [int(place) for place, _ in forced]
+    if places != list(range(1, len(places) + 1)):
+        raise ValueError(f"forced_decoder_ids at {places}")
+    more = [None if token is None else int(token) for _, token in forced]
+    if language is not None:
+        name = str(language) if str(language) in known else f"<|{language}|>"
+        if name not in known:
+            raise ValueError(f"language {str(language)[:40]} is none of lang_to_id: write it as in <|en|>")
+        more = [int(known[name])]
+    elif known and (not more or more[0] is None):
+        more = [None, *more[1:]]
+    if language is not None or task is not None:
+        if task is not None and str(task) not in tasks:
+            raise ValueError(f"task {str(task)[:40]} is none of task_to_id")
+        more += [int(tasks[str(task or "transcribe")])] if tasks else []
+    silent = asked.get("no_timestamps_token_id")
+    if silent is not None and (not more or more[-1] != silent):
+        more.append(int(silent))
+    detects = bool(more) and more[0] is None
+    languages = tuple(sorted(int(one) for one in known.values())) if detects else ()
+    return (*start, *(one for one in more if one is not None)), languages
+
+
+def _suppressed(asked: Mapping[str, Any]) -> tuple[int, ...]:
+    bad = asked.get("bad_words_ids") or ()
+    if any(len(word) != 1 for word in bad):
+        raise UnsupportedError(
+            "bad_words_ids of several tokens are not honoured here", remedy="take them out of generation_config.json"
+        )
+    return tuple(sorted({*_tokens(asked.get("suppress_tokens")), *(int(word[0]) for word in bad)}))
+
+
+def _require_known(asked: Mapping[str, Any], told: Path) -> None:
+    """Raise where a configuration asks for what would change the tokens and is not computed."""
+    for name, off in _UNUSED.items():
+        value = asked.get(name)
+        if value is not None and value != off:
+            raise UnsupportedError(
+                f"{told}: {name} = {str(value)[:40]} is not honoured here", remedy=f"take {name} out of the file"
+            )
+
+
+def _notes(asked: Mapping[str, Any]) -> tuple[Note, ...]:
+    beams = asked.get("num_beams") or 1
+    if beams == 1 and not asked.get("do_sample"):
+        return ()
+    told = f"{beams} beams" if beams != 1 else "drawn tokens"
+    return (Note(NoteKind.INFO, f"the configuration asks for {told}: one text is written, of the likeliest tokens"),)
+
+
+def _audio(folder: Path) -> Audio:
+    """Return how a sound becomes Whisper's features: as `recipe.toml` says, else `preprocessor_config.json`."""
+    recipe = folder / "recipe.toml"
+    if recipe.is_file() and (audio := read_recipe(recipe, stays_inside=True).audio).rate_hz:
+        return audio
+    told = _read(folder / "preprocessor_config.json")
+    rate, step = int(told.get("sampling_rate", 16000)), int(told.get("hop_length", 160))
+    made = Audio(rate_hz=rate, features=Features.WHISPER, samples=int(told.get("n_samples", 30 * rate)))
+    bands, fft = int(told.get("feature_size", 80)), int(told.get("n_fft", 400))
+    return replace(made, bands=bands, fft=fft, step=step)
+
+
+def _tokens(value: Any) -> tuple[int, ...]:
+    """Return one token or several as a tuple; None: none."""
+    if value is None:
+        return ()
+    found: Sequence[Any] = value if isinstance(value, list) else [value]
+    return tuple(int(one) for one in found)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(read_text(file, remedy=_REMEDY))
+    except (ValueError, RecursionError) as error:
+        raise InvalidFileError(f"{file} is no JSON", remedy=_REMEDY) from error
+    if not isinstance(values, dict):
+        raise InvalidFileError(f"{file} is no configuration", remedy=_REMEDY)
+    return values
