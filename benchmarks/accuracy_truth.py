@@ -42,7 +42,7 @@ from edgeopt.measurement.accuracy.paired_shares import most_unseen
 from edgeopt.measurement.statistics.distributions import binomial_cdf, bisect
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.scoring.spelling import Spelling
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk.files import write_beside
 from edgeopt.tasks import Accuracy
 
 _HAIR = 1e-6
@@ -350,7 +350,7 @@ def detector(scenes: int) -> list[Population]:
     from edgeopt.executors import SessionOptions
     from edgeopt.executors.onnxruntime import EXECUTOR
     from edgeopt.graph.model import find_model
-    from edgeopt.measurement.given import open_given
+    from edgeopt.measurement.opening.given import open_given
     from edgeopt.tasks import make_task
     from edgeopt.tasks.detection import Detection
 

@@ -33,8 +33,8 @@ from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
-from edgeopt.system.environment import read_environment
-from edgeopt.system.huge_pages import MOVER, huge_pages
+from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.machine.huge_pages import MOVER, huge_pages
 
 ROUNDS = 4
 """Answers of each side a process and length, behind one that warms up."""

@@ -22,10 +22,10 @@ from edgeopt.executors.null import Null, Script
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.accuracy.judgement import judge_agreement
 from edgeopt.measurement.clock import ScriptedClock
-from edgeopt.measurement.interleaved import Machine, Pace, Turns, take_turns
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.resources.anchor import Anchor
 from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.turns.interleaved import Machine, Pace, Turns, take_turns
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import Bench, Decision, measure_and_choose
 from edgeopt.optimization.choice.selection import Wish

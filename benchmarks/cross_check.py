@@ -25,7 +25,7 @@ from edgeopt.executors import Staged
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.load.closed_loop import run_closed
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds
-from edgeopt.system.processor import cpu_name
+from edgeopt.system.machine.processor import cpu_name
 from edgeopt.tasks import FrameTask
 
 SECONDS = 2

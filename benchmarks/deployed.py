@@ -19,14 +19,14 @@ import edgeopt
 from edgeopt.executors import Session
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.calls import compare_calls
+from edgeopt.measurement.opening.subject import choose_frames
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import block_medians, ratio_of_series
-from edgeopt.measurement.subject import choose_frames
-from edgeopt.runtime.availability import why_unavailable
+from edgeopt.measurement.turns.calls import compare_calls
+from edgeopt.runtime.devices.availability import why_unavailable
 from edgeopt.runtime.opening import opening_for
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 
 def caller(session: Session, inputs: Tensors) -> Callable[[int], None]:

@@ -21,9 +21,9 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Frame
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_labelled
-from edgeopt.measurement.calls import compare_calls
-from edgeopt.measurement.given import open_given
 from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.measurement.opening.given import open_given
+from edgeopt.measurement.turns.calls import compare_calls
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.embed_postprocess import embed_postprocess

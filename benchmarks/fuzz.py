@@ -54,9 +54,9 @@ from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.report.formats import names, render
-from edgeopt.runtime.availability import find_device
-from edgeopt.system import assets
-from edgeopt.system.environment import Environment, Fact, Use, read_environment
+from edgeopt.runtime.devices.availability import find_device
+from edgeopt.system.disk import assets
+from edgeopt.system.machine.environment import Environment, Fact, Use, read_environment
 from edgeopt.tasks import Accuracy, make_task
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"

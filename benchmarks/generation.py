@@ -39,11 +39,11 @@ from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.texts.tokens import read_tokens
-from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.last_logits import keep_last_logits
-from edgeopt.system.environment import read_environment
+from edgeopt.system.machine.environment import read_environment
 
 
 def of_torch(folder: Path) -> Answer:

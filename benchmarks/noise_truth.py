@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
-from edgeopt.measurement.interleaved import AGAIN, Pace, Turns, take_turns
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
-from edgeopt.measurement.side_by_side import open_sides
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds, round_logs
+from edgeopt.measurement.turns.interleaved import AGAIN, Pace, Turns, take_turns
+from edgeopt.measurement.turns.side_by_side import open_sides
 from edgeopt.recipes.inputs.frames import open_frames
 
 MARGIN = 0.02

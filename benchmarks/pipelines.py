@@ -17,7 +17,7 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "fixtures"))
 from fixture_pipelines import shop
 
-from edgeopt.measurement.calls import compare_calls, run_blocks
+from edgeopt.measurement.turns.calls import compare_calls, run_blocks
 from edgeopt.runtime.pipelines import Pipeline
 
 SECONDS, BLOCK = 8.0, 50

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.calls import compare_calls
+from edgeopt.measurement.turns.calls import compare_calls
 from edgeopt.recipes.inputs.preprocess import Colour, Input, PictureInput, Preprocess, Resize
 
 SIZE = 416

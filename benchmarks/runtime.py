@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from edgeopt.executors.null import Script
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.calls import run_blocks
+from edgeopt.measurement.turns.calls import run_blocks
 from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 CPU = find_target("cpu-x86-vnni")
 SECONDS = 15.0

@@ -28,14 +28,14 @@ from edgeopt.optimization.generation.forms import FORMS
 from edgeopt.optimization.generation.material import Material
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.texts.tokens import read_tokens
-from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
-from edgeopt.system.environment import read_environment
+from edgeopt.system.machine.environment import read_environment
 
 PROMPTS = 8
 LENGTHS = (100, 61, 97, 34, 120, 75, 48, 89)

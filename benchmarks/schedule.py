@@ -29,8 +29,8 @@ from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule import Model, Scheduler, Terms
+from edgeopt.system.declared.target import find_target
 from edgeopt.system.order_statistic import order_statistic
-from edgeopt.system.target import find_target
 
 THREADS, WARMUP_S = 2, 1.0
 BLOCKS = ("alone", "beside", "scheduled", "alone again")

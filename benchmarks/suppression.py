@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.calls import compare_calls
+from edgeopt.measurement.turns.calls import compare_calls
 from edgeopt.tasks.detection.suppression import suppress
 
 IOU = 0.45

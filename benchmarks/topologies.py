@@ -28,13 +28,13 @@ from small_nets import ALL, frames
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
-from edgeopt.measurement.calls import compare_calls
 from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.measurement.turns.calls import compare_calls
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.search.search import LEAST_AGREEMENT, search_int8
 from edgeopt.steps.simplify import simplify
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 NETWORKS = {**ALL, "encoder_192": partial(encoder, width=192, heads=3, side=14, depth=4, patch=16)}
 Inputs = Mapping[str, np.ndarray[Any, Any]]

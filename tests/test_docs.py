@@ -19,8 +19,8 @@ from edgeopt.cli import cli
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.recipes.metrics import metrics_of
 from edgeopt.recipes.recipe import Recipe, find_recipe
-from edgeopt.system.registry import names
-from edgeopt.system.target import Target
+from edgeopt.system.declared.registry import names
+from edgeopt.system.declared.target import Target
 from edgeopt.system.toml import parse_table
 from edgeopt.tasks import find_task
 

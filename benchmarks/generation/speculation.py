@@ -11,9 +11,9 @@ from turns import ratio
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.measurement.generation.guesses import DRAFT, TEXT, forecast_guesses
-from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.facts.multiply_adds import count_multiply_adds
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.groups import ChannelGroups, keep_channels, trace
 from edgeopt.graph.model import Model, load_model
-from edgeopt.graph.multiply_adds import count_multiply_adds
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled
 from edgeopt.recipes.inputs.frames import open_frames

@@ -29,7 +29,7 @@ from edgeopt.optimization.result import Report
 from edgeopt.optimization.run import Ears
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.environment import read_environment
+from edgeopt.system.machine.environment import read_environment
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 STEPS = 800

@@ -24,8 +24,8 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, model_inputs, open_labelled
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.system.environment import read_environment
-from edgeopt.system.worker import child_environment
+from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.processes.worker import child_environment
 from edgeopt.tasks import Task, make_task
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -29,13 +29,13 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
 from edgeopt.optimization.run import Ears
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.finetune.distil import distil, split
 from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
-from edgeopt.system.target import Granularity, Int8Rules, find_target
+from edgeopt.system.declared.target import Granularity, Int8Rules, find_target
 from edgeopt.tasks import Task, make_task
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

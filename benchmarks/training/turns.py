@@ -26,7 +26,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, open_labelled
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.opening import opening_for
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 from edgeopt.tasks import make_task
 
 ROUNDS, CALLS = 30, 4

@@ -36,7 +36,7 @@ from edgeopt.steps.finetune.distil import distil
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.calibration.calibrate import calibrate
 from edgeopt.steps.simplify import simplify
-from edgeopt.system.environment import read_environment
+from edgeopt.system.machine.environment import read_environment
 from edgeopt.tasks import make_task
 
 HERE = Path(__file__).resolve()

@@ -20,7 +20,7 @@ from edgeopt.cli import cli
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import write_bundle
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 HEAD = 'name = "own"\ntask = "classification"\ndescription = "d"\nlicense = "l"\nsource = "s"\n'
 RECIPE = HEAD + '[postprocess]\ndecoder = "logits"\n[evaluation]\nmetric = "top1"\n'

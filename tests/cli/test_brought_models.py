@@ -21,10 +21,10 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR, OnnxRuntime
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.drift import measure_drift
+from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.model import load_model, save_model, weights_beside
-from edgeopt.graph.outside import Outside
-from edgeopt.measurement.given import open_given
-from edgeopt.measurement.interleaved import Pace
+from edgeopt.measurement.opening.given import open_given
+from edgeopt.measurement.turns.interleaved import Pace
 from edgeopt.runtime.bundle import read_bundle
 
 WEIGHTS = onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
@@ -275,7 +275,7 @@ def test_large_weights_stay_in_their_file_through_optimize(tmp_path, brief, monk
 
 def test_compare_and_check_hold_large_weights_once(tmp_path, monkeypatch):
     monkeypatch.setattr("edgeopt.graph.model._TWO_GB", 500_000)
-    monkeypatch.setattr("edgeopt.measurement.side_by_side.Pace", lambda _: Pace(0.0, block_seconds=0.001))
+    monkeypatch.setattr("edgeopt.measurement.turns.side_by_side.Pace", lambda _: Pace(0.0, block_seconds=0.001))
     one, other = (write_outside(tmp_path / f"{name}.onnx", [256] * 3) for name in ("one", "other"))
     sessions, runner = OpenSessions(monkeypatch), CliRunner()
     given = ["-r", "tensors", "--shape", "x=1x256", "--threads", "1", "--json"]
@@ -294,7 +294,7 @@ def test_compare_and_check_hold_large_weights_once(tmp_path, monkeypatch):
 
 def test_weights_that_do_not_fit_into_memory_are_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("edgeopt.graph.model._TWO_GB", 500_000)
-    monkeypatch.setattr("edgeopt.system.memory.free_bytes", lambda: 700_000)
+    monkeypatch.setattr("edgeopt.system.machine.memory.free_bytes", lambda: 700_000)
     model = write_outside(tmp_path / "large.onnx", [256] * 3)
     for command in (["optimize", "-t", "cpu", "-o", str(tmp_path / "o")], ["bench"]):
         told = [*command, str(model), "-r", "tensors", "--shape", "x=1x256", "--threads", "1"]

@@ -42,8 +42,8 @@ from edgeopt.recipes.recipe import find_recipe, read_recipe
 from edgeopt.report.formats import render
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.runtime.opening import opening_for
-from edgeopt.system.environment import Environment, Fact, Use
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
+from edgeopt.system.machine.environment import Environment, Fact, Use
 from edgeopt.tasks import Accuracy
 
 PASS, FAIL, INCONCLUSIVE, SKIPPED = CheckVerdict

@@ -27,9 +27,7 @@ from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.compare.result import Compared
 from edgeopt.measurement.compare.run import mark_front
 from edgeopt.measurement.compare.summary import summarize
-from edgeopt.measurement.interleaved import AGAIN, join_legs, run_interleaved
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.side_by_side import distinct_labels
 from edgeopt.measurement.statistics.ratio import (
     Change,
     Ratio,
@@ -40,6 +38,8 @@ from edgeopt.measurement.statistics.ratio import (
     ratio_of_series,
     round_logs,
 )
+from edgeopt.measurement.turns.interleaved import AGAIN, join_legs, run_interleaved
+from edgeopt.measurement.turns.side_by_side import distinct_labels
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import render
 from edgeopt.tasks import Accuracy, FrameTask

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from edgeopt.cli import cli
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.system import assets
-from edgeopt.system.target import target_names
+from edgeopt.system.declared.target import target_names
+from edgeopt.system.disk import assets
 
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="no such shells")
 

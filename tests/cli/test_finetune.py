@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from taught_nets import PICTURES, dense, pruned, recipe_file
 
 from edgeopt.cli import cli
-from edgeopt.graph.integers import read_integers
+from edgeopt.graph.facts.integers import read_integers
 from edgeopt.graph.model import load_model, save_model
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

@@ -276,7 +276,7 @@ def test_a_target_that_is_not_this_machine_is_not_measured(tmp_path):
 
 
 def edgeopt_architecture() -> str:
-    from edgeopt.system.processor import cpu_architecture
+    from edgeopt.system.machine.processor import cpu_architecture
 
     return cpu_architecture()
 

@@ -17,8 +17,8 @@ from edgeopt.optimization.one_step.quantize import quantize
 from edgeopt.optimization.options import Options
 from edgeopt.recipes.allowed import Check
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.files import require_writable
-from edgeopt.system.threads import engine_threads, logical_cores, physical_cores
+from edgeopt.system.disk.files import require_writable
+from edgeopt.system.machine.threads import engine_threads, logical_cores, physical_cores
 
 NAN, INFINITE = float("nan"), float("inf")
 DIGITS = "digits_detector"

@@ -15,7 +15,7 @@ from small_nets import Net
 
 from edgeopt.cli import cli
 from edgeopt.graph.model import load_model, save_model
-from edgeopt.system.processor import cpu_architecture
+from edgeopt.system.machine.processor import cpu_architecture
 
 ELSEWHERE = "raspberry-pi-5" if cpu_architecture() != "arm64" else "cpu-x86-vnni"
 

@@ -29,7 +29,7 @@ from edgeopt.cli._live_line import live_line
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import write_bundle
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 DIGITS = find_model("digits_detector")
 CPU = find_target("cpu-x86-vnni")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.system.quiet import quiet_natives
+from edgeopt.system.processes.quiet import quiet_natives
 
 FULL = Path("/dev/full")
 SHOWN = [["models"], ["--help"]]

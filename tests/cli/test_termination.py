@@ -15,9 +15,9 @@ import numpy as np
 import psutil
 import pytest
 
-from edgeopt.system.interrupts import held_interrupts
-from edgeopt.system.messages import Message
-from edgeopt.system.worker import Worker, run_to_end
+from edgeopt.system.processes.interrupts import held_interrupts
+from edgeopt.system.processes.messages import Message
+from edgeopt.system.processes.worker import Worker, run_to_end
 
 CALIB = str(Path(__file__).parents[2] / "models" / "digits_detector" / "calib")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="which signals a process hears is read from /proc")
@@ -93,7 +93,7 @@ def test_a_process_that_is_started_when_the_signal_comes_is_ended_too(later_s):
 
 CHILD = """
 import sys, time, signal
-from edgeopt.system.messages import Message, read_message, write_message
+from edgeopt.system.processes.messages import Message, read_message, write_message
 for _ in range(2):
     asked = read_message(sys.stdin.buffer)
     time.sleep(asked.values["wait"])

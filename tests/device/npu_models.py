@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import numpy_helper, parser
 
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.graph.validity import require_valid
 
 
 def parse(text: str, *, opset: int = 17, **constants: np.ndarray) -> Model:

@@ -11,8 +11,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.providers import memory_of
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
-from edgeopt.system import assets
-from edgeopt.system.target import Target, read_target, target_names
+from edgeopt.system.declared.target import Target, read_target, target_names
+from edgeopt.system.disk import assets
 
 PROFILES = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
 GPUS = [one for one in PROFILES if isinstance(one, Target) and memory_of(one.providers)]

@@ -21,7 +21,7 @@ from edgeopt.executors.onnxruntime.optimizers import DISABLED_OPTIMIZERS
 from edgeopt.executors.openvino import BLOB_SUFFIX, EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
-from edgeopt.measurement.right_optimizations import find_engine_fault, made_up_samples
+from edgeopt.measurement.opening.right_optimizations import find_engine_fault, made_up_samples
 from edgeopt.optimization.candidate import RESUMED
 from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.inputs.preprocess import Input, PictureInput, Preprocess, Resize
@@ -34,8 +34,8 @@ from edgeopt.steps.quantize.api import Form, open_graph, quantize
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.repairs.fitted_silu import fit_silus, place_fits
-from edgeopt.system.processor import cpu_flags
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
+from edgeopt.system.machine.processor import cpu_flags
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))

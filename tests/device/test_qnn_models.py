@@ -13,7 +13,7 @@ from edgeopt.executors.qnn import EXECUTOR, PROVIDER
 from edgeopt.steps.compile._numbers import check_numbers, compile_model, options_for
 from edgeopt.steps.compile._placement import CPU, explain_placement
 from edgeopt.steps.quantize.formats.htp import place_htp, study_htp
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))

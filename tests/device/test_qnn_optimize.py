@@ -20,8 +20,8 @@ from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps.compile import qualcomm
 from edgeopt.steps.quantize.formats.htp import place_htp, study_htp
-from edgeopt.system import assets
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
+from edgeopt.system.disk import assets
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))

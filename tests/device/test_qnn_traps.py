@@ -18,7 +18,7 @@ from edgeopt.executors.qnn import EXECUTOR, PROVIDER, Qnn
 from edgeopt.steps.compile._numbers import check_numbers, compile_model, options_for
 from edgeopt.steps.quantize.formats.htp import place_htp, study_htp
 from edgeopt.steps.quantize.search.htp import search_htp
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))

@@ -54,8 +54,8 @@ from edgeopt.steps.compile._numbers import run_on_cpu
 from edgeopt.steps.compile._placement import check_rules, explain_placement
 from edgeopt.steps.compile._rockchip import compile_for_rockchip
 from edgeopt.steps.quantize.api import Form, quantize
-from edgeopt.system import registry
-from edgeopt.system.target import find_target, target_names
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.target import find_target, target_names
 
 RECORDED = Path(__file__).parent / "rknn"
 CHIPS = [name for name in target_names() if name.startswith("rockchip-")]

@@ -23,13 +23,13 @@ from onnx import TensorProto, helper
 
 import edgeopt
 from edgeopt.graph.model import Model
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import make_artefact, read_bundle, write_bundle
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

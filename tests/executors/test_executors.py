@@ -11,7 +11,7 @@ from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, Un
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 NET = model(
     "net (float[1,3,8,8] x) => (float[1,4,8,8] y) { c = Conv<pads = [1,1,1,1]>(x, w, b)  y = Relu(c) }",

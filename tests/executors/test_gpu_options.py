@@ -26,9 +26,9 @@ from edgeopt.executors.onnxruntime.providers import (
     split_entries,
 )
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
-from edgeopt.system import assets
-from edgeopt.system.target import Target, read_target, target_names
-from edgeopt.system.threads import physical_cores
+from edgeopt.system.declared.target import Target, read_target, target_names
+from edgeopt.system.disk import assets
+from edgeopt.system.machine.threads import physical_cores
 
 PROFILES = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
 TARGETS = [one for one in PROFILES if isinstance(one, Target) and one.executor == "onnxruntime"]

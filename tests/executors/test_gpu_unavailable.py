@@ -27,8 +27,8 @@ from edgeopt.executors.onnxruntime.providers import (
     dead_provider,
     missing_provider,
 )
-from edgeopt.system import assets
-from edgeopt.system.target import Target, read_target, target_names
+from edgeopt.system.declared.target import Target, read_target, target_names
+from edgeopt.system.disk import assets
 
 PROFILES = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
 MEASURED = [one for one in PROFILES if isinstance(one, Target) and one.device != "npu"]

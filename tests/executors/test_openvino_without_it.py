@@ -19,8 +19,9 @@ from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps.quantize.integer_types import confirmed_rules
-from edgeopt.system import assets, target
-from edgeopt.system.target import Choice, Int8Rules, find_target, read_target
+from edgeopt.system.declared import target
+from edgeopt.system.declared.target import Choice, Int8Rules, find_target, read_target
+from edgeopt.system.disk import assets
 
 BLOCKED = "import sys; sys.modules['openvino'] = None\n"
 

@@ -7,7 +7,7 @@ import pytest
 from edgeopt.errors import InvalidFileError, MissingDependencyError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions
 from edgeopt.executors.qnn import EXECUTOR, PROVIDER, check_options, describe_refused, refusals
-from edgeopt.system.target import Target, find_target, target_names
+from edgeopt.system.declared.target import Target, find_target, target_names
 
 LOG = """
 2026-11-21 10:05:29.5 [V:onnxruntime:, qnn_execution_provider.cc:1713 LogNodeSupport] Validation FAILED for 1 nodes in OrtNodeUnit (NonMaxSuppression) :

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edgeopt.errors import StepError
-from edgeopt.system.messages import Message, read_message, write_message
-from edgeopt.system.worker import Worker
+from edgeopt.system.processes.messages import Message, read_message, write_message
+from edgeopt.system.processes.worker import Worker
 
 ECHO = """
 import sys
-from edgeopt.system.messages import Message, read_message, write_message
+from edgeopt.system.processes.messages import Message, read_message, write_message
 while True:
     try:
         message = read_message(sys.stdin.buffer)

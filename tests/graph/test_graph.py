@@ -4,10 +4,10 @@ import pytest
 from fixture_models import activation, assert_same, if_body, indices, model, numbers, ops, scalar, shape_chain
 from onnx import helper
 
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.graph import Graph, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.graph.validity import require_valid
 
 
 def chain() -> Model:

@@ -11,10 +11,10 @@ import pytest
 from edgeopt.errors import InvalidFileError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.files.large_constants import held_outside, kept_in, place_of
+from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.graph import Graph
-from edgeopt.graph.large_constants import held_outside, kept_in, place_of
 from edgeopt.graph.model import Model
-from edgeopt.graph.outside import sha256_of
 
 LARGE = np.random.default_rng(0).normal(size=(200, 200)).astype(np.float32)
 SMALL = np.arange(200, dtype=np.float32)

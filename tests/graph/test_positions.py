@@ -10,7 +10,7 @@ import pytest
 from small_decoders import SHIPPED, export_small
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.graph.positions import positions_of
+from edgeopt.graph.facts.positions import positions_of
 from edgeopt.runtime.decoding.opening import open_language_model
 
 

@@ -13,8 +13,8 @@ from onnx import helper
 from recurrent_net import STEPS, WIDTH, open_model, recipe_of, recurrent, samples
 
 import edgeopt
+from edgeopt.graph.facts.states import find_states
 from edgeopt.graph.model import Model, save_model
-from edgeopt.graph.states import find_states
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs, with_states
 from edgeopt.recipes.inputs.feeding import fed

@@ -15,9 +15,9 @@ from small_nets import Net
 
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError
+from edgeopt.graph.files.written_shapes import drop_stale_shapes
 from edgeopt.graph.model import Model, fix_inputs, load_model, save_model
-from edgeopt.graph.written_shapes import drop_stale_shapes
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
 from edgeopt.steps.simplify import simplify
 
 

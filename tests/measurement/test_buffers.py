@@ -12,13 +12,13 @@ from fixture_models import conv_batchnorm
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR, MEMORY_REUSE
 from edgeopt.graph.model import load_model
-from edgeopt.measurement import buffers as module
-from edgeopt.measurement.buffers import Buffers, choose_buffers
+from edgeopt.measurement.opening import buffers as module
+from edgeopt.measurement.opening.buffers import Buffers, choose_buffers
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.steps._context import Engine
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 CPU = find_target("cpu-x86-vnni")
 

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Script
-from edgeopt.graph.outside_weights import outside_files
+from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.fresh_process import start as cold_start
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, resident_ratio, why_cannot_drop

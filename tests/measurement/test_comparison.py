@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeopt.measurement.calls import MIN_ROUNDS, compare_calls, round_order, run_blocks
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.statistics.ratio import Change, Ratio, ratio_of_rounds
+from edgeopt.measurement.turns.calls import MIN_ROUNDS, compare_calls, round_order, run_blocks
 
 CALL_NS = 10_000_000
 CALLS = 2000

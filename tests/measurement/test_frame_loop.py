@@ -14,12 +14,12 @@ from edgeopt.executors.null import Null, NullSession, Script
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.bench.attribution import check_attribution
 from edgeopt.measurement.clock import ScriptedClock, cost_of_reading_ns
-from edgeopt.measurement.interleaved import HERE, Machine, Pace, run_interleaved, take_turns
 from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.statistics.ratio import Change, ratio_of_rounds, round_logs
+from edgeopt.measurement.turns.interleaved import HERE, Machine, Pace, run_interleaved, take_turns
 from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.labels import Labels
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 from edgeopt.tasks import Accuracy, FrameTask
 
 SCRIPT = Script(

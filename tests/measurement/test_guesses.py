@@ -16,10 +16,10 @@ from edgeopt.measurement.generation.guesses import DRAFT, TEXT, RunTimes, foreca
 from edgeopt.optimization.generation.guessing import choose_guesses, with_guesses
 from edgeopt.optimization.generation.result import GuessChoice, LanguageForm
 from edgeopt.recipes.recipe import read_recipe
-from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 

@@ -21,7 +21,7 @@ from edgeopt.measurement.load.models import OpenLoad, parse_load
 from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 rates = st.floats(0.5, 200.0)
 

@@ -14,7 +14,7 @@ from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
 from edgeopt.measurement.load.result import LoadStatus, summarize_load
 from edgeopt.measurement.statistics.distributions import upper_bound
-from edgeopt.runtime.queueing import LATEST
+from edgeopt.runtime.schedule.queueing import LATEST
 
 MS = 1_000_000
 

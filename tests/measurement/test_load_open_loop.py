@@ -17,7 +17,7 @@ from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
 from edgeopt.measurement.load.open_loop import run_open, wait_by
 from edgeopt.measurement.statistics.quantile import quantile
-from edgeopt.runtime.queueing import FIFO, LATEST
+from edgeopt.runtime.schedule.queueing import FIFO, LATEST
 
 
 def served_by_script(arrivals, service_ns, **options):

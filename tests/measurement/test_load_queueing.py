@@ -12,7 +12,7 @@ from edgeopt.measurement.load.arrivals import Arrivals, make_arrivals
 from edgeopt.measurement.load.line import Line
 from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
-from edgeopt.runtime.queueing import FIFO, LATEST, Queue, QueueKind, QueuePolicy, parse_queue
+from edgeopt.runtime.schedule.queueing import FIFO, LATEST, Queue, QueueKind, QueuePolicy, parse_queue
 
 
 @pytest.mark.parametrize("text", ["fifo", "latest", "bounded:8"])

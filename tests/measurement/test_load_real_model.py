@@ -18,8 +18,8 @@ from edgeopt.measurement.load.result import summarize_load
 from edgeopt.measurement.samples import Samples
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.runtime.queueing import parse_queue
-from edgeopt.system import registry
+from edgeopt.runtime.schedule.queueing import parse_queue
+from edgeopt.system.declared import registry
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from edgeopt.measurement.load.result import (
     summarize_load,
 )
 from edgeopt.measurement.statistics.budget import Verdict
-from edgeopt.runtime.queueing import FIFO, LATEST, parse_queue
+from edgeopt.runtime.schedule.queueing import FIFO, LATEST, parse_queue
 
 FPS = FixedRate(30.0)
 

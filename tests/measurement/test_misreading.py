@@ -18,7 +18,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_labelled
 from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading, heed_misreading
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
 from edgeopt.optimization.one_step.quantize import quantize
 from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.binding import Choice
@@ -27,7 +27,8 @@ from edgeopt.recipes.inputs.preprocess import Colour
 from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.system import assets, registry
+from edgeopt.system.declared import registry
+from edgeopt.system.disk import assets
 
 SIZE, CLASSES, CELLS = (160, 160), 10, 400 + 100 + 25
 OWN = (1 / 255, 0.0, 1.0)

@@ -12,9 +12,9 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.measurement.bench.trace import make_trace
 from edgeopt.measurement.fresh_process.start import run_cold_start
+from edgeopt.measurement.opening.subject import subject_facts
 from edgeopt.measurement.resources.profile import parse_profile, read_events, record_profile
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.subject import subject_facts
 from edgeopt.runtime.opening import Opening
 
 MODEL = Path(__file__).parents[2] / "models/digits_detector/model.onnx"

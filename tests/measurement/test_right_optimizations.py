@@ -17,13 +17,13 @@ from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.optimizers import DISABLED_OPTIMIZERS, FAMILIES, LEVEL, UNOPTIMIZED
+from edgeopt.graph.files.large_constants import kept_in
 from edgeopt.graph.graph import Graph
-from edgeopt.graph.large_constants import kept_in
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement import right_optimizations
-from edgeopt.measurement.right_optimizations import Correction, find_correction, made_up_samples
-from edgeopt.system.target import find_target
+from edgeopt.measurement.opening import right_optimizations
+from edgeopt.measurement.opening.right_optimizations import Correction, find_correction, made_up_samples
+from edgeopt.system.declared.target import find_target
 
 CPU = find_target("cpu")
 

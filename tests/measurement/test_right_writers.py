@@ -30,8 +30,8 @@ from edgeopt.measurement.generation.right_writer import (
     open_right_pair,
     samples_of,
 )
+from edgeopt.measurement.opening.right_optimizations import Correction
 from edgeopt.measurement.pipelines.given import open_pipeline
-from edgeopt.measurement.right_optimizations import Correction
 from edgeopt.optimization.encoder_decoder import optimize as of_pairs
 from edgeopt.optimization.generation import optimize as of_decoders
 from edgeopt.optimization.generation.options import LanguageOptions

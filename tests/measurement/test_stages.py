@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from edgeopt.cli import cli
 from edgeopt.graph.model import save_model
 from edgeopt.measurement.samples import Samples
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 from edgeopt.tasks.tensors import TensorsAsTheyAre
 
 NAMES = ["load", "tokenize", "prefill", "decode", "detokenize"]

@@ -13,7 +13,7 @@ from edgeopt.executors.null import Script
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
-from edgeopt.measurement.interleaved import Pace, take_turns
+from edgeopt.measurement.turns.interleaved import Pace, take_turns
 from edgeopt.recipes.inputs.audio import Audio
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.inputs.made_up import synthetic_frames

@@ -14,7 +14,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from edgeopt.cli import cli
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.graph.integers import Integers, Kind, read_integers
+from edgeopt.graph.facts.integers import Integers, Kind, read_integers
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.optimization.one_step.quantize import quantize
 from edgeopt.optimization.optimize import optimize

@@ -19,19 +19,19 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null
 from edgeopt.measurement.accuracy.judgement import judge_agreement, judge_pairs
 from edgeopt.measurement.clock import ScriptedClock
-from edgeopt.measurement.interleaved import Machine, Pace, take_turns
-from edgeopt.measurement.one_open import proof_seconds, take_turns_one_open
 from edgeopt.measurement.resources.anchor import Anchor
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.measurement.turns.interleaved import Machine, Pace, take_turns
+from edgeopt.measurement.turns.one_open import proof_seconds, take_turns_one_open
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import Bench, measure_and_choose
 from edgeopt.optimization.choice.selection import Wish
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Prefer
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.system.time_limit import OutOfTime, limited, time_left_s
+from edgeopt.system.processes.time_limit import OutOfTime, limited, time_left_s
 from edgeopt.tasks import Accuracy
 
 AGREES = judge_agreement(1.0, np.ones(400), 0.9)
@@ -104,7 +104,7 @@ def quiet(
     measured = [name for name in known if name not in left_out]
     bench = Bench(opened(measured), frames, 100.0, 1, run, 1.0, machine=machine, **told)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeopt.system.time_limit.monotonic", lambda: clock() / 1e9)
+        patch.setattr("edgeopt.system.processes.time_limit.monotonic", lambda: clock() / 1e9)
         with limited(clock() / 1e9 + limit_s):
             return measure_and_choose(candidates, bench, wish or Wish(max_drop=0.01), judge)
 

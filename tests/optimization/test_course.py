@@ -19,7 +19,7 @@ from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import make_plan
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 
 class Hears(Silence):

@@ -10,8 +10,8 @@ import pytest
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.deployment.deploy import _chain
-from edgeopt.runtime.availability import load_executor
-from edgeopt.system.target import find_target
+from edgeopt.runtime.devices.availability import load_executor
+from edgeopt.system.declared.target import find_target
 
 CPU, OPENVINO = find_target("cpu-x86-vnni"), find_target("openvino-cpu")
 NPU, GPU = find_target("qualcomm-htp-v73"), find_target("nvidia-cuda")

@@ -10,20 +10,21 @@ import pytest
 
 from edgeopt import executors
 from edgeopt.executors import SessionOptions
-from edgeopt.measurement import threads as measured_threads
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.setup import open_setup
 from edgeopt.measurement.check.run import _starts
 from edgeopt.measurement.fresh_process import child
 from edgeopt.measurement.fresh_process.start import fresh_request
-from edgeopt.measurement.side_by_side import close, open_sides
-from edgeopt.measurement.subject import open_subject
+from edgeopt.measurement.opening import threads as measured_threads
+from edgeopt.measurement.opening.subject import open_subject
+from edgeopt.measurement.turns.side_by_side import close, open_sides
 from edgeopt.optimization.optimize import optimize
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.opening import opening_for, opening_from_json
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system import registry, threads
-from edgeopt.system.target import find_target
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.target import find_target
+from edgeopt.system.machine import threads
 
 ENTRIES = {"onnxruntime": ("session.intra_op.allow_spinning", "0"), "openvino": ("ENABLE_CPU_PINNING", "NO")}
 """An entry for each engine that is not its default."""

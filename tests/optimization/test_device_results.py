@@ -17,8 +17,8 @@ from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.report.device_results import merge_results
 from edgeopt.optimization.report.runs import differences, read_runs
 from edgeopt.optimization.result import read_report
-from edgeopt.system.environment import Environment, Fact, Use
-from edgeopt.system.processor import cpu_architecture
+from edgeopt.system.machine.environment import Environment, Fact, Use
+from edgeopt.system.machine.processor import cpu_architecture
 
 ELSEWHERE = "cpu-arm64" if cpu_architecture() == "x86-64" else "cpu-x86-avx2"
 

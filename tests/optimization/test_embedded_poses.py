@@ -23,7 +23,7 @@ from edgeopt.recipes.recipe import Centres, find_recipe
 from edgeopt.recipes.scoring.keypoints import Keypoints
 from edgeopt.runtime.bundle import write_bundle
 from edgeopt.steps.embed_postprocess import embed_postprocess
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 NETWORK = Path(__file__).parents[1] / "trained" / "keypoints.onnx"
 

@@ -19,7 +19,7 @@ from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.accuracy.judgement import Judgement, Word, judge_numbers
 from edgeopt.measurement.compare.run import compare
-from edgeopt.measurement.given import Given, open_given
+from edgeopt.measurement.opening.given import Given, open_given
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.deployment.embedding import _why_not
@@ -31,8 +31,8 @@ from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
-from edgeopt.system.target import find_target
-from edgeopt.system.time_limit import limited
+from edgeopt.system.declared.target import find_target
+from edgeopt.system.processes.time_limit import limited
 from edgeopt.tasks import make_task
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits_detector"

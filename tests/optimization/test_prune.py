@@ -31,8 +31,8 @@ from edgeopt.optimization.result import Report
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import Paper, render
 from edgeopt.steps._pruning import Pruning, parse_pruning
-from edgeopt.system.processor import cpu_architecture
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
+from edgeopt.system.machine.processor import cpu_architecture
 
 ELSEWHERE = "raspberry-pi-5" if cpu_architecture() != "arm64" else "cpu-x86-vnni"
 """A processor that this machine is not: nothing is timed, so that every run makes the same."""

@@ -49,7 +49,7 @@ def script_times(monkeypatch: pytest.MonkeyPatch, *, pairs: bool) -> None:
         return 2.0 if ("QLinearConv" in made.op_counts) is not pairs else 1.1
 
     monkeypatch.setattr("edgeopt.steps.quantize.judges.Judge.speed", speed)
-    monkeypatch.setattr("edgeopt.measurement.buffers.choose_buffers", lambda *_: {MEMORY_REUSE: "0"})
+    monkeypatch.setattr("edgeopt.measurement.opening.buffers.choose_buffers", lambda *_: {MEMORY_REUSE: "0"})
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def without_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in (
         "edgeopt.steps.quantize.judges.Judge.speed",
-        "edgeopt.measurement.buffers.choose_buffers",
+        "edgeopt.measurement.opening.buffers.choose_buffers",
         "edgeopt.steps.quantize.step.search_int8",
         "edgeopt.steps.quantize.step.confirmed_rules",
     ):

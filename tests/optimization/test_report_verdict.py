@@ -15,7 +15,7 @@ from edgeopt.optimization.report.summary import summarize
 from edgeopt.optimization.report.verdict import judge
 from edgeopt.optimization.result import Report
 from edgeopt.report.formats import render
-from edgeopt.system.environment import read_environment
+from edgeopt.system.machine.environment import read_environment
 
 TIME = StageTime(1.0, 1.0, 2.0)
 NOISY = "NOISY; pressure: tasks waited for a core 90.0% of the time"

@@ -14,7 +14,7 @@ from fixture_models import activation, dynamic_conv
 
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
-from edgeopt.measurement.interleaved import Machine
+from edgeopt.measurement.turns.interleaved import Machine
 from edgeopt.optimization import start
 from edgeopt.optimization.candidates import other_engines
 from edgeopt.optimization.candidates.measure import Bench
@@ -22,8 +22,8 @@ from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.result import Report
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps._context import Context, Engine
-from edgeopt.system.target import find_target
-from edgeopt.system.time_limit import OutOfTime, limited, require_pace
+from edgeopt.system.declared.target import find_target
+from edgeopt.system.processes.time_limit import OutOfTime, limited, require_pace
 
 
 def trial(limit_s: float | None, *alternatives: Engine) -> Context:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from edgeopt.measurement.one_open import proof_seconds
+from edgeopt.measurement.turns.one_open import proof_seconds
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.choice.decide import candidates_that_fit
 from edgeopt.optimization.options import Options

@@ -14,8 +14,8 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.facts.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.graph.model import Model, fix_inputs, load_model, save_model
-from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.inspection.inspect import inspect
 from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.inputs.feeding import fed

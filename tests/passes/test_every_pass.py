@@ -10,7 +10,7 @@ from edgeopt.errors import NoteKind
 from edgeopt.passes import Pass, Phase, passes_of
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.simplify import simplify
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 NAMES = registry.names(passes)
 MODELS = all_models()

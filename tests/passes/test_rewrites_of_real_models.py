@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fixture_models import ops, run
 
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.model import load_model
-from edgeopt.graph.validity import require_valid
 from edgeopt.steps._checked import Expectation
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.simplify import simplify

@@ -18,7 +18,7 @@ from edgeopt.recipes.inputs.preprocess import Colour, Layout, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.system import assets
+from edgeopt.system.disk import assets
 from edgeopt.tasks import make_task
 
 TABLES = ("input", "preprocess", "postprocess", "evaluation", "check")

@@ -19,7 +19,7 @@ from edgeopt.recipes.heads import find_head
 from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.recipe import Postprocess, find_recipe
 from edgeopt.steps.embed_postprocess import embed_postprocess
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 from edgeopt.tasks import make_task
 
 PACKAGE = Path(edgeopt.__file__).parent

@@ -14,7 +14,7 @@ from fixture_models import model, numbers
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import find_model, load_model, save_model
-from edgeopt.measurement.given import Given, open_given
+from edgeopt.measurement.opening.given import Given, open_given
 from edgeopt.recipes.drafting.hugging_face import Configuration
 from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.recipes.inputs.preprocess import Colour, Resize

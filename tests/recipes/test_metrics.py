@@ -18,7 +18,7 @@ from edgeopt.recipes.scoring.match_tables import MatchTable
 from edgeopt.recipes.scoring.retrieval import Retrieval
 from edgeopt.recipes.scoring.spelling import spelling_of
 from edgeopt.recipes.scoring.stretches import Stretches
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 
 def boxes(hits: int) -> list[MatchTable]:

@@ -18,7 +18,7 @@ from edgeopt.recipes.matching import recognised
 from edgeopt.recipes.outputs.learned import heads_of
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.system import assets
+from edgeopt.system.disk import assets
 from edgeopt.tasks import make_task
 
 PICTURE = TensorSpec("x", "float32", (1, 3, 64, 64))

@@ -20,7 +20,8 @@ from edgeopt.recipes.heads._shapes import count_cells
 from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.recipe import Boxes, Scores, find_recipe, read_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.system import assets, registry
+from edgeopt.system.declared import registry
+from edgeopt.system.disk import assets
 
 SHIPPED = {name: (folder / "recipe.toml").read_text("utf-8") for name, folder in assets.model_folders().items()}
 ODD = ["-1", "0", "1000000", "9" * 5000, "[]", "[[]]", "[" * 2000, '""', '"nope"', "nan", "inf", "1e400", "true", "{}"]

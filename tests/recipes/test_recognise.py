@@ -12,7 +12,7 @@ from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.recipes.inputs.preprocess import Layout
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.system import assets
+from edgeopt.system.disk import assets
 
 
 def tensor(name: str, *shape: int | str) -> TensorSpec:

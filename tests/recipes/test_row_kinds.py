@@ -12,9 +12,9 @@ from small_nets import Net
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.inspection.draft import draft
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
+from edgeopt.measurement.opening.subject import open_subject
 from edgeopt.measurement.pipelines.given import write_original
-from edgeopt.measurement.subject import open_subject
 from edgeopt.recipes.drafting.rows import row_kind
 from edgeopt.recipes.inputs.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe, find_recipe

@@ -11,7 +11,7 @@ from edgeopt.errors import InvalidFileError, MissingDependencyError
 from edgeopt.recipes.texts.byte_pairs import BytePairs
 from edgeopt.recipes.texts.tokens import PackageTokens, read_tokens
 from edgeopt.runtime.decoding.pieces import Pieces
-from edgeopt.system import optional
+from edgeopt.system.declared import optional
 
 package = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
 

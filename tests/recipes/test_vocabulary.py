@@ -15,7 +15,7 @@ from small_decoders import SHIPPED
 
 from edgeopt.cli import cli
 from edgeopt.errors import NoteKind, UnsupportedError
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model, open_writer

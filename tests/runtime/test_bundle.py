@@ -30,8 +30,8 @@ from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import MANIFEST, SCHEMA, Bundle, read_bundle, write_bundle
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.target import find_target
-from edgeopt.system.threads import logical_cores, physical_cores
+from edgeopt.system.declared.target import find_target
+from edgeopt.system.machine.threads import logical_cores, physical_cores
 
 DIGITS = find_model("digits_detector")
 CPU = find_target("cpu-x86-vnni")

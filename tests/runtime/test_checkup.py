@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgeopt.runtime import checkup
-from edgeopt.system.environment import Environment, Fact, Use
+from edgeopt.runtime.devices import checkup
+from edgeopt.system.machine.environment import Environment, Fact, Use
 
 ONE = {"onnxruntime": "1.31"}
 TWO = ONE | {"onnxruntime-gpu": "1.31"}

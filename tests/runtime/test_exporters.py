@@ -16,7 +16,7 @@ from edgeopt.runtime.stats import Stats, exporters
 from edgeopt.runtime.stats.exporters import export
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.runtime.stream.result import StreamStats
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 STAGES = ("preprocess", "execute", "look up")
 

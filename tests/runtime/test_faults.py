@@ -16,7 +16,7 @@ from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import MANIFEST, write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.selftest import FILE
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 CPU = find_target("cpu-x86-vnni")
 TENSORS = find_recipe("tensors")

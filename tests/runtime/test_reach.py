@@ -12,11 +12,11 @@ from edgeopt.errors import Missing
 from edgeopt.executors.onnxruntime.providers import DIRECTML, PROVIDERS
 from edgeopt.executors.openvino import EXECUTOR
 from edgeopt.report.formats import Paper, render
-from edgeopt.runtime import checkup
-from edgeopt.runtime.reach import Where, family, find_reach
-from edgeopt.system import assets
-from edgeopt.system.environment import cpu_architecture
-from edgeopt.system.target import Choice, read_target, target_names
+from edgeopt.runtime.devices import checkup
+from edgeopt.runtime.devices.reach import Where, family, find_reach
+from edgeopt.system.declared.target import Choice, read_target, target_names
+from edgeopt.system.disk import assets
+from edgeopt.system.machine.environment import cpu_architecture
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import edgeopt
 from edgeopt.errors import UnsupportedError
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.setup import open_setup
-from edgeopt.measurement.fed_back import feed_back
+from edgeopt.measurement.turns.fed_back import feed_back
 from edgeopt.runtime.schedule.model import Model as Scheduled
 from edgeopt.runtime.schedule.scheduler import Scheduler
 

@@ -31,7 +31,7 @@ from edgeopt.runtime.schedule.lane import Lane
 from edgeopt.runtime.schedule.memory import Loaded, who_goes
 from edgeopt.runtime.schedule.model import Scheduled
 from edgeopt.runtime.stream.stream import Stream
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 DIGITS = find_model("digits_detector")
 CPU = find_target("cpu-x86-vnni")

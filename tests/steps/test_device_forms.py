@@ -9,7 +9,7 @@ from fixture_models import GELU, GELU_NUMBERS, activation, adapt, model, numbers
 from edgeopt.errors import NotFoundError, StepError
 from edgeopt.steps._float32 import make_float32
 from edgeopt.steps.fuse import fuse
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 V73 = find_target("qualcomm-htp-v73")
 CPU = find_target("cpu-x86-vnni")

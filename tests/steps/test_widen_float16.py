@@ -10,7 +10,7 @@ from fixture_models import model, numbers, ops, run
 from edgeopt.steps._widen_float16 import widen_float16
 from edgeopt.steps.quantize.api import is_quantizable
 from edgeopt.steps.simplify import simplify
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 RULES = find_target("cpu-x86-vnni").int8
 

@@ -14,7 +14,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.inputs.pictures import read_picture
 from edgeopt.recipes.inputs.preprocess import Input, PictureInput, Preprocess, Resize
-from edgeopt.system.archives import read_archive
+from edgeopt.system.disk.archives import read_archive
 
 
 def array(value: object = None, claims: str = "") -> bytes:
@@ -90,7 +90,7 @@ def test_an_archive_that_is_none_is_one_line_without_the_advice_to_unpickle(tmp_
 
 def test_an_archive_that_unpacks_to_more_than_memory_is_not_loaded(tmp_path, monkeypatch):
     bomb(tmp_path / "a.npz")
-    monkeypatch.setattr("edgeopt.system.archives._MOST_SHARE", 1e-3)
+    monkeypatch.setattr("edgeopt.system.disk.archives._MOST_SHARE", 1e-3)
     with pytest.raises(InvalidFileError, match="it unpacks to 4095 MiB, more than half"):
         read_archive(tmp_path / "a.npz", remedy="")
 

@@ -9,9 +9,9 @@ import pytest
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import EXECUTOR, Script
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.subject import subject_facts
-from edgeopt.system.environment import Environment, Fact, Use, read_environment
-from edgeopt.system.facts import commit_of
+from edgeopt.measurement.opening.subject import subject_facts
+from edgeopt.system.machine.environment import Environment, Fact, Use, read_environment
+from edgeopt.system.machine.facts import commit_of
 
 
 def write(path: Path, text: str) -> None:

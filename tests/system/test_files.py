@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edgeopt.errors import InvalidFileError, UnavailableError
-from edgeopt.system.files import read_text, require_space
+from edgeopt.system.disk.files import read_text, require_space
 
 
 def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path):

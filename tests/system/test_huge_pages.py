@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from edgeopt.system.huge_pages import _size_bytes, huge_zeros, without
+from edgeopt.system.machine.huge_pages import _size_bytes, huge_zeros, without
 
 LARGE = 1 << 26
 
@@ -40,7 +40,7 @@ def test_zeros_are_as_many_as_asked_for_and_may_be_written(size_bytes):
 IN_A_PROCESS = f"""
 import ctypes, threading
 from pathlib import Path
-from edgeopt.system.huge_pages import MOVER, huge_pages, huge_zeros
+from edgeopt.system.machine.huge_pages import MOVER, huge_pages, huge_zeros
 
 def advised(memory):
     middle = ctypes.addressof(ctypes.c_char.from_buffer(memory, len(memory) // 2))

@@ -20,9 +20,9 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
-from edgeopt.graph.exported_folder import name_of
+from edgeopt.graph.files.exported_folder import name_of
+from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.graph.model import find_model, load_model
-from edgeopt.graph.outside_weights import outside_files
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.fresh_process.start import fresh_request
 from edgeopt.recipes.recipe import read_recipe
@@ -31,7 +31,7 @@ from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.opening import Opening
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 SHIPPED = Path(__file__).parents[2] / "models"
 CPU = find_target("cpu-x86-vnni")

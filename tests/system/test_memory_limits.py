@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgeopt.system.memory import free_bytes
+from edgeopt.system.machine.memory import free_bytes
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgeopt.errors import MissingDependencyError
-from edgeopt.system.optional import how_to_install, require, require_torch
+from edgeopt.system.declared.optional import how_to_install, require, require_torch
 
 EXTRAS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"

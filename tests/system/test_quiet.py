@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from edgeopt.system.quiet import quiet_thread
+from edgeopt.system.processes.quiet import quiet_thread
 
 
 def test_one_thread_is_quiet_and_another_is_heard(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.system.files import read_file, read_text, require_there
+from edgeopt.system.disk.files import read_file, read_text, require_there
 from edgeopt.system.toml import Within, parse_table, read_json, read_object, read_toml
 
 DEEP = "[" * 10_000 + "]" * 10_000

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.runtime.availability import find_device
-from edgeopt.system import assets
+from edgeopt.runtime.devices.availability import find_device
+from edgeopt.system.disk import assets
 
 WHOLE = (assets.folder("targets") / "cpu-x86-avx2.toml").read_text("utf-8")
 DEEP = "[" * 10_000 + "]" * 10_000

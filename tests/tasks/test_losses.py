@@ -9,7 +9,7 @@ import pytest
 
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import read_recipe
-from edgeopt.system import assets
+from edgeopt.system.disk import assets
 from edgeopt.tasks import make_task
 from edgeopt.tasks._losses import relative_error
 from edgeopt.tasks.detection.boxes import Detections, lost_share

@@ -17,7 +17,7 @@ from edgeopt import optimize, tasks
 from edgeopt.cli import cli
 from edgeopt.graph.model import Model, save_model
 from edgeopt.recipes.metrics import metrics_of
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 from edgeopt.tasks import Task, find_task
 
 ENTRIES = """

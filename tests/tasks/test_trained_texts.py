@@ -23,7 +23,7 @@ from made_texts import MOODS, TAGS, WORDS, write_moods, write_tagged, write_toke
 from edgeopt import Runtime, optimize
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, MissingDependencyError, UnsupportedError
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
 from edgeopt.recipes.inputs import text_input
 from edgeopt.runtime.bundle import MANIFEST, seal
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.system.options import Syntax, options_of
+from edgeopt.system.declared.options import Syntax, options_of
 from edgeopt.verbs import wishes
 from edgeopt.workloads import VERBS, kind_of, kinds
 

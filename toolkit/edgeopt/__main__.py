@@ -12,12 +12,12 @@ os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # FFmpeg's number for qui
 def main() -> None:
     """Run the command line."""
     from edgeopt.cli._streams import open_closed_streams
-    from edgeopt.system.quiet import take_standard_error
+    from edgeopt.system.processes.quiet import take_standard_error
 
     open_closed_streams()
     take_standard_error()
     from edgeopt.cli import cli
-    from edgeopt.system.interrupts import hear_termination
+    from edgeopt.system.processes.interrupts import hear_termination
 
     hear_termination()
     cli(prog_name="edgeopt")

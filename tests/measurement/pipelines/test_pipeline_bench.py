@@ -14,7 +14,6 @@ from fixture_pipelines import ScriptedClock, boxes, changed, described, opened, 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.interleaved import HERE, Machine, Pace, take_turns
 from edgeopt.measurement.load.closed_loop import run_marked
 from edgeopt.measurement.pipelines.bench import bench_pipeline, require_for_pipelines
 from edgeopt.measurement.pipelines.code import load_calls
@@ -22,6 +21,7 @@ from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.marked import MarkedPipeline, OpenPipeline, RunnablePipeline
 from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.turns.interleaved import HERE, Machine, Pace, take_turns
 from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 

@@ -23,7 +23,7 @@ from edgeopt.optimization.generation.result import BASELINE, LanguageForm
 from edgeopt.optimization.generation.time_shares import Share, TimeShares
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.bundle import read_bundle
-from edgeopt.system.time_limit import OutOfTime, require_time, time_left_s
+from edgeopt.system.processes.time_limit import OutOfTime, require_time, time_left_s
 
 SHIPPED = Path(__file__).parents[3] / "models" / "tiny_lm"
 RUN_S = 0.5

@@ -21,7 +21,7 @@ from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.selftest import record_logits
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import Line
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.tally import Tally
+from edgeopt.runtime.serve.watching.tally import Tally
 
 
 class Opened:

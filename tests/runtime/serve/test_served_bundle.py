@@ -65,7 +65,7 @@ def test_a_template_that_never_ends_holds_up_neither_prompts_nor_the_end(tmp_pat
                     answered.append(server.ask("POST", "/v1/chat/completions", loop)[0])
 
             monkeypatch.setattr("edgeopt.recipes.texts.chat_template._SECONDS", 0.2)
-            monkeypatch.setattr("edgeopt.system.guarded._WAIT", 1.0)
+            monkeypatch.setattr("edgeopt.system.processes.guarded._WAIT", 1.0)
             talks = [pool.submit(talk) for _ in range(8)]
             until(lambda: bool(answered))
             assert answered[0] == 400

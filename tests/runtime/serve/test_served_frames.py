@@ -20,8 +20,8 @@ from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.pictures import size_of
-from edgeopt.system.target import find_target
+from edgeopt.runtime.serve.routes.pictures import size_of
+from edgeopt.system.declared.target import find_target
 
 DIGITS = find_model("digits_detector")
 CPU = find_target("cpu-x86-vnni")

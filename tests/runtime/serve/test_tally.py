@@ -9,7 +9,7 @@ from served import serving
 
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.tally import Tally
+from edgeopt.runtime.serve.watching.tally import Tally
 
 PLAIN = {"model": "tiny_lm", "prompt": "import os", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scripted_stream import FRAME, MS, scripted
 from simulated_stream import Course, simulate
 
-from edgeopt.runtime.queueing import parse_queue
+from edgeopt.runtime.schedule.queueing import parse_queue
 from edgeopt.runtime.stream import EventKind, Stream
 from edgeopt.runtime.stream.degradation import Degradation, Ladder, Load
 

@@ -13,7 +13,7 @@ from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import Bundle, write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream.rungs import levels_of, smaller_size
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 CPU = find_target("cpu-x86-vnni")
 FRAME = np.random.default_rng(0).integers(0, 256, (120, 160, 3), np.uint8)

@@ -25,7 +25,7 @@ from edgeopt.runtime.bundle import write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream import EventKind, Stream
 from edgeopt.runtime.stream.sources import _capture
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 DIGITS = find_model("digits_detector")
 CPU = find_target("cpu-x86-vnni")

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.facts.scaled import scaled_tensors
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
-from edgeopt.graph.scaled import scaled_tensors
 from edgeopt.steps.activations.fit import fit_all, keep_worst, place
 from edgeopt.steps.activations.forms import all_forms
 from edgeopt.steps.activations.readers import reaches
@@ -26,7 +26,7 @@ from edgeopt.steps.activations.step import replace_activations
 from edgeopt.steps.quantize.api import quantize
 from edgeopt.steps.quantize.calibration.calibrate import calibrate
 from edgeopt.steps.quantize.forms import Form as Int8Form
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 FORMS = all_forms()
 

@@ -10,7 +10,7 @@ from fixture_models import GELU, GELU_NUMBERS, activation, conv_batchnorm, model
 
 from edgeopt.steps.compile._partition_svg import draw_partition
 from edgeopt.steps.compile._placement import CPU, FLOAT32, OPSET, STATIC, check_rules, explain_placement
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 SVG = "http://www.w3.org/2000/svg"
 V73 = find_target("qualcomm-htp-v73")

@@ -21,7 +21,7 @@ from edgeopt.steps.compile._placement import CPU, check_rules, explain_placement
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form, quantize
 from edgeopt.steps.simplify import simplify
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 PROFILES = ("amd-ryzen-ai", "apple-coreml", "android-nnapi")
 TABLES = {

@@ -6,9 +6,9 @@ import pytest
 
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.optimize import optimize
-from edgeopt.runtime.availability import why_unavailable
 from edgeopt.runtime.bundle import read_bundle
-from edgeopt.system.target import find_target
+from edgeopt.runtime.devices.availability import why_unavailable
+from edgeopt.system.declared.target import find_target
 
 TARGET = "intel-npu"
 pytestmark = pytest.mark.skipif(why_unavailable(find_target(TARGET)) is None, reason="the NPU is here")

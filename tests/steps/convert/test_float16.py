@@ -11,9 +11,9 @@ from small_nets import ALL, Net, frames
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
-from edgeopt.graph.validity import require_valid
 from edgeopt.steps.convert.float16 import as_float16, make_float16
 
 NETS = {**ALL, "encoder": encoder}

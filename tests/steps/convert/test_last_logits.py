@@ -16,7 +16,7 @@ from edgeopt.executors.onnxruntime.decoder import LAST, Decoder, cache_parts, sh
 from edgeopt.executors.onnxruntime.rows import SharedRows, takes_rows
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, load_model
-from edgeopt.runtime.availability import find_device
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.decoder_fusion import answers_last, fuse_decoder
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.weight_only import make_weight_only

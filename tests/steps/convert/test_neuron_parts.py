@@ -14,7 +14,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
 from edgeopt.graph.model import Model, load_model
-from edgeopt.runtime.availability import find_device
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.neuron_parts import split_neurons
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 

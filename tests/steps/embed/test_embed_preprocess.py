@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
 from edgeopt.recipes.embedded import BOXES, FRAME, FRAME_OFFSET, FRAME_SCALE
 from edgeopt.recipes.inputs.preprocess import Anchor, Colour, Input, Layout, PictureInput, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe

@@ -25,7 +25,7 @@ from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores, find_reci
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 from edgeopt.tasks import make_task
 
 SIZE, STRIDES, COUNT = (64, 96), (8, 16, 32), 5

@@ -15,7 +15,7 @@ from edgeopt.steps.quantize.api import Form, quantize
 from edgeopt.steps.quantize.formats.htp import place_htp, study_htp
 from edgeopt.steps.quantize.grids.weights import MOST_OF_TWO, choose_scale
 from edgeopt.steps.simplify import simplify
-from edgeopt.system.target import Granularity, Int8Rules, find_target
+from edgeopt.system.declared.target import Granularity, Int8Rules, find_target
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

@@ -9,11 +9,11 @@ import pytest
 from onnx import numpy_helper
 from taught_nets import PICTURES, dense, pruned
 
-from edgeopt.graph.integers import read_integers
+from edgeopt.graph.facts.integers import read_integers
 from edgeopt.graph.model import Model
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
-from edgeopt.system.target import Int8Rules, find_target
+from edgeopt.system.declared.target import Int8Rules, find_target
 
 
 def inputs(count: int = 8) -> list[dict[str, np.ndarray]]:

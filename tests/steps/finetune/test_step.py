@@ -23,7 +23,7 @@ from edgeopt.steps.finetune import distil as training
 from edgeopt.steps.finetune import step as module
 from edgeopt.steps.finetune.record import RECORD
 from edgeopt.steps.finetune.step import heal
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 
 @dataclass

@@ -12,7 +12,7 @@ from scripted_pruning import STEP, prune, ratio, wide
 
 from edgeopt.graph.groups import trace
 from edgeopt.steps.prune.points import SAVED, UNTIMED, Goal
-from edgeopt.system.time_limit import OutOfTime
+from edgeopt.system.processes.time_limit import OutOfTime
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

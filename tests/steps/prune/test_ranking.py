@@ -12,7 +12,7 @@ from edgeopt.errors import EdgeoptError, NotFoundError
 from edgeopt.graph.groups import trace
 from edgeopt.steps.prune.ranking import rank
 from edgeopt.steps.prune.statistics import Looks, collect
-from edgeopt.system.time_limit import OutOfTime, limited
+from edgeopt.system.processes.time_limit import OutOfTime, limited
 
 WAYS = ("activation", "l1", "obs")
 ways = pytest.mark.parametrize("how", WAYS)

@@ -16,7 +16,7 @@ from edgeopt.steps.prune.ranking import rank
 from edgeopt.steps.prune.repair import repair_local
 from edgeopt.steps.prune.statistics import Looks, collect, watch
 from edgeopt.steps.prune.weights import constants_of
-from edgeopt.system.time_limit import OutOfTime, limited
+from edgeopt.system.processes.time_limit import OutOfTime, limited
 
 _STRIDED = 'a = Conv <auto_pad="SAME_UPPER"> (x, w0) y = Conv <auto_pad="SAME_UPPER", strides=[2,2]> (a, w1)'
 

@@ -12,10 +12,10 @@ from encoders import Encoder, encoder
 from first_outputs import answers
 from small_nets import ALL, frames
 
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.graph import Graph
-from edgeopt.graph.validity import require_valid
 from edgeopt.steps._attention import fuse_attention, joins_attention
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 
 def test_an_encoder_gets_one_op_an_attention_and_answers_the_same():

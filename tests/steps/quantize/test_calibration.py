@@ -10,7 +10,7 @@ from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.steps.quantize.api import open_graph, quantize
 from edgeopt.steps.quantize.calibration.calibrate import calibrate
 from edgeopt.steps.quantize.calibration.findings import NO_GRID_DB, study
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 AXES = {"x": 1, "relu_1": 1, "add_5": 1}
 

@@ -26,7 +26,7 @@ from edgeopt.steps.quantize.calibration.processes import Crew
 from edgeopt.steps.quantize.calibration.watching import Watcher, groups_of, is_narrow, shapes_of, with_outputs
 from edgeopt.steps.quantize.patterns import channel_axis
 from edgeopt.steps.quantize.scheme import watched
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 IMAGES = 2 * CHUNK_IMAGES + 1
 

@@ -9,9 +9,9 @@ import pytest
 from edgeopt.errors import NoteKind
 from edgeopt.steps.quantize import integer_types
 from edgeopt.steps.quantize.integer_types import TypeSpeeds, confirmed_rules, type_speeds
-from edgeopt.system import target
-from edgeopt.system.caches import cache_folder
-from edgeopt.system.target import Int8Rules, Target, find_target
+from edgeopt.system.declared import target
+from edgeopt.system.declared.target import Int8Rules, Target, find_target
+from edgeopt.system.disk.caches import cache_folder
 
 HERE = Target(
     "here", "cpu", "onnxruntime", "", ("CPUExecutionProvider",), ("fp32", "w8a8"), Int8Rules(reduce_range=True)

@@ -18,7 +18,7 @@ from edgeopt.steps.quantize.search.decisions_json import from_plain, to_plain
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant, first_variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 RULES = Int8Rules(fitted_silu=True)
 

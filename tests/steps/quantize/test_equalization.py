@@ -11,7 +11,7 @@ from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.api import open_graph, quantize
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.repairs.equalization import equalize, factors
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 def unequal(activation: str, *, depthwise: bool = False) -> Model:

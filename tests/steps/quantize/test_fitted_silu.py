@@ -18,7 +18,7 @@ from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.repairs.fitted_silu import Fit, fit_silus, keep_worst, note_of, place_fits
 from edgeopt.steps.quantize.search.attempt import SearchResult
 from edgeopt.steps.quantize.search.search import search_int8
-from edgeopt.system.target import Int8Rules, find_target
+from edgeopt.system.declared.target import Int8Rules, find_target
 
 RULES = Int8Rules()
 FITTING = replace(RULES, fitted_silu=True, forms=("inputs",))

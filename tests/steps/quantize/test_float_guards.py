@@ -17,7 +17,7 @@ from edgeopt.steps.quantize.inspection.engine_fusion import read_fusion
 from edgeopt.steps.quantize.patterns import key
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import first_variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 RULES = replace(HERE, forms=("qdq", "nhwc"))
 

@@ -17,7 +17,7 @@ from edgeopt.steps.quantize.patterns import key
 from edgeopt.steps.quantize.search.choose import choose_scheme, why_float
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import Variant, first_variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 RULES = Int8Rules()
 STATIC = [Form.QDQ, Form.NHWC, Form.INPUTS]

@@ -16,14 +16,14 @@ import json, sys
 from pathlib import Path
 import numpy as np
 import edgeopt.graph.model as models
-from edgeopt.graph.large_constants import kept_in
+from edgeopt.graph.files.large_constants import kept_in
 from edgeopt.graph.model import load_model
 from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import first_variant
-from edgeopt.system.memory import give_back
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.machine.memory import give_back
+from edgeopt.system.declared.target import Int8Rules
 
 def held():
     give_back()

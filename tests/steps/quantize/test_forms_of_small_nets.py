@@ -30,7 +30,7 @@ from edgeopt.steps.quantize.inspection.engine_fusion import Fusion, Stretch, fus
 from edgeopt.steps.quantize.patterns import key
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import first_variant
-from edgeopt.system.target import Granularity, Int8Rules, Target
+from edgeopt.system.declared.target import Granularity, Int8Rules, Target
 from edgeopt.system.toml import parse_table
 
 

@@ -16,8 +16,8 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.api import quantize
-from edgeopt.system import assets
-from edgeopt.system.target import Int8Rules, Target, read_target
+from edgeopt.system.declared.target import Int8Rules, Target, read_target
+from edgeopt.system.disk import assets
 
 TARGET = read_target(assets.folder("targets") / "nvidia-tensorrt.toml")
 assert isinstance(TARGET, Target)

@@ -16,7 +16,7 @@ from edgeopt.steps.quantize.heads import feature_readers
 from edgeopt.steps.quantize.patterns import key
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import first_variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 RULES = Int8Rules()
 

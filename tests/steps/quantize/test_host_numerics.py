@@ -16,7 +16,7 @@ from edgeopt.graph.model import Model
 from edgeopt.optimization.candidates.engines import on_processor, stand_in
 from edgeopt.steps.compile._numbers import run_on_cpu
 from edgeopt.steps.quantize.api import quantize
-from edgeopt.system.target import Int8Rules, find_target
+from edgeopt.system.declared.target import Int8Rules, find_target
 
 WIDE = replace(HERE, reduce_range=False)
 """Rules of a device that adds products in 32 bits."""

@@ -11,11 +11,11 @@ from onnx import numpy_helper, parser
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.drift import measure_drift
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.model import Model
-from edgeopt.graph.validity import require_valid
 from edgeopt.steps.quantize.formats.htp import place_htp, study_htp, wide_nodes
 from edgeopt.steps.quantize.search.htp import search_htp
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 V73 = find_target("qualcomm-htp-v73")
 NARROW, WIDE = frozenset(), None

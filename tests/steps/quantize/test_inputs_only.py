@@ -10,7 +10,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.api import Form, quantize
-from edgeopt.system.target import Granularity, Int8Rules
+from edgeopt.system.declared.target import Granularity, Int8Rules
 
 
 def in_inputs(model: Model, **rules: object) -> Model:

@@ -22,7 +22,7 @@ from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.inspection.tensors import QuantizedTensor, read_tensors
 from edgeopt.steps.quantize.inspection.view import measure_tensors, view_quantized
 from edgeopt.steps.quantize.repairs.equalization import equalize
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 @pytest.fixture(scope="module", params=[Form.QDQ, Form.NHWC])

@@ -10,7 +10,7 @@ from small_nets import Net, answers, frames
 
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.api import Form, quantize
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 def quantized(model: Model, form: Form) -> Model:

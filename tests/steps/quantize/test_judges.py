@@ -13,8 +13,8 @@ from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.quantize.judges import Judge, own_clock
-from edgeopt.system import registry
-from edgeopt.system.target import Target
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.target import Target
 from edgeopt.tasks.detection.boxes import Detections
 
 TARGET = Target("here", "cpu", "onnxruntime", "", ("CPUExecutionProvider",), ("fp32", "w8a8"))

@@ -17,7 +17,7 @@ from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.patterns import key
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import first_variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 def quantized(source: Model, in_float: int = 0) -> Model:

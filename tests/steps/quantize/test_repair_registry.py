@@ -14,8 +14,8 @@ from edgeopt.steps.quantize.search.decisions import make_again
 from edgeopt.steps.quantize.search.decisions_json import from_plain, to_plain
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import Variant
-from edgeopt.system import registry
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.target import Int8Rules
 
 OURS = ["rescaling", "gptq", "smoothquant", "bias_correction", "equalization", "fitted_silu"]
 

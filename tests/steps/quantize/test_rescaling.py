@@ -13,7 +13,7 @@ from edgeopt.steps.quantize.repairs.rescaling import channel_scales, is_rescalab
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import first_variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 RULES = Int8Rules()
 SPREAD = np.geomspace(0.3, 300, 32, dtype=np.float32).reshape(-1, 1, 1, 1)

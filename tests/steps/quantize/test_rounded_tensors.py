@@ -19,7 +19,7 @@ from edgeopt.steps.quantize.patterns import LIMITERS, key, name_of
 from edgeopt.steps.quantize.scheme import NhwcOptions, Scheme
 from edgeopt.steps.quantize.search.choose import choose_scheme
 from edgeopt.steps.quantize.search.variant import DIRECT_SUMS, Variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 RULES = Int8Rules()
 WAYS = [

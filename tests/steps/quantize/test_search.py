@@ -22,7 +22,7 @@ from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_lab
 from edgeopt.steps.quantize.search.proposals import with_float, with_front
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import first_variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 def cosine(model: Model, source: Model) -> float:

@@ -6,7 +6,7 @@ from edgeopt.steps.quantize.api import open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.grids.affine import make_affine
 from edgeopt.steps.quantize.keep_float.sensitivity import sensitivities_db
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 def test_a_coarse_grid_on_one_tensor_makes_it_the_most_sensitive() -> None:

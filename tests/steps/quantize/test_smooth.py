@@ -19,7 +19,7 @@ from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant, first_variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 def smoothed(model, alpha):

@@ -12,7 +12,7 @@ from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.grids.ranges import Method
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import first_variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 RULES, PLAIN = Int8Rules(), first_variant(Form.QDQ)
 

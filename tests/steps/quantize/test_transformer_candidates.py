@@ -16,8 +16,8 @@ from edgeopt.recipes.recipe import find_recipe
 from edgeopt.steps.convert.precisions import CONVERSIONS, eight_bits, four_bits, is_converted, why_not_converted
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.steps.quantize.search.attempt import Attempt, for_labels
-from edgeopt.system.processor import cpu_architecture
-from edgeopt.system.target import Target, find_target
+from edgeopt.system.declared.target import Target, find_target
+from edgeopt.system.machine.processor import cpu_architecture
 
 FAR = "raspberry-pi-5" if cpu_architecture() == "x86-64" else "cpu-x86-vnni"
 """A target that is not this machine: nothing is timed, so that the test is quick and no timing decides it."""

@@ -17,7 +17,7 @@ import edgeopt
 from edgeopt import Runtime
 from edgeopt.errors import NoteKind
 from edgeopt.graph.model import load_model, save_model
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
 from edgeopt.optimization.candidates.engines import open_engines
 from edgeopt.optimization.deployment.embedding import Embedding
 from edgeopt.optimization.folder.workspace import Workspace
@@ -30,7 +30,7 @@ from edgeopt.optimization.start import open_context, open_material
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps.resolution import why_fixed
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 from edgeopt.tasks import make_task
 
 DIGITS = Path(__file__).parents[3] / "models" / "digits_detector"

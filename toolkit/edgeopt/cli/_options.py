@@ -22,7 +22,7 @@ from edgeopt.cli._values import (
 )
 from edgeopt.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
 from edgeopt.measurement.common_options import LABEL_KINDS
-from edgeopt.system.threads import DEFAULT_THREADS
+from edgeopt.system.machine.threads import DEFAULT_THREADS
 
 TERMINAL = "terminal"
 F = TypeVar("F", bound=Callable[..., Any])

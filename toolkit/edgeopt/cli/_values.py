@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.system.options import Option, Syntax
+from edgeopt.system.declared.options import Option, Syntax
 from edgeopt.system.text import parse_duration_s, parse_ratio, parse_shape, short, typed_duration
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class _Known(click.ParamType[str]):
 
     def known(self) -> list[str]:
         """Return the names of all that is shipped."""
-        from edgeopt.system import assets
+        from edgeopt.system.disk import assets
 
         folder = assets.folder(self.folder)
         return sorted(path.relative_to(folder).parts[0].removesuffix(".toml") for path in folder.glob(self.file))

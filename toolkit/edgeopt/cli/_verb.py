@@ -11,7 +11,7 @@ import click
 
 from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._values import default_text, type_of
-from edgeopt.system.options import Option, Syntax, default_of, options_of
+from edgeopt.system.declared.options import Option, Syntax, default_of, options_of
 from edgeopt.verbs._perform import refuse
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
 

@@ -46,7 +46,7 @@ def check(
     """
     del options
     from edgeopt.report.formats import render
-    from edgeopt.system.files import require_writable, write_beside
+    from edgeopt.system.disk.files import require_writable, write_beside
     from edgeopt.verbs._perform import perform
 
     files = {name: file for name, file in (("junit", junit), ("markdown", markdown), ("html", html)) if file}

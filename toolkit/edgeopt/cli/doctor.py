@@ -13,7 +13,7 @@ from edgeopt.cli._output import show
 @click.pass_context
 def doctor(ctx: click.Context, *, form: str) -> None:
     """Show what this machine can run, and what is missing."""
-    from edgeopt.runtime.checkup import examine, summarize
+    from edgeopt.runtime.devices.checkup import examine, summarize
 
     found = examine()
     show(summarize(found), form)

@@ -24,7 +24,7 @@ _KEYS = ("name", "task", "description", "model", "license")
 def models(*, name: str | None, form: str) -> None:
     """List the shipped models and recipes; or show the one called NAME."""
     from edgeopt.recipes.recipe import find_recipe, read_recipe
-    from edgeopt.system import assets
+    from edgeopt.system.disk import assets
 
     if name is not None:
         show(show_recipe(find_recipe(name)), form)

@@ -39,7 +39,7 @@ def report(
     """
     from edgeopt.optimization.report.stored_report import read_stored_report
     from edgeopt.report.formats import write_page
-    from edgeopt.system.files import require_writable
+    from edgeopt.system.disk.files import require_writable
 
     if results and len(folders) > 1:
         raise click.UsageError("--merge joins results with one FOLDER")

@@ -15,8 +15,8 @@ from edgeopt.cli._values import TargetName
 
 if TYPE_CHECKING:
     from edgeopt.report.document import Document, Table, Value
-    from edgeopt.runtime.reach import Reach
-    from edgeopt.system.target import Target
+    from edgeopt.runtime.devices.reach import Reach
+    from edgeopt.system.declared.target import Target
 
 
 @click.command()
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def targets(*, name: str | None, form: str) -> None:
     """List the device profiles, and which of them run here; or show the one called NAME."""
     from edgeopt.errors import NotFoundError
-    from edgeopt.runtime.reach import find_reach
+    from edgeopt.runtime.devices.reach import find_reach
 
     found = find_reach()
     if name is None:
@@ -40,7 +40,7 @@ def targets(*, name: str | None, form: str) -> None:
 def list_targets(found: Sequence[Reach]) -> Document:
     """Return what is shown of all targets."""
     from edgeopt.report.document import Document, Section
-    from edgeopt.runtime.reach import Where
+    from edgeopt.runtime.devices.reach import Where
 
     tables = [_table(where, [one for one in found if one.where is where]) for where in Where]
     hint = Section(text="edgeopt targets NAME shows one of them, and what it lacks here.")
@@ -51,7 +51,7 @@ def list_targets(found: Sequence[Reach]) -> Document:
 def _table(where: str, found: Sequence[Reach]) -> Table:
     """Return one row a target, or a family of chips that differ in nothing else."""
     from edgeopt.report.document import Table
-    from edgeopt.runtime.reach import family
+    from edgeopt.runtime.devices.reach import family
 
     rows: dict[tuple[str, str], list[Reach]] = {}
     for one in found:
@@ -87,8 +87,8 @@ def show_target(found: Reach, known: Sequence[Reach]) -> Document:
         known: Of all targets: one that chooses says what brings each that it may choose.
     """
     from edgeopt.report.document import Document, Section, Value
-    from edgeopt.system import assets
-    from edgeopt.system.target import Choice
+    from edgeopt.system.declared.target import Choice
+    from edgeopt.system.disk import assets
     from edgeopt.system.text import shown_path
 
     target, data = found.target, asdict(found.target) | {"runs": str(found.where), "reason": found.why_not}
@@ -109,7 +109,7 @@ def show_target(found: Reach, known: Sequence[Reach]) -> Document:
 
 def _facts(found: Reach) -> list[Value]:
     from edgeopt.report.document import Value
-    from edgeopt.system.target import Choice
+    from edgeopt.system.declared.target import Choice
 
     target = found.target
     assert not isinstance(target, Choice)

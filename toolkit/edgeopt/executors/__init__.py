@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.graph.outside import Outside
+from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
 Source = bytes | Path | Outside

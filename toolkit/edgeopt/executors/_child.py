@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions, Source
-from edgeopt.graph.outside import Outside
+from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.tensors import Tensors
-from edgeopt.system.messages import Message
-from edgeopt.system.worker import Worker, WorkerDeathError, python_worker
+from edgeopt.system.processes.messages import Message
+from edgeopt.system.processes.worker import Worker, WorkerDeathError, python_worker
 
 _MODULE = "edgeopt.executors._worker.trial"
 _LONGEST_S = 1800.0

@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 from edgeopt.executors import SessionOptions, Source
 from edgeopt.executors._child import CHILD, ChildLostError, EngineAbortError
-from edgeopt.graph.outside import Outside
+from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.tensors import Tensors
-from edgeopt.system.memory import free_bytes
+from edgeopt.system.machine.memory import free_bytes
 
 FirstRun: TypeAlias = Callable[[Tensors | None], None]
 """Runs a model in the child on the inputs of its first run here; None: on some that the child makes up."""

@@ -19,8 +19,8 @@ from edgeopt.errors import InvalidFileError, Missing, NotFoundError, Unavailable
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
-from edgeopt.system.files import write_beside
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
+from edgeopt.system.disk.files import write_beside
 from edgeopt.system.text import words_of
 
 _HINTS = {"": "f32", "fp32": "f32", "bf16": "bf16", "fp16": "f16"}

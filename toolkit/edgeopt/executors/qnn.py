@@ -27,10 +27,10 @@ from edgeopt.errors import (
 )
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
-from edgeopt.system.links import pinned
-from edgeopt.system.messages import Message
+from edgeopt.system.disk.links import pinned
+from edgeopt.system.processes.messages import Message
+from edgeopt.system.processes.worker import Worker, python_worker
 from edgeopt.system.text import plural
-from edgeopt.system.worker import Worker, python_worker
 
 PROVIDER = "QNNExecutionProvider"
 _WHAT = "Qualcomm's library"

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
-from edgeopt.graph.outside_weights import read_whole
+from edgeopt.graph.files.outside_weights import read_whole
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
 

@@ -34,10 +34,10 @@ from edgeopt.errors import (
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._rknn_table import Layer, plain, read_layers
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
-from edgeopt.system.links import pinned
-from edgeopt.system.messages import Message
+from edgeopt.system.disk.links import pinned
+from edgeopt.system.processes.messages import Message
+from edgeopt.system.processes.worker import Worker
 from edgeopt.system.text import plural
-from edgeopt.system.worker import Worker
 
 PROVIDER, CPU = "NPU", "CPU"
 VARIABLE = "EDGEOPT_RKNN_PYTHON"

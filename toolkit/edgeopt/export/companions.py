@@ -12,7 +12,7 @@ from edgeopt.recipes.drafting.hugging_face import PROCESSORS, companions_in, rea
 from edgeopt.recipes.drafting.optimum_tasks import loader_of
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.system.files import read_file, write_beside
+from edgeopt.system.disk.files import read_file, write_beside
 from edgeopt.system.toml import read_json
 
 _REMEDY = "copy the folder again"

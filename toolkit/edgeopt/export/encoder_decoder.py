@@ -27,13 +27,13 @@ from edgeopt.export.from_torch import said, torch_of_export
 from edgeopt.export.quiet import quiet_export
 from edgeopt.export.to_onnx import forget_traces
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, save_model
-from edgeopt.graph.validity import require_valid
 from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, KINDS, configurations, read_encoder_decoder
 from edgeopt.steps.convert.encoder_decoder_pair import Pair
-from edgeopt.system.files import read_file, write_beside
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
+from edgeopt.system.disk.files import read_file, write_beside
 
 _OPSET = 20
 _TOKENS, _PAST, _ROWS = 3, 5, 7

@@ -25,8 +25,8 @@ from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.recipes.texts.encoder_decoder import ENCODER
-from edgeopt.runtime.availability import find_device
-from edgeopt.system.files import require_writable
+from edgeopt.runtime.devices.availability import find_device
+from edgeopt.system.disk.files import require_writable
 
 _OPENERS: Mapping[Kind, Callable[[Source, Sequence[NetworkInput]], Network]] = {
     Kind.MODULE: open_module,

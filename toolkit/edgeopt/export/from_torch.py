@@ -14,7 +14,7 @@ from edgeopt.export.from_torchvision import recipe_of_torchvision
 from edgeopt.export.network import Network, NetworkInput
 from edgeopt.export.quiet import quiet_export
 from edgeopt.export.source import Source
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
 from edgeopt.system.text import short
 
 _LONGEST = 300

@@ -9,7 +9,7 @@ from edgeopt.errors import UnavailableError
 from edgeopt.export.decoder.folder import is_decoder
 from edgeopt.export.from_torch import said
 from edgeopt.export.source import Source
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer*")
 """That make a decoder: weights in other forms stay where they are."""

@@ -14,7 +14,7 @@ from edgeopt.export.hub import why_offline
 from edgeopt.export.network import Network, NetworkInput
 from edgeopt.export.source import Source
 from edgeopt.export.towers import tower_of
-from edgeopt.graph.exported_folder import WEIGHTS, exported_in
+from edgeopt.graph.files.exported_folder import WEIGHTS, exported_in
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.drafting.hugging_face import (
@@ -31,8 +31,8 @@ from edgeopt.recipes.drafting.text_drafting import text_recipe
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.alphabet import Alphabet
 from edgeopt.recipes.texts.heard_letters import VOCABULARY, letters_in
-from edgeopt.system.links import files_of
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
+from edgeopt.system.disk.links import files_of
 
 _MOST_TOLD = 3
 """Names of weights in a message."""

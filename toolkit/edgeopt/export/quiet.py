@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from edgeopt.system.quiet import quiet_thread
+from edgeopt.system.processes.quiet import quiet_thread
 
 _QUIET = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "torch._dynamo", "transformers")
 

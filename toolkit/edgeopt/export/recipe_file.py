@@ -9,7 +9,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.texts.chat_template import chat_files
 from edgeopt.recipes.texts.generation import GENERATION
-from edgeopt.system.files import read_file, write_beside
+from edgeopt.system.disk.files import read_file, write_beside
 
 RECIPE, LABELS, ALPHABET = "recipe.toml", "labels.txt", "alphabet.txt"
 _MOST_BYTES = 128 << 20

@@ -7,10 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
-from edgeopt.graph.exported_folder import folder_name
-from edgeopt.graph.foreign_models import TENSORFLOW, conversion
+from edgeopt.graph.files.exported_folder import folder_name
+from edgeopt.graph.files.foreign_models import TENSORFLOW, conversion
 from edgeopt.recipes.drafting.optimum_tasks import GENERATION, OptimumTask, read_task
-from edgeopt.system.files import require_no_pointer, require_regular
+from edgeopt.system.disk.files import require_no_pointer, require_regular
 from edgeopt.system.text import short
 
 

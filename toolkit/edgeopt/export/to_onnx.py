@@ -14,10 +14,10 @@ from edgeopt.export.attention_ranks import write_out_attention
 from edgeopt.export.from_torch import said
 from edgeopt.export.network import Network
 from edgeopt.export.quiet import quiet_export
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import all_nodes, subgraphs
-from edgeopt.graph.validity import require_valid
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 from edgeopt.system.text import short
 
 Axes = Mapping[str, Sequence[int]]

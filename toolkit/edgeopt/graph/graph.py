@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx.shape_inference import InferenceError
 from onnx_ir.passes.common import DeduplicateHashedInitializersPass, RemoveUnusedNodesPass
 
-from edgeopt.graph.large_constants import stored
+from edgeopt.graph.files.large_constants import stored
 from edgeopt.graph.model import Model
 
 Node: TypeAlias = ir.Node

@@ -14,11 +14,11 @@ from google.protobuf.message import DecodeError
 from onnx import helper
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
-from edgeopt.graph.exported_folder import exported_in, name_of
-from edgeopt.graph.foreign_models import HEAD_BYTES, foreign, require_no_foreign
-from edgeopt.graph.output_makers import maker_before, maker_of, nodes_by_output
-from edgeopt.graph.outside import Outside, sha256_of
-from edgeopt.graph.outside_weights import (
+from edgeopt.graph.facts.output_makers import maker_before, maker_of, nodes_by_output
+from edgeopt.graph.files.exported_folder import exported_in, name_of
+from edgeopt.graph.files.foreign_models import HEAD_BYTES, foreign, require_no_foreign
+from edgeopt.graph.files.outside import Outside, sha256_of
+from edgeopt.graph.files.outside_weights import (
     for_engines,
     in_one_file,
     layout_of,
@@ -30,12 +30,12 @@ from edgeopt.graph.outside_weights import (
     with_locations,
     without_outside,
 )
+from edgeopt.graph.files.validity import require_valid, sort_nodes
+from edgeopt.graph.files.weight_numbers import require_numbers
+from edgeopt.graph.files.written_shapes import StaleShape, drop_stale_shapes
 from edgeopt.graph.tensors import TensorSpec, fix_sizes
-from edgeopt.graph.validity import require_valid, sort_nodes
-from edgeopt.graph.weight_numbers import require_numbers
-from edgeopt.graph.written_shapes import StaleShape, drop_stale_shapes
-from edgeopt.system import assets
-from edgeopt.system.files import read_file, write_beside
+from edgeopt.system.disk import assets
+from edgeopt.system.disk.files import read_file, write_beside
 
 _TWO_GB = 2**31 - 2**20
 _MOST_FILE_BYTES = 2**31

@@ -33,7 +33,7 @@ from edgeopt.recipes.outputs.output_shapes import SPREADING
 from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.recipes.texts.alphabet import Alphabet
 from edgeopt.report.contact_sheet import write_sheet
-from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.disk.files import require_writable, write_beside
 from edgeopt.tasks import find_task, make_task
 
 _KEEPING_VALUES = frozenset({"Cast", "Identity", "Transpose"})

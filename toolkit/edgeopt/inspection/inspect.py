@@ -9,21 +9,21 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors._guard import guarded
+from edgeopt.graph.facts.integers import Integers, read_integers
+from edgeopt.graph.facts.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.graph.graph import Graph
-from edgeopt.graph.integers import Integers, read_integers
 from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
-from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.inspection.newer_opset import notes_on_opset
 from edgeopt.inspection.writer_facts import WriterFacts
-from edgeopt.measurement.right_optimizations import Correction, find_correction, made_up_samples
+from edgeopt.measurement.opening.right_optimizations import Correction, find_correction, made_up_samples
 from edgeopt.passes import Phase, passes_of
 from edgeopt.recipes.matching import recognised, shipped_recipes
 from edgeopt.recipes.metadata import other_task
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.runtime.availability import find_device
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.compile._placement import Partition, explain_placement
-from edgeopt.system.target import Target, find_target
+from edgeopt.system.declared.target import Target, find_target
 
 _STATIC = ("fold_constants", "make_shape_static", "make_slice_static")
 """Passes that compute sizes which follow from the inputs'."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgeopt.system.options import Syntax, option
-from edgeopt.system.threads import DEFAULT_THREADS
+from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.machine.threads import DEFAULT_THREADS
 
 LABEL_KINDS = "COCO JSON, YOLO or VOC files, class folders, masks, a CSV"
 """What `--eval` reads, in a few words; docs/recipes.md tells the rest."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.statistics.quantile import Summary, summarize
-from edgeopt.system.archives import read_archive
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk.archives import read_archive
+from edgeopt.system.disk.files import write_beside
 from edgeopt.system.text import short
 
 SCHEMA = 1

@@ -27,11 +27,11 @@ from edgeopt.optimization.result import Report
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.binding import Choice
 from edgeopt.report.contact_sheet import ANSWERS, write_pairs, write_sheet
-from edgeopt.runtime.availability import is_compiled
+from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES
-from edgeopt.system.environment import read_environment
+from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited
 from edgeopt.tasks import find_task
 
 _PICTURES_S = 3.0

@@ -18,10 +18,10 @@ from edgeopt.executors._guard import guarded
 from edgeopt.export.export import export_for
 from edgeopt.export.network import NetworkInput
 from edgeopt.export.source import is_source
-from edgeopt.graph.integers import why_not_again
-from edgeopt.graph.large_constants import FOLDER, kept_in
+from edgeopt.graph.facts.integers import why_not_again
+from edgeopt.graph.files.large_constants import FOLDER, kept_in
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.threads import default_threads
+from edgeopt.measurement.opening.threads import default_threads
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.device_forms import offer_forms
 from edgeopt.optimization.candidates.measure import Decision
@@ -40,13 +40,13 @@ from edgeopt.optimization.result import Report
 from edgeopt.optimization.run import Run, Silence
 from edgeopt.optimization.start import heed_slowness, open_material, read_as_the_recipe_says, read_given, start_run
 from edgeopt.report.document import Document, Value
-from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
+from edgeopt.runtime.devices.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps import Step
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
 from edgeopt.steps._keep_layers import require_layers
-from edgeopt.system.signatures import with_options_of
-from edgeopt.system.threads import engine_threads
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+from edgeopt.system.declared.signatures import with_options_of
+from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 
 _MOST_LOST = 3
 """Models in a row, twins as one, of a step that costs accuracy: where so many lose too much, the rest, which lose more,

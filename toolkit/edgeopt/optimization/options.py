@@ -10,7 +10,7 @@ from typing import Annotated, TypedDict
 from edgeopt.measurement.common_options import LABEL_KINDS, SAMPLE_KINDS, shapes_option, threads_option
 from edgeopt.recipes.allowed import MAX_DROP
 from edgeopt.steps._pruning import AUTO
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 
 MODEL, LABELS, LENGTH = "Model and device", "Pictures, labels, budget", "How long, and again"

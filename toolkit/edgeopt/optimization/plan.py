@@ -13,15 +13,15 @@ from edgeopt.optimization.options import Options, Prefer, SelfTestInputs
 from edgeopt.recipes.inputs.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.report.document import Document, Section, Table, Value
-from edgeopt.runtime.availability import is_compiled
+from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._pruning import Pruning, parse_pruning
 from edgeopt.steps._training import TRAINING_S
-from edgeopt.system import registry
-from edgeopt.system.optional import how_to_install
-from edgeopt.system.target import Target
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.optional import how_to_install
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import plural, shown_path, typed_duration
-from edgeopt.system.threads import engine_threads
 
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""

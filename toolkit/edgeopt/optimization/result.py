@@ -12,7 +12,7 @@ from edgeopt.measurement.accuracy.judgement import Judgement, Word
 from edgeopt.measurement.resources.trust import undecided, warning_of
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import Candidate
-from edgeopt.system.environment import Environment
+from edgeopt.system.machine.environment import Environment
 from edgeopt.system.text import format_bytes, short
 from edgeopt.system.toml import parse_table, read_object
 from edgeopt.tasks import Accuracy

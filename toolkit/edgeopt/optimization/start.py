@@ -16,7 +16,7 @@ from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.accuracy.paired_shares import least_samples
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
-from edgeopt.measurement.given import Given, open_given
+from edgeopt.measurement.opening.given import Given, open_given
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.engines import open_engines
 from edgeopt.optimization.candidates.measure import PROOF_PACE
@@ -30,7 +30,7 @@ from edgeopt.recipes.drafting.hugging_face import folder_of
 from edgeopt.recipes.inputs.feeding import fed, synthetic
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.metrics import find_metric
-from edgeopt.runtime.availability import is_by_rule
+from edgeopt.runtime.devices.availability import is_by_rule
 from edgeopt.steps._context import (
     AGREEMENT_PICTURES,
     CALIBRATION_PICTURES,
@@ -39,8 +39,8 @@ from edgeopt.steps._context import (
     Files,
     Listener,
 )
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer
 from edgeopt.system.text import plural, typed_duration
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited, longer
 from edgeopt.system.toml import read_json
 
 _LOST_BY_CHANGE = 10.0

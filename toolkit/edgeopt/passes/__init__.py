@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from edgeopt.graph.graph import Graph
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 
 class Phase(StrEnum):

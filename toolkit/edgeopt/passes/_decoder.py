@@ -7,8 +7,8 @@ import numpy as np
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import IDS, MASK, PAST, POSITIONS
+from edgeopt.graph.facts.part import part_of
 from edgeopt.graph.graph import Array, Graph, Node, Value, attribute
-from edgeopt.graph.part import part_of
 
 MICROSOFT = "com.microsoft"
 CONTEXT_KEY = "edgeopt.context"

@@ -13,7 +13,7 @@ from edgeopt.recipes.outputs.columns import columns_in_name
 from edgeopt.recipes.outputs.output_shapes import SPREADING, knows_shapes, why_unfit
 from edgeopt.recipes.outputs.told_outputs import with_told_columns
 from edgeopt.recipes.recipe import Match, Recipe, read_recipe, read_term
-from edgeopt.system import assets
+from edgeopt.system.disk import assets
 from edgeopt.system.text import plural
 
 _PRIORS = ((8, 3), (16, 2), (32, 2), (64, 3))

@@ -22,9 +22,10 @@ from edgeopt.recipes.texts.alphabet import Alphabet
 from edgeopt.recipes.texts.generation import GENERATION, Generation
 from edgeopt.recipes.texts.text import Text
 from edgeopt.recipes.texts.tokenizer import Tokenizer
-from edgeopt.system import assets, registry
-from edgeopt.system.files import read_text
-from edgeopt.system.links import lies_in_tree
+from edgeopt.system.declared import registry
+from edgeopt.system.disk import assets
+from edgeopt.system.disk.files import read_text
+from edgeopt.system.disk.links import lies_in_tree
 from edgeopt.system.toml import Within, parse_table, read_toml
 
 

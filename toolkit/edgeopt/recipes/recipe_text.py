@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.system.links import pinned
+from edgeopt.system.disk.links import pinned
 from edgeopt.system.text import printable
 
 _TABLES = (

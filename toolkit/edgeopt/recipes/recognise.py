@@ -18,7 +18,7 @@ from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES
 from edgeopt.recipes.matching import recognised, shipped_recipes, told_by
 from edgeopt.recipes.metadata import named_task, other_task
 from edgeopt.recipes.recipe import find_recipe, read_recipe
-from edgeopt.system.links import beside
+from edgeopt.system.disk.links import beside
 
 
 def choose_recipe(

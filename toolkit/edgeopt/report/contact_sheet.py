@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeopt.graph.tensors import Frame
 from edgeopt.recipes.drawings.drawing import write_text
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk.files import write_beside
 
 ANSWERS = "answers"
 """Folder of single pictures."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.measurement.common_options import threads_option
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 
 STREAM, OUTPUT = "The stream", "Where answers go"
 """Headings of the help."""

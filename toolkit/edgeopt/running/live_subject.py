@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.graph.exported_folder import exported_in
+from edgeopt.graph.files.exported_folder import exported_in
 from edgeopt.graph.tensors import Frame
-from edgeopt.measurement.given import open_given
+from edgeopt.measurement.opening.given import open_given
+from edgeopt.measurement.opening.subject import shapes_of
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.given import write_original
-from edgeopt.measurement.subject import shapes_of
 from edgeopt.recipes.drawings.drawing import HEIGHT
 from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
 from edgeopt.running.plain import as_text, plain
@@ -27,9 +27,9 @@ from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.runtime.pipelines.description import FRAME, Stage, is_description
 from edgeopt.runtime.pipelines.pipeline import Answer, Pipeline
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system import assets
+from edgeopt.system.disk import assets
+from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import plural
-from edgeopt.system.threads import engine_threads
 from edgeopt.tasks._joined import Joined
 
 _NOT_DRAWN = "leave --save and --view out, or pass --json"

@@ -24,12 +24,12 @@ from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.prefixes import prefix_folder
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
 from edgeopt.system.text import plural
 
 if TYPE_CHECKING:
     from edgeopt.runtime.serve.reader import Reader
-    from edgeopt.runtime.serve.tally import Tally
+    from edgeopt.runtime.serve.watching.tally import Tally
 
 _GUESSES = 4
 """Where a draft is named and no number."""
@@ -122,9 +122,9 @@ def serve(
     for one in _NEEDED:
         require(one, extra="serve", purpose=_PURPOSE)
     from edgeopt.runtime.serve.access import Access
-    from edgeopt.runtime.serve.access_log import AccessLog
     from edgeopt.runtime.serve.server import Certificate, Server, address_of, names_of, open_port
     from edgeopt.runtime.serve.site import make_site
+    from edgeopt.runtime.serve.watching.access_log import AccessLog
 
     certificate = Certificate(options.certificate, options.certificate_key) if options.certificate else None
     if certificate is not None:
@@ -166,9 +166,9 @@ def open_texts(model: str, options: ServeOptions) -> Opened:
     """Open a language model with its routes: `/v1/completions` and `/v1/chat/completions`."""
     from edgeopt.runtime.serve.holder import Holder
     from edgeopt.runtime.serve.reader import Reader
-    from edgeopt.runtime.serve.tally import Tally
-    from edgeopt.runtime.serve.texts import STAGES, Texts
-    from edgeopt.runtime.serve.tracing import Tracer
+    from edgeopt.runtime.serve.routes.texts import STAGES, Texts
+    from edgeopt.runtime.serve.watching.tally import Tally
+    from edgeopt.runtime.serve.watching.tracing import Tracer
     from edgeopt.runtime.serve.writers import OneByOne, Together, Writer
 
     file, prompting, limits = find_language_model(model), options.prompting, options.limits
@@ -238,10 +238,10 @@ def _told_of_guesses(opened: LanguageModel, *, guesses: bool) -> Iterator[Note]:
 
 def open_pictures(model: str, options: ServeOptions) -> Opened:
     """Open the bundle of a model of pictures with its route, `/v1/frames`."""
-    from edgeopt.runtime.serve.frames import Pictures
     from edgeopt.runtime.serve.holder import Holder
-    from edgeopt.runtime.serve.tally import Tally
-    from edgeopt.runtime.serve.tracing import Tracer
+    from edgeopt.runtime.serve.routes.frames import Pictures
+    from edgeopt.runtime.serve.watching.tally import Tally
+    from edgeopt.runtime.serve.watching.tracing import Tracer
 
     bundle = _bundle_of_pictures(model)
     recipe = bundle.recipe

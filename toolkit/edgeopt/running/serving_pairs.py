@@ -19,11 +19,11 @@ def open_pair(model: str, options: ServeOptions) -> Opened:
     Raises:
         EdgeoptError: If it does not open.
     """
-    from edgeopt.runtime.serve import sounds, texts
     from edgeopt.runtime.serve.holder import Holder
     from edgeopt.runtime.serve.reader import Reader
-    from edgeopt.runtime.serve.tally import Tally
-    from edgeopt.runtime.serve.tracing import Tracer
+    from edgeopt.runtime.serve.routes import sounds, texts
+    from edgeopt.runtime.serve.watching.tally import Tally
+    from edgeopt.runtime.serve.watching.tracing import Tracer
 
     correction, waiting = correction_of_pair(Path(model)), list[EncoderDecoder]()
 

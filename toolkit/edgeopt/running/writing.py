@@ -16,7 +16,7 @@ from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.long import REMEDY, summarised
 from edgeopt.runtime.decoding.opening import holds_pair
 from edgeopt.runtime.decoding.prefixes import prefix_folder
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import plural
 
 

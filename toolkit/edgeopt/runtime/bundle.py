@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.graph.outside import Layout
+from edgeopt.graph.files.outside import Layout
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.chat_template import chat_files
@@ -31,8 +31,8 @@ from edgeopt.runtime.bundle_folder import (
     require_inside,
     require_nothing_else,
 )
-from edgeopt.system.files import read_file, write_beside
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
+from edgeopt.system.disk.files import read_file, write_beside
 from edgeopt.system.toml import Within, parse_table, read_object
 
 SCHEMA = 3

@@ -13,8 +13,8 @@ from itertools import chain
 from pathlib import Path
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.system.files import read_file
-from edgeopt.system.links import lies_in_tree
+from edgeopt.system.disk.files import read_file
+from edgeopt.system.disk.links import lies_in_tree
 from edgeopt.system.text import short
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

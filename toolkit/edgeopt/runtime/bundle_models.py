@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edgeopt.graph.files.outside import Layout
+from edgeopt.graph.files.outside_weights import in_one_file, layout_of
 from edgeopt.graph.model import Model
-from edgeopt.graph.outside import Layout
-from edgeopt.graph.outside_weights import in_one_file, layout_of
 from edgeopt.runtime.bundle import Weights
 
 

@@ -21,7 +21,7 @@ from edgeopt.runtime.decoding.no_frames import NoFrames
 from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
 from edgeopt.runtime.selftest import Stored, check, read_stored
-from edgeopt.system.huge_pages import huge_pages
+from edgeopt.system.machine.huge_pages import huge_pages
 from edgeopt.tasks import Task, make_task
 
 

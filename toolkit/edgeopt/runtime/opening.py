@@ -11,9 +11,9 @@ from typing import Any
 from edgeopt import executors
 from edgeopt.executors import Session, SessionOptions, Source, arithmetic
 from edgeopt.runtime.bundle import Artefact
-from edgeopt.system import registry
-from edgeopt.system.target import Target
-from edgeopt.system.threads import engine_threads
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.threads import engine_threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ import numpy as np
 
 from edgeopt.errors import UnavailableError
 from edgeopt.executors import Session
+from edgeopt.graph.facts.states import Feedback
 from edgeopt.graph.sound import Sound
-from edgeopt.graph.states import Feedback
 from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.recipes.inputs.audio import Audio
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
-from edgeopt.system.closing import Closing
-from edgeopt.system.threads import logical_cores
+from edgeopt.system.machine.threads import logical_cores
+from edgeopt.system.processes.closing import Closing
 from edgeopt.tasks import FrameTask
 
 _LEAST = 4

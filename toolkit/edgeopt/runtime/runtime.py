@@ -29,9 +29,9 @@ from edgeopt.runtime.fallback import Opened, open_artefact, open_first
 from edgeopt.runtime.pool import Pool, Work
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import StageRing
-from edgeopt.system.closing import Closing
-from edgeopt.system.signatures import with_options_of
-from edgeopt.system.threads import engine_threads
+from edgeopt.system.declared.signatures import with_options_of
+from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.processes.closing import Closing
 from edgeopt.tasks import FrameTask, Task, make_task
 
 

@@ -23,7 +23,7 @@ from edgeopt.graph.tensors import Frame, Sample
 from edgeopt.recipes.inputs.sample_arrays import PICTURE, TEXT, arrays_of, sample_of
 from edgeopt.runtime.bundle import Artefact, Bundle, NoiseLimit
 from edgeopt.runtime.bundle_folder import REMEDY
-from edgeopt.system.archives import read_archive
+from edgeopt.system.disk.archives import read_archive
 from edgeopt.tasks import FrameTask
 
 FILE = "selftest.npz"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgeopt.graph.tensors import Sample
-from edgeopt.system.closing import Closing
+from edgeopt.system.processes.closing import Closing
 
 Serve = Callable[[Sample], tuple[Any, tuple[int, ...]]]
 """A frame to its answer and the times of its stages, in nanoseconds."""

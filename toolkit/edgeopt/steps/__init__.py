@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgeopt.recipes.embedded import Embedded
     from edgeopt.recipes.recipe import Recipe
     from edgeopt.steps._context import Context, Setting
-    from edgeopt.system.target import Target
+    from edgeopt.system.declared.target import Target
 
 
 def _nothing(_precision: str, _profile: Target) -> bool:

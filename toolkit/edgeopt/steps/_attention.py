@@ -15,13 +15,13 @@ import onnx
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime.providers import CPU
 from edgeopt.executors.onnxruntime.transformer_tools import transformer_tools
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
-from edgeopt.graph.validity import require_valid
 from edgeopt.steps._checked import TOLERANCE, Expectation
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 _FUSED = "MultiHeadAttention"
 _MODEL_TYPE = "bert"

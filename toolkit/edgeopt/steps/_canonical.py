@@ -13,12 +13,12 @@ import onnx
 from onnx import checker, helper, inliner, version_converter
 
 from edgeopt.errors import NotFoundError, UnsupportedError
+from edgeopt.graph.files.outside_weights import with_outside, without_outside
+from edgeopt.graph.files.written_shapes import drop_stale_shapes
 from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import Model
-from edgeopt.graph.outside_weights import with_outside, without_outside
 from edgeopt.graph.subgraphs import all_nodes
-from edgeopt.graph.written_shapes import drop_stale_shapes
-from edgeopt.system.quiet import quiet_thread
+from edgeopt.system.processes.quiet import quiet_thread
 from edgeopt.system.text import short
 
 FOLD_LIMIT_BYTES = 1024

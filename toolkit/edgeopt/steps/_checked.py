@@ -18,7 +18,7 @@ from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 TOLERANCE = 1e-3
 """Error over signal, root mean square. Exact rewrites in float32 stay below 1e-5."""

@@ -14,14 +14,14 @@ from edgeopt.executors import Executor, Session
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
-from edgeopt.measurement.one_open import proof_seconds
+from edgeopt.measurement.turns.one_open import proof_seconds
 from edgeopt.recipes.inputs.frames import Frames, calibration_fingerprint
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.steps._pruning import Pruning
 from edgeopt.steps._training import TRAINING_S
-from edgeopt.system.target import Target
-from edgeopt.system.time_limit import LONGER, require_time
+from edgeopt.system.declared.target import Target
+from edgeopt.system.processes.time_limit import LONGER, require_time
 from edgeopt.tasks import Task, make_task
 
 if TYPE_CHECKING:

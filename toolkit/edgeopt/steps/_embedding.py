@@ -25,9 +25,9 @@ from edgeopt.recipes.embedded import (
     POINTS,
     SCORES,
 )
-from edgeopt.runtime.availability import is_compiled
+from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps._canonical import upgrade_opset
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 _LEAST_OPSET = 13
 """From here on the ops that are written take their axes and sizes as inputs."""

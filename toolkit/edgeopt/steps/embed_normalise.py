@@ -16,12 +16,12 @@ from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.embedded import PICTURE, Embedded
 from edgeopt.recipes.inputs.preprocess import Resize
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.runtime.availability import is_compiled
+from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._context import Context, Setting
 from edgeopt.steps._embedding import put_before
 from edgeopt.steps._normalising import name_tensor, normalised, take_over, why_no_picture
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 
 def embed_normalise(model: Model, recipe: Recipe) -> Model:

@@ -13,15 +13,15 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind, StepError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
+from edgeopt.graph.files.outside_weights import piece_of
+from edgeopt.graph.files.written_shapes import told_of
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.graph.outside_weights import piece_of
 from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.graph.tensors import Tensors
-from edgeopt.graph.written_shapes import told_of
 from edgeopt.passes import Phase, passes_of
 from edgeopt.recipes.inputs.input_shapes import fixed_shapes
-from edgeopt.runtime.availability import is_compiled
+from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade_opset
 from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked, left_out, probe

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
-from edgeopt.system.files import MOST_BYTES, read_text
+from edgeopt.system.disk.files import MOST_BYTES, read_text
 from edgeopt.system.text import short
 
 T = TypeVar("T")

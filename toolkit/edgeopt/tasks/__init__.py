@@ -18,7 +18,7 @@ from edgeopt.recipes.drawings.drawing import HEIGHT
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Counts, Evidence, find_metric, metrics_of
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.report.document import Document
-from edgeopt.system.options import flags_of, options_of
-from edgeopt.system.signatures import with_options_of
+from edgeopt.system.declared.options import flags_of, options_of
+from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])

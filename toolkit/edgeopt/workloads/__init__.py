@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.system import registry
-from edgeopt.system.options import Syntax, default_of, flags_of, options_of
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.options import Syntax, default_of, flags_of, options_of
 
 VERBS = ("inspect", "bench", "compare", "check", "optimize", "run", "serve")
 

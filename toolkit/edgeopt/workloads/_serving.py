@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.common_options import threads_option
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 
 if TYPE_CHECKING:
     from edgeopt.running.serving import Served, ServeOptions

@@ -15,12 +15,12 @@ from edgeopt.executors.onnxruntime.rows import SharedRows
 from edgeopt.executors.onnxruntime.sums import Sums, texts_are_alike
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.optimization.generation.forms import EIGHT_BITS_BLOCK
-from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.batching import shared_model
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from edgeopt.system.messages import Message, replies_apart, serve_messages
+from edgeopt.system.processes.messages import Message, replies_apart, serve_messages
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.system.messages import Message, replies_apart, serve_messages
+from edgeopt.system.processes.messages import Message, replies_apart, serve_messages
 
 _OK = 0
 

@@ -13,10 +13,10 @@ from edgeopt import executors
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import Session, SessionOptions, Source
 from edgeopt.executors._child import received, sendable_outputs
-from edgeopt.graph.outside import Outside
+from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.system import registry
-from edgeopt.system.messages import Message, replies_apart, serve_messages
+from edgeopt.system.declared import registry
+from edgeopt.system.processes.messages import Message, replies_apart, serve_messages
 
 _PAST_AXIS = 2
 """Of a cache (batch, heads, tokens, head): how many tokens it holds."""

@@ -31,10 +31,10 @@ from edgeopt.executors.onnxruntime.providers import (
 )
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
-from edgeopt.graph.outside import Outside
-from edgeopt.system.links import leads_elsewhere
-from edgeopt.system.memory import give_back, require_bytes
-from edgeopt.system.optional import require
+from edgeopt.graph.files.outside import Outside
+from edgeopt.system.declared.optional import require
+from edgeopt.system.disk.links import leads_elsewhere
+from edgeopt.system.machine.memory import give_back, require_bytes
 from edgeopt.system.text import short
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
@@ -222,7 +222,7 @@ def _reachable(source: Source) -> Source:
     if not leads_elsewhere(source):
         return source
     try:
-        from edgeopt.graph.outside_weights import followed
+        from edgeopt.graph.files.outside_weights import followed
     except ImportError:  # a device has no onnx: ONNX Runtime says what it does not follow
         return source
     return followed(source)

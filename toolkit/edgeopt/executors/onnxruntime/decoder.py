@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.faults import said
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.system.huge_pages import huge_zeros
+from edgeopt.system.machine.huge_pages import huge_zeros
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 LAST = "logits_to_keep"

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeopt.errors import NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.system.machine.threads import physical_cores
 from edgeopt.system.text import words_of
-from edgeopt.system.threads import physical_cores
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 DIRECTML, WEBGPU, XNNPACK = "DmlExecutionProvider", "WebGpuExecutionProvider", "XnnpackExecutionProvider"

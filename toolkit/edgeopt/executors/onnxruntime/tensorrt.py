@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeopt.system import caches
+from edgeopt.system.disk import caches
 
 ENGINES = "engines"
 """The folder in that of a run, or below the user's caches."""

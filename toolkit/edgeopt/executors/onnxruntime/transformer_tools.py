@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import edgeopt.executors.onnxruntime  # noqa: F401, it switches telemetry off before onnxruntime is imported
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
 
 _PACKAGE = "onnxruntime.transformers"
 

@@ -23,8 +23,8 @@ from edgeopt.export.decoder.llama import Configuration, require_sizes
 from edgeopt.export.decoder.positions import Positions
 from edgeopt.recipes.drafting.generation_drafting import TOKENIZER
 from edgeopt.recipes.texts.tokenizer_file import OF_TEKKEN, WORDS
-from edgeopt.system.files import require_regular
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
+from edgeopt.system.disk.files import require_regular
 
 _KINDS = ("llama", "qwen2", "qwen3")
 """`general.architecture`; Mistral calls itself llama."""

@@ -16,9 +16,9 @@ from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, MASK, POSITIONS
 from edgeopt.export.from_torch import said, torch_of_export
 from edgeopt.export.quiet import quiet_export
 from edgeopt.export.to_onnx import forget_traces
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.model import Model
-from edgeopt.graph.validity import require_valid
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
 
 _OPSET = 20
 _ROWS, _TOKENS, _PAST = 2, 3, 5

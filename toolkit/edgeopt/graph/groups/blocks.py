@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.model import Model
-from edgeopt.graph.validity import require_valid
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, NotFoundError
+from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.groups.tracer import name_of
 from edgeopt.graph.groups.types import ChannelGroups, Channels, Cut, Size
 from edgeopt.graph.model import Model
-from edgeopt.graph.validity import require_valid
 
 Kept = NDArray[np.bool_]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
-from edgeopt.graph.states import Feedback
+from edgeopt.graph.facts.states import Feedback
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.measurement.accuracy.label_folders import beside_pictures
 from edgeopt.recipes.inputs.feeding import fed
@@ -21,8 +21,8 @@ from edgeopt.recipes.labels import Labels, read_labels
 from edgeopt.recipes.metrics import metrics_on_labels
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.sources.text import frames_of_texts
+from edgeopt.system.processes.time_limit import require_time
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import require_time
 from edgeopt.tasks import Task
 
 _MOST_STATE_BYTES = 2**28

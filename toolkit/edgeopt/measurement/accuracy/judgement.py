@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_bounds
 from edgeopt.measurement.accuracy.paired_shares import least_samples, lower_bound, most_unseen, upper_bound
 from edgeopt.measurement.statistics.distributions import student_quantile
+from edgeopt.system.processes.time_limit import LONGER
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import LONGER
 
 LEVEL = 0.05
 """Probability that a word is wrong, at any of the looks at labels."""

@@ -11,7 +11,7 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.recipes.inputs.frames import find_kind
 from edgeopt.recipes.inputs.pictures import PICTURES
 from edgeopt.recipes.labels import Labels
-from edgeopt.system.files import list_folder
+from edgeopt.system.disk.files import list_folder
 from edgeopt.system.text import short
 
 _LOOKED = 200

@@ -32,10 +32,10 @@ from edgeopt.recipes.inputs.made_up import with_nothing
 from edgeopt.recipes.inputs.preprocess import Colour, Preprocess
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import changed_lines, recipe_text
-from edgeopt.system import assets
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk import assets
+from edgeopt.system.disk.files import write_beside
+from edgeopt.system.processes.time_limit import require_pace
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import require_pace
 from edgeopt.tasks import Task, find_task, make_task
 
 PROPOSED = "proposed-recipe"

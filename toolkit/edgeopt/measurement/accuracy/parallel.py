@@ -11,7 +11,7 @@ from threading import Event, Lock
 from typing import Any
 
 from edgeopt.executors import Session
-from edgeopt.graph.states import Feedback
+from edgeopt.graph.facts.states import Feedback
 from edgeopt.measurement.accuracy.evaluate import Progress
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.tasks import Task

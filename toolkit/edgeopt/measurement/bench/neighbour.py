@@ -13,10 +13,10 @@ from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.load.beside import Beside, Member, Wish, parse_beside, run_beside
 from edgeopt.measurement.load.run import LoadPlan, Tell
 from edgeopt.measurement.load.workers import Pipeline
-from edgeopt.measurement.subject import Subject, choose_frames, open_subject
+from edgeopt.measurement.opening.subject import Subject, choose_frames, open_subject
 from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.runtime.schedule.cores import assign_cores, held_to, usable_cores
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 Readers = tuple[Callable[[], Sample], ...]
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypedDict
 from edgeopt.measurement.common_options import EXAMPLES, seed_option, shapes_option, source_option, threads_option
 from edgeopt.measurement.resources.cpu_time import spin_entries
 from edgeopt.measurement.resources.prices import COST, Prices
-from edgeopt.system.options import Syntax, option
-from edgeopt.system.threads import DEFAULT_THREADS
+from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.machine.threads import DEFAULT_THREADS
 from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within
 
 SECONDS = 5.0

@@ -12,9 +12,9 @@ from edgeopt.measurement.load.models import Load, OpenLoad, examples, parse_load
 from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.statistics.budget import unprovable
-from edgeopt.runtime.queueing import parse_queue
+from edgeopt.runtime.schedule.queueing import parse_queue
+from edgeopt.system.machine.threads import logical_cores
 from edgeopt.system.text import plural
-from edgeopt.system.threads import logical_cores
 from edgeopt.system.toml import require_ranges
 
 _WORKERS_A_CORE = 16

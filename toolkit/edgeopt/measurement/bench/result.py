@@ -29,10 +29,10 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.trend import Warmup
-from edgeopt.system.environment import Environment
+from edgeopt.system.machine.environment import Environment
+from edgeopt.system.machine.threads import physical_cores
 from edgeopt.system.order_statistic import DEFINITION
 from edgeopt.system.text import typed_duration
-from edgeopt.system.threads import physical_cores
 
 SCHEMA = 2
 _WISHES = {

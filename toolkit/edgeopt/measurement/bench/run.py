@@ -15,13 +15,13 @@ from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.bench.trace import make_trace, write_trace
 from edgeopt.measurement.load.result import summarize_load
 from edgeopt.measurement.load.run import Observed, Tell, judge_warmup, observe, run_load
+from edgeopt.measurement.opening.subject import Subject, choose_frames, open_subject
 from edgeopt.measurement.resources.meters import MeterKind, find_meters
 from edgeopt.measurement.resources.trust import judge_trust
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.subject import Subject, choose_frames, open_subject
 from edgeopt.report.formats import write_pages
-from edgeopt.system.files import require_writable
-from edgeopt.system.signatures import with_options_of
+from edgeopt.system.declared.signatures import with_options_of
+from edgeopt.system.disk.files import require_writable
 
 __all__ = ["BenchOptions", "BenchResult", "Subject", "bench", "choose_frames", "open_subject"]
 

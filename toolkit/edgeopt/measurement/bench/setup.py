@@ -12,11 +12,11 @@ from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.planning import plan_load
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.load.workers import Pipeline
-from edgeopt.measurement.subject import Subject, choose_frames, open_subject, shapes_of
+from edgeopt.measurement.opening.subject import Subject, choose_frames, open_subject, shapes_of
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.runtime.schedule.batch import why_no_batch
-from edgeopt.system.environment import Environment
+from edgeopt.system.machine.environment import Environment
 
 
 @dataclass(frozen=True)

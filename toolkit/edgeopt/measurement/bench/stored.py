@@ -8,7 +8,7 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.measurement.samples import Samples
-from edgeopt.system.environment import Environment, Use
+from edgeopt.system.machine.environment import Environment, Use
 from edgeopt.system.toml import read_object
 
 RESULT, RAW = "bench.json", "samples.npz"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgeopt.measurement.resources.profile import read_events
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.samples import Samples
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk.files import write_beside
 
 Event = dict[str, Any]
 _RUN, _OPERATORS = 1, 2  # process ids: frames of the run; operators of the profiling pass

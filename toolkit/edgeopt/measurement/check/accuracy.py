@@ -21,7 +21,7 @@ from edgeopt.measurement.accuracy.evaluate import (
 )
 from edgeopt.measurement.check.exchanged import exchanged_classes
 from edgeopt.measurement.check.result import CheckResult, CheckVerdict, judge_accuracy, judge_agreement
-from edgeopt.measurement.side_by_side import Side, rest, score_side
+from edgeopt.measurement.turns.side_by_side import Side, rest, score_side
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.tasks import Task, make_task
 

@@ -12,10 +12,10 @@ from typing import Any
 from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.samples import Samples
-from edgeopt.system import assets
-from edgeopt.system.environment import Environment
-from edgeopt.system.files import write_beside
-from edgeopt.system.links import pinned
+from edgeopt.system.disk import assets
+from edgeopt.system.disk.files import write_beside
+from edgeopt.system.disk.links import pinned
+from edgeopt.system.machine.environment import Environment
 from edgeopt.system.toml import read_object
 
 SCHEMA = 2

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from edgeopt.measurement.common_options import LABEL_KINDS, seed_option, shapes_option, source_option, threads_option
 from edgeopt.recipes.allowed import Check
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 
 MODEL, MEASURED, ALLOWED = "Model, baseline, device", "What is measured", "What is allowed"
 """Headings of the help."""

@@ -34,11 +34,13 @@ from edgeopt.measurement.check.result import (
 )
 from edgeopt.measurement.fresh_process.start import Start, measure_peaks, time_first_answers
 from edgeopt.measurement.load.closed_loop import run_frames
+from edgeopt.measurement.opening.subject import choose_frames, shapes_of
 from edgeopt.measurement.resources.anchor import measure_anchor
 from edgeopt.measurement.resources.readings import take_reading
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
 from edgeopt.measurement.samples import FRAME, Samples
-from edgeopt.measurement.side_by_side import (
+from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_rounds, ratio_of_series
+from edgeopt.measurement.turns.side_by_side import (
     Side,
     close,
     labels_of,
@@ -48,15 +50,13 @@ from edgeopt.measurement.side_by_side import (
     rest,
     run_in_turns,
 )
-from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_rounds, ratio_of_series
-from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.recipes.allowed import MAX_DROP, Check
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.input_shapes import Shapes, fixed_shapes
 from edgeopt.recipes.inputs.timed import readers_of
-from edgeopt.system.environment import Environment
-from edgeopt.system.files import require_writable
-from edgeopt.system.signatures import with_options_of
+from edgeopt.system.declared.signatures import with_options_of
+from edgeopt.system.disk.files import require_writable
+from edgeopt.system.machine.environment import Environment
 from edgeopt.system.toml import Within, parse_table, require_measurable
 
 _LEAST_FRAMES = 400

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from edgeopt.measurement.common_options import LABEL_KINDS, seed_option, shapes_option, source_option, threads_option
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 
 MODEL, MEASURED = "Models and device", "What is measured"
 """Headings of the help."""

@@ -13,7 +13,7 @@ from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.system.environment import Environment
+from edgeopt.system.machine.environment import Environment
 
 SCHEMA = 2
 

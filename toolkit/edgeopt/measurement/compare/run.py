@@ -20,9 +20,12 @@ from edgeopt.measurement.bench.stored import StoredResult, is_stored, read_store
 from edgeopt.measurement.compare.options import CompareOptions, CompareWishes
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.compare.summary import summarize as summarize_comparison
-from edgeopt.measurement.interleaved import AGAIN, Turns
+from edgeopt.measurement.opening.subject import choose_frames, shapes_of
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.side_by_side import (
+from edgeopt.measurement.statistics.quantile import StageTime, summarize
+from edgeopt.measurement.statistics.ratio import Change, Ratio, block_medians, parts_worth_judging, ratio_of_series
+from edgeopt.measurement.turns.interleaved import AGAIN, Turns
+from edgeopt.measurement.turns.side_by_side import (
     Side,
     close,
     distinct_labels,
@@ -33,13 +36,10 @@ from edgeopt.measurement.side_by_side import (
     run_in_turns,
     score_side,
 )
-from edgeopt.measurement.statistics.quantile import StageTime, summarize
-from edgeopt.measurement.statistics.ratio import Change, Ratio, block_medians, parts_worth_judging, ratio_of_series
-from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import is_bundle
-from edgeopt.system.files import require_writable
-from edgeopt.system.signatures import with_options_of
+from edgeopt.system.declared.signatures import with_options_of
+from edgeopt.system.disk.files import require_writable
 from edgeopt.system.toml import Within, require_measurable
 
 _APART = Note(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from edgeopt.measurement.common_options import EXAMPLES, seed_option
 from edgeopt.measurement.generation.options import LANGUAGE, OUTPUT_TOKENS, PROMPT_TOKENS
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 
 SERVERS = "Servers"
 """Heading of the help."""

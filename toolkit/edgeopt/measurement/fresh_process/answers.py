@@ -21,8 +21,8 @@ from edgeopt.measurement.generation.turns import PARTS, Prompt, Turns, Writes, l
 from edgeopt.measurement.statistics.ratio import Ratio, centre_of_rounds, ratio_of_rounds
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_writer
-from edgeopt.system.links import pinned
-from edgeopt.system.time_limit import require_time, time_left_s
+from edgeopt.system.disk.links import pinned
+from edgeopt.system.processes.time_limit import require_time, time_left_s
 
 _LONGEST_S = 3600.0
 _REQUEST, _ANSWER = "request.pickle", "answer.pickle"

@@ -21,7 +21,7 @@ def main() -> int:
     begun = time.perf_counter_ns()
     from edgeopt import executors
     from edgeopt.errors import EdgeoptError
-    from edgeopt.system import registry
+    from edgeopt.system.declared import registry
 
     writes = "prompt" in request
     executor = registry.load(executors, "onnxruntime" if writes else request["opening"]["executor"]).EXECUTOR

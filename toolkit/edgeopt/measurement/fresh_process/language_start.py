@@ -20,7 +20,7 @@ from edgeopt.measurement.fresh_process.start import (
     run_child,
     ways_in_turns,
 )
-from edgeopt.system.links import pinned
+from edgeopt.system.disk.links import pinned
 
 
 def run_cold_language(

@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.graph.outside import Layout, Piece
-from edgeopt.graph.outside_weights import outside_files
+from edgeopt.graph.files.outside import Layout, Piece
+from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, why_cannot_drop
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.runtime.opening import Opening
-from edgeopt.system.files import require_space
-from edgeopt.system.links import pinned
-from edgeopt.system.worker import run_to_end
+from edgeopt.system.disk.files import require_space
+from edgeopt.system.disk.links import pinned
+from edgeopt.system.processes.worker import run_to_end
 
 POINTS = ("interpreter", "import", "session", "first", "second")
 _TO_FIRST = POINTS[:4]

@@ -20,12 +20,12 @@ import numpy as np
 
 from edgeopt.executors import Source
 from edgeopt.graph.tensors import Sample, TensorSpec
-from edgeopt.measurement.fed_back import feed_back
 from edgeopt.measurement.fresh_process.start import run_child
-from edgeopt.measurement.interleaved import Opened, Pace, Turns, join_legs, take_turns
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
+from edgeopt.measurement.turns.fed_back import feed_back
+from edgeopt.measurement.turns.interleaved import Opened, Pace, Turns, join_legs, take_turns
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.recipes.inputs.timed import is_read

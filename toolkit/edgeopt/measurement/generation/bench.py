@@ -11,7 +11,7 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime.sums import Sums
-from edgeopt.graph.outside_weights import outside_files
+from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
 from edgeopt.measurement.fresh_process.start import ColdStart
 from edgeopt.measurement.generation.budget import (
@@ -38,8 +38,8 @@ from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.environment import read_environment
-from edgeopt.system.files import read_text, require_writable
+from edgeopt.system.disk.files import read_text, require_writable
+from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.text import plural
 
 _LEAST_ANSWERS = 6

@@ -16,8 +16,8 @@ from edgeopt.measurement.generation.turns import Prompt, Writes
 from edgeopt.measurement.statistics.budget import BudgetResult, Verdict, judge_budget
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.system.processes.time_limit import time_left_s
 from edgeopt.system.text import format_budget
-from edgeopt.system.time_limit import time_left_s
 
 _LEAST_ANSWERS = 6
 """Fewer give a median no interval."""

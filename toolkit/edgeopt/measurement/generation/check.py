@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, NotFoundError
-from edgeopt.graph.outside import sha256_of
+from edgeopt.graph.files.outside import sha256_of
 from edgeopt.measurement.bench.stored import show_difference
 from edgeopt.measurement.check.baseline import path_from
 from edgeopt.measurement.check.options import Gate
@@ -53,10 +53,10 @@ from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_series
 from edgeopt.recipes.allowed import MAX_RISE, Check
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
 from edgeopt.runtime.decoding.generation import Asked
-from edgeopt.system import assets
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.environment import Environment, read_environment
-from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.disk import assets
+from edgeopt.system.disk.files import require_writable, write_beside
+from edgeopt.system.machine.environment import Environment, read_environment
 from edgeopt.system.toml import read_object
 
 SCHEMA = 1

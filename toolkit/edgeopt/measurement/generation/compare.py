@@ -25,7 +25,7 @@ from edgeopt.measurement.generation.side_by_side import (
 )
 from edgeopt.measurement.generation.turns import PARTS, ratio_between
 from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.system.environment import read_environment
+from edgeopt.system.machine.environment import read_environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 COUNTS, _ODD_COUNTS = (1, 2, 4, 8), (1, 3, 7)
 """Guesses a round that are tried; in runs of pairs the token before them makes an even number of odd ones."""

@@ -18,9 +18,9 @@ from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Asked, Long
 from edgeopt.runtime.decoding.long_sounds import fitted_sound
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
+from edgeopt.system.processes.time_limit import require_time, time_left_s
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import require_time, time_left_s
 
 LEAST_SOURCES, MOST_SOURCES = 4, 48
 _MOST_TEXT_BYTES, _MOST_TRANSCRIPT_BYTES = 16 << 20, 1 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgeopt.measurement.common_options import output_tokens_option, prompt_tokens_option, seed_option, threads_option
 from edgeopt.measurement.compare.options import Contest
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 
 MAX_MISS = 0.05
 """Share of the answers that may be over a limit, where nobody says: an answer takes longer than a frame, so that one in

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgeopt.measurement.accuracy.bootstrap import drop_of_means
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 WINDOW_TOKENS = 256
 MOST_WINDOWS = 48

@@ -21,7 +21,7 @@ from edgeopt.executors.onnxruntime.cross_decoder import HAS_PAST
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, MASK, POSITIONS
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.right_optimizations import Correction, find_correction, joined
+from edgeopt.measurement.opening.right_optimizations import Correction, find_correction, joined
 from edgeopt.recipes.inputs.features import FeatureMaker
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder
@@ -29,7 +29,7 @@ from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import bundle_of, decoder_file, open_language_model
-from edgeopt.system.target import find_target
+from edgeopt.system.declared.target import find_target
 
 _BEGIN, _NEXT = (6, 0), (1, 5)
 """Tokens of a run, and of the past before them: the beginning of a prompt, and one token of an answer."""

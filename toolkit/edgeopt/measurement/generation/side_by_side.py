@@ -32,7 +32,7 @@ from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import holds_pair, open_writer
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import plural
 
 TWIN = "the first again"

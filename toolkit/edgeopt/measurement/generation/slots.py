@@ -17,7 +17,7 @@ from edgeopt.runtime.decoding.batching.shared_model import SLOTS, SharedModel
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk.files import write_beside
 from edgeopt.system.text import format_bytes, plural
 
 _WARM_TOKENS = 8

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
-from edgeopt.graph.outside_weights import outside_files
+from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
 from edgeopt.measurement.fresh_process.start import ColdStart
@@ -29,7 +29,7 @@ from edgeopt.measurement.statistics.quantile import Summary, summarize
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Account, Asked
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.environment import read_environment
+from edgeopt.system.machine.environment import read_environment
 
 _LEAST_ANSWERS = 6
 _PARTS = ("feed", "encode", "prefill", "ttft", "tpot")

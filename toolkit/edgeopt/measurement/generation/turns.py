@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
 from edgeopt.runtime.decoding.generation import Asked, Generation
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 LEAST_ROUNDS, MOST_ROUNDS = 8, 40
 Prompt = Sequence[int] | Sound

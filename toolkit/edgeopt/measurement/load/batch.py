@@ -14,10 +14,10 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.measurement.clock import Clock
-from edgeopt.measurement.interleaved import run_interleaved
 from edgeopt.measurement.load.closed_loop import Pictures, run_frames
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Summary, summarize
+from edgeopt.measurement.turns.interleaved import run_interleaved
 from edgeopt.runtime.schedule.batch import part_of, put, why_no_batch
 from edgeopt.tasks import FrameTask
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgeopt.measurement.load.arrivals import Arrivals
-from edgeopt.runtime.queueing import Queue, QueuePolicy
+from edgeopt.runtime.schedule.queueing import Queue, QueuePolicy
 
 
 class Line:

@@ -24,7 +24,7 @@ from edgeopt.measurement.load.line import Line
 from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import find_warmup
-from edgeopt.runtime.queueing import FIFO, QueuePolicy
+from edgeopt.runtime.schedule.queueing import FIFO, QueuePolicy
 
 _SPIN_NS: Final = 2_000_000
 """A sleep oversleeps by up to this much (99 % by less than 0.2 ms), so the rest is spent looking at the clock."""

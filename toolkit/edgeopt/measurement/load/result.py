@@ -18,7 +18,7 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget
 from edgeopt.measurement.statistics.dependence import longest_run
 from edgeopt.measurement.statistics.quantile import Quantile, Summary, quantile, summarize
-from edgeopt.runtime.queueing import FIFO, QueueKind, QueuePolicy
+from edgeopt.runtime.schedule.queueing import FIFO, QueueKind, QueuePolicy
 from edgeopt.system.order_statistic import order_statistic
 
 

@@ -23,7 +23,7 @@ from edgeopt.measurement.resources.meters import Meter
 from edgeopt.measurement.resources.readings import PeriodicSampler, Reading, take_reading
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import Warmup, find_warmup
-from edgeopt.runtime.queueing import QueuePolicy
+from edgeopt.runtime.schedule.queueing import QueuePolicy
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.text import plural
 

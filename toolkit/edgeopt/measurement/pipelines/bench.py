@@ -29,9 +29,9 @@ from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.environment import read_environment
-from edgeopt.system.files import require_writable, write_beside
-from edgeopt.system.signatures import with_options_of
+from edgeopt.system.declared.signatures import with_options_of
+from edgeopt.system.disk.files import require_writable, write_beside
+from edgeopt.system.machine.environment import read_environment
 
 _TAKEN = ("source", "seconds", "minutes", "min_frames", "budget_ms", "max_miss_ratio", "threads", "seed")
 _SYNTHETIC = (480, 640)

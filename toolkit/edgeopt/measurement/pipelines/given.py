@@ -8,18 +8,18 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note
 from edgeopt.executors._guard import active_guard
-from edgeopt.graph.outside import Layout
-from edgeopt.measurement.given import Given, open_given
+from edgeopt.graph.files.outside import Layout
+from edgeopt.measurement.opening.given import Given, open_given
 from edgeopt.measurement.pipelines.code import load_calls
-from edgeopt.runtime.availability import require_engine
 from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.devices.availability import require_engine
 from edgeopt.runtime.pipelines.bundle import PipelineBundle, is_pipeline_bundle, read_pipeline, write_pipeline
 from edgeopt.runtime.pipelines.description import Description, Stage, read_description
 from edgeopt.runtime.pipelines.pipeline import AppStage, Pipeline
-from edgeopt.system.environment import package_versions
-from edgeopt.system.target import Target
-from edgeopt.system.threads import engine_threads
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.environment import package_versions
+from edgeopt.system.machine.threads import engine_threads
 
 
 @dataclass(frozen=True, slots=True)

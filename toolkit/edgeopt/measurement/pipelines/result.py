@@ -32,7 +32,7 @@ from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.trend import Warmup
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.system.environment import Environment
+from edgeopt.system.machine.environment import Environment
 
 SCHEMA = 1
 _RULES = (find_distrust, find_unsteady)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.resources.cost import cloud_per_s, device_per_s
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 from edgeopt.system.toml import Within
 
 LIFE_YEARS = 5.0

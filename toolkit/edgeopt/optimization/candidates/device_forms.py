@@ -30,7 +30,7 @@ from edgeopt.steps.compile import forms_for
 from edgeopt.steps.compile._form import DeviceForm
 from edgeopt.steps.compile._partition_files import partition_files
 from edgeopt.steps.compile._placement import Partition
-from edgeopt.system.threads import physical_cores
+from edgeopt.system.machine.threads import physical_cores
 from edgeopt.tasks import Task
 
 

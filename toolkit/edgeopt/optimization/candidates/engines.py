@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime import UNFUSED
-from edgeopt.measurement.right_optimizations import Correction
-from edgeopt.runtime.availability import (
+from edgeopt.measurement.opening.right_optimizations import Correction
+from edgeopt.runtime.devices.availability import (
     how_to_get,
     is_by_rule,
     is_compiled,
@@ -16,8 +16,8 @@ from edgeopt.runtime.availability import (
     why_unavailable,
 )
 from edgeopt.steps._context import Engine
-from edgeopt.system.target import Target, find_target
-from edgeopt.system.threads import engine_threads
+from edgeopt.system.declared.target import Target, find_target
+from edgeopt.system.machine.threads import engine_threads
 
 _AS_IT_IS = Correction()
 _HOST = "cpu"

@@ -15,17 +15,17 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.fresh_process.turns import FreshTurns
-from edgeopt.measurement.interleaved import AGAIN, HERE, Machine, Opened, Pace, Turns, take_turns
-from edgeopt.measurement.one_open import LEAST_ROUNDS, take_turns_one_open
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.measurement.turns.interleaved import AGAIN, HERE, Machine, Opened, Pace, Turns, take_turns
+from edgeopt.measurement.turns.one_open import LEAST_ROUNDS, take_turns_one_open
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.choice.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import MOST_MEASURED
-from edgeopt.system.time_limit import LONGER, limited, longer, time_left_s
+from edgeopt.system.processes.time_limit import LONGER, limited, longer, time_left_s
 
 FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""

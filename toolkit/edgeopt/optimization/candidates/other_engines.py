@@ -17,8 +17,8 @@ from edgeopt.optimization.run import Run
 from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, out_of_time
 from edgeopt.steps._in_float import in_float, may_round
-from edgeopt.system.target import Target
-from edgeopt.system.time_limit import limited
+from edgeopt.system.declared.target import Target
+from edgeopt.system.processes.time_limit import limited
 
 _MOST_KEPT = 2
 """INT8 models of one engine that go on to the labels."""

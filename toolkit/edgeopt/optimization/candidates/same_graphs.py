@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.graph.computation import computation_hash
+from edgeopt.graph.facts.computation import computation_hash
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.run import Run

@@ -26,7 +26,7 @@ from edgeopt.recipes.inputs.frames import calibration_wanted
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting, outputs_of, reference_answers
 from edgeopt.steps.compile._partition_files import partition_files
 from edgeopt.steps.compile._placement import explain_placement
-from edgeopt.system.memory import give_back
+from edgeopt.system.machine.memory import give_back
 from edgeopt.system.text import plural
 from edgeopt.tasks import Task
 

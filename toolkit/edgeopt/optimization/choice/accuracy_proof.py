@@ -42,8 +42,8 @@ from edgeopt.optimization.labelling.offer import (
 from edgeopt.optimization.options import Prefer
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import LONGER, OutOfTime
 from edgeopt.tasks import Task
 
 _SHARE = 0.1

@@ -8,10 +8,10 @@ from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.model import load_model
-from edgeopt.measurement.fed_back import feed_back
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
-from edgeopt.measurement.interleaved import Pace, Turns
 from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.measurement.turns.fed_back import feed_back
+from edgeopt.measurement.turns.interleaved import Pace, Turns
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import (
     CONFIRM_SECONDS,
@@ -27,8 +27,8 @@ from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import Chosen, mark
 from edgeopt.optimization.course import CONFIRM, MEASURE, measuring_s
 from edgeopt.optimization.run import Run, model_file
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited, longer
 
 INTERRUPTED = "the run was interrupted"
 _JUDGED = 0.15

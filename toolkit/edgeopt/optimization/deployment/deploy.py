@@ -12,8 +12,8 @@ from edgeopt.executors import Session
 from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.export.companions import companions_of
+from edgeopt.graph.files.outside import Layout
 from edgeopt.graph.model import Model, load_model
-from edgeopt.graph.outside import Layout
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.optimization.candidate import Candidate
@@ -25,7 +25,6 @@ from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.made_up import synthetic_like
 from edgeopt.recipes.inputs.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.runtime.availability import load_executor
 from edgeopt.runtime.bundle import (
     Artefact,
     Bundle,
@@ -36,12 +35,13 @@ from edgeopt.runtime.bundle import (
     write_bundle,
 )
 from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.runtime.fallback import open_artefact
 from edgeopt.runtime.selftest import FILE, MOST_SAMPLES, Recorded, Rows, choose_samples, pack, record, run_rows
 from edgeopt.steps._context import Engine
-from edgeopt.system.environment import package_versions, read_environment
-from edgeopt.system.memory import give_back
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.environment import package_versions, read_environment
+from edgeopt.system.machine.memory import give_back
 from edgeopt.system.text import format_bytes, plural
 from edgeopt.tasks import make_task
 

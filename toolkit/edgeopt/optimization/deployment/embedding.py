@@ -13,8 +13,8 @@ from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.judgement import Judgement, judge_scores
 from edgeopt.measurement.fresh_process.turns import FreshTurns, Runnable, feed_of, run_fresh
-from edgeopt.measurement.interleaved import Pace, take_turns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.measurement.turns.interleaved import Pace, take_turns
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import late_s
 from edgeopt.optimization.candidates.scoring import stored_baseline
@@ -28,7 +28,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._class_map import ARGMAX
 from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Setting
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 from edgeopt.tasks import make_task
 
 SECONDS = 5.0

@@ -17,8 +17,8 @@ from edgeopt.optimization.choice.accuracy_proof import answers_of_original, samp
 from edgeopt.optimization.choice.selection import USABLE, lighter_than
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.system.processes.time_limit import OutOfTime, limited
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import OutOfTime, limited
 from edgeopt.tasks import Task
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeopt.executors.onnxruntime.decoder import LOGITS
+from edgeopt.graph.files.outside import Layout
 from edgeopt.graph.model import load_model
-from edgeopt.graph.outside import Layout
 from edgeopt.optimization.generation.deploy import FOLDER, told_of
 from edgeopt.optimization.generation.result import LanguageReport
 from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder, recipe_of
@@ -15,8 +15,8 @@ from edgeopt.runtime.bundle import Artefact, Bundle, Expected, make_artefact, wr
 from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.selftest_pair import record_pair
-from edgeopt.system.environment import package_versions
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.environment import package_versions
 
 
 def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:

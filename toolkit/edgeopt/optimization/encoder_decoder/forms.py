@@ -13,7 +13,7 @@ from edgeopt.optimization.generation.forms import WIDE_BLOCK
 from edgeopt.steps.convert.blocks import k_quant
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 FLOAT = "fp32"
 

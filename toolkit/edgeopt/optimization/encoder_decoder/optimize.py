@@ -52,11 +52,11 @@ from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair
-from edgeopt.system.environment import read_environment
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.processes.time_limit import limited, require_time
 from edgeopt.system.text import format_bytes, plural
-from edgeopt.system.threads import engine_threads
-from edgeopt.system.time_limit import limited, require_time
 
 _JOINED = "the encoder makes keys and values, one decoder"
 _COPIES = 6

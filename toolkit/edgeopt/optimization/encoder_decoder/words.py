@@ -12,8 +12,8 @@ from edgeopt.recipes.scoring.spelling import word_errors
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_writer
+from edgeopt.system.processes.time_limit import require_time
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import require_time
 
 _MORE, _SPARE = 2, 16
 """An answer ends after so many times the transcript's tokens and a few: one that goes on is wrong all the same."""

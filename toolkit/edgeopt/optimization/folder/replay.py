@@ -20,13 +20,13 @@ from edgeopt.optimization.choice.selection import Chosen
 from edgeopt.optimization.plan import calibrated_steps
 from edgeopt.optimization.result import read_report
 from edgeopt.recipes.inputs.frames import Frames, calibration_fingerprint
-from edgeopt.runtime.availability import is_compiled
+from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps.quantize.search.decisions_file import (
     DECISIONS,
     StoredDecisions,
     read_decisions,
 )
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 _REMEDY = "name the output folder of edgeopt optimize, its report.json, or a decisions.json"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import Note, NoteKind
+from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import load_model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.graph.outside import sha256_of
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames
-from edgeopt.measurement.given import Given
+from edgeopt.measurement.opening.given import Given
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.engines import Engines
 from edgeopt.optimization.folder.replay import Replay
@@ -24,7 +24,7 @@ from edgeopt.optimization.run import Run, model_file
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.steps._context import numbered
-from edgeopt.system.environment import package_versions
+from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.text import plural
 
 

@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import IO, Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import weights_beside
-from edgeopt.graph.outside import sha256_of
 from edgeopt.optimization.candidate import Candidate, candidate_from_json
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk.files import write_beside
 from edgeopt.system.toml import read_json
 
 if sys.platform == "win32":

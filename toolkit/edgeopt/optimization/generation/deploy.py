@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.executors.onnxruntime.decoder import LOGITS
+from edgeopt.graph.files.outside import Layout
 from edgeopt.graph.model import load_model
-from edgeopt.graph.outside import Layout
 from edgeopt.optimization.generation.guessing import with_guesses
 from edgeopt.optimization.generation.result import LanguageForm, LanguageReport
 from edgeopt.recipes.recipe import Recipe
@@ -16,8 +16,8 @@ from edgeopt.runtime.bundle import Bundle, Expected, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.selftest import record_logits
-from edgeopt.system.environment import package_versions, read_environment
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.environment import package_versions, read_environment
 
 FOLDER, MODEL = "bundle", "model.onnx"
 

@@ -18,7 +18,7 @@ from edgeopt.steps.convert.blocks_with_inputs import Gram, rounding_with
 from edgeopt.steps.convert.cache_integers import cache_ranges
 from edgeopt.steps.convert.sensitivity import sensitive_products
 from edgeopt.steps.convert.text_inputs import grams_of
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 _HELD_BACK = 4
 """One window in so many calibrates no rounding: it tells what the rounding loses."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import Model
 from edgeopt.steps.convert.blocks_with_inputs import Gram
-from edgeopt.system.memory import free_bytes
+from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 
 _MATRIX = 2

@@ -37,22 +37,22 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.report.formats import write_pages
 from edgeopt.running.writing import find_language_model
-from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model, open_writer, recipe_beside
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.decoder_fusion import answers_last, fuse_decoder
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.environment import read_environment
-from edgeopt.system.files import write_beside
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
+from edgeopt.system.disk.files import write_beside
+from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.processes.time_limit import require_time, time_left_s
 from edgeopt.system.text import format_bytes, plural
-from edgeopt.system.threads import engine_threads
-from edgeopt.system.time_limit import require_time, time_left_s
 
 _SHARE = 4
 """Of the seconds of the contest; guesses get one."""

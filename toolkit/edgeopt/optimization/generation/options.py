@@ -9,7 +9,7 @@ from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS
 from edgeopt.optimization.options import LABELS, LENGTH, MODEL
 from edgeopt.recipes.allowed import MAX_RISE
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 
 LEAST_PROCESSES = 6
 """Fresh processes that prove a choice: fewer give their median no interval of 95 %."""

@@ -18,7 +18,7 @@ from edgeopt.optimization.generation.contest import Contest, Entrant, speeds_of
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm
 from edgeopt.optimization.generation.time_shares import Share, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
-from edgeopt.system.time_limit import LONGER, require_time
+from edgeopt.system.processes.time_limit import LONGER, require_time
 
 _MOST_PROVEN = 2
 """Forms that are proven one after the other, where the first is not."""

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import Model
-from edgeopt.graph.outside import sha256_of
 from edgeopt.optimization.generation.result import LANGUAGE_RUN
-from edgeopt.system.environment import package_versions
-from edgeopt.system.files import require_writable, write_beside
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
+from edgeopt.system.disk.files import require_writable, write_beside
+from edgeopt.system.machine.environment import package_versions
 
 MODEL = "model.onnx"
 _DONE = "done.json"

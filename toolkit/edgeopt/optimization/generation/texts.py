@@ -10,7 +10,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.generation.perplexity import windows_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import plural
 
 _MOST_TEXT_BYTES = 16 << 20

@@ -11,8 +11,8 @@ from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.steps._context import Listener
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 from edgeopt.system.text import typed_duration
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited
 
 
 class Share(Enum):

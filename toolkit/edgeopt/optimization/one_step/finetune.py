@@ -10,12 +10,12 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, UnsupportedError
 from edgeopt.executors._guard import guarded
-from edgeopt.graph.integers import why_not_again
+from edgeopt.graph.facts.integers import why_not_again
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, drop_of_means, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, model_inputs, open_labelled
-from edgeopt.measurement.given import Given, open_given
+from edgeopt.measurement.opening.given import Given, open_given
 from edgeopt.optimization.candidates.engines import open_engine
 from edgeopt.optimization.choice.accuracy_proof import agreement_of_each
 from edgeopt.optimization.folder.workspace import FilesBeside
@@ -23,13 +23,13 @@ from edgeopt.optimization.one_step.finetune_result import Change, FinetuneResult
 from edgeopt.optimization.run import Ears
 from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames, open_frames
-from edgeopt.runtime.availability import find_device
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps._context import CALIBRATION_PICTURES, Engine
 from edgeopt.steps.finetune.distil import CHECKPOINT, Distilled, distil, require_alike, split
 from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
-from edgeopt.system.files import require_writable
-from edgeopt.system.optional import require_torch
-from edgeopt.system.threads import engine_threads
+from edgeopt.system.declared.optional import require_torch
+from edgeopt.system.disk.files import require_writable
+from edgeopt.system.machine.threads import engine_threads
 from edgeopt.tasks import Task, make_task
 
 MINUTES = 10.0

@@ -19,8 +19,8 @@ from edgeopt.optimization.plan import PRUNE
 from edgeopt.optimization.result import Report
 from edgeopt.steps._context import Listener
 from edgeopt.steps._pruning import parse_pruning
-from edgeopt.system.files import require_writable, write_beside
-from edgeopt.system.signatures import with_options_of
+from edgeopt.system.declared.signatures import with_options_of
+from edgeopt.system.disk.files import require_writable, write_beside
 
 _STEPS = ("simplify", "fuse", PRUNE)
 

@@ -13,8 +13,8 @@ from time import monotonic
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.executors._guard import guarded
-from edgeopt.graph.integers import why_not_again
-from edgeopt.graph.large_constants import FOLDER, kept_in
+from edgeopt.graph.facts.integers import why_not_again
+from edgeopt.graph.files.large_constants import FOLDER, kept_in
 from edgeopt.graph.model import Model, save_model
 from edgeopt.measurement.accuracy.evaluate import Progress
 from edgeopt.optimization.candidates.engines import open_engine
@@ -27,7 +27,7 @@ from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import Plan, head, make_plan, require_uncompiled
 from edgeopt.optimization.run import Ears
 from edgeopt.optimization.start import open_context, open_material, read_as_the_recipe_says, read_given
-from edgeopt.runtime.availability import find_device, require_providers
+from edgeopt.runtime.devices.availability import find_device, require_providers
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES, Context, Engine, Setting
 from edgeopt.steps.quantize.api import is_quantizable
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
@@ -35,7 +35,7 @@ from edgeopt.steps.quantize.inspection.table import tensor_rows
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult
 from edgeopt.steps.quantize.search.decisions_file import DECISIONS
 from edgeopt.steps.quantize.step import Searched, make_again, open_search
-from edgeopt.system.files import require_writable
+from edgeopt.system.disk.files import require_writable
 
 TIME_LIMIT_S = 180.0
 _STEPS = ("simplify", "fuse", "quantize")

@@ -20,7 +20,7 @@ from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.runtime.pipelines.description import FRAME, Stage
 from edgeopt.runtime.pipelines.pipeline import Answer, Pipeline, names_of
 from edgeopt.steps._context import CALIBRATION_PICTURES
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk.files import write_beside
 from edgeopt.system.order_statistic import order_statistic
 
 _REPEATS = 2

@@ -44,9 +44,9 @@ from edgeopt.runtime.pipelines.description import FRAME, read_description
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps._context import Listener
-from edgeopt.system.environment import package_versions, read_environment
-from edgeopt.system.files import require_writable, write_beside
-from edgeopt.system.time_limit import OutOfTime, limited
+from edgeopt.system.disk.files import require_writable, write_beside
+from edgeopt.system.machine.environment import package_versions, read_environment
+from edgeopt.system.processes.time_limit import OutOfTime, limited
 
 MARK = "pipeline-run.json"
 _ROUNDS = 3

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from edgeopt.measurement.accuracy.evaluate import Progress
 from edgeopt.measurement.fresh_process.turns import feed_of, run_fresh
-from edgeopt.measurement.interleaved import Pace, Turns
 from edgeopt.measurement.pipelines.marked import RunnablePipeline
+from edgeopt.measurement.turns.interleaved import Pace, Turns
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, measure_and_choose
 from edgeopt.optimization.choice.selection import Wish

@@ -12,7 +12,7 @@ from edgeopt.errors import EXIT_OF, EXIT_PASS, InvalidFileError, Note
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.pipelines.choice import Combination, Form
-from edgeopt.system.environment import Environment
+from edgeopt.system.machine.environment import Environment
 from edgeopt.system.toml import parse_table, read_json, read_object
 
 SCHEMA = 1

@@ -11,12 +11,12 @@ from typing import Any
 from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.bench.stored import is_stored, read_stored
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.side_by_side import distinct_labels
+from edgeopt.measurement.turns.side_by_side import distinct_labels
 from edgeopt.optimization.candidate import Latency
 from edgeopt.optimization.candidates.measure import latency_of
 from edgeopt.optimization.report.charts import samples_of
 from edgeopt.optimization.result import RESULT, Report, read_report
-from edgeopt.system.environment import Environment, Use
+from edgeopt.system.machine.environment import Environment, Use
 from edgeopt.tasks import Accuracy
 
 SCHEMA = 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgeopt.graph.exported_folder import folder_name
+from edgeopt.graph.files.exported_folder import folder_name
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import Choice, bind_recipe
 from edgeopt.recipes.drafting.hugging_face import folder_of, read_configuration, recipe_told

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.graph.exported_folder import folder_name
+from edgeopt.graph.files.exported_folder import folder_name
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
 from edgeopt.recipes.texts.generation import GENERATION, Generation
 from edgeopt.recipes.texts.tokenizer import Tokenizer
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
 
 TOKENIZER = "tokenizer.json"
 _SETTINGS = "tokenizer_config.json"

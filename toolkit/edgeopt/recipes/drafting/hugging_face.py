@@ -15,7 +15,7 @@ from edgeopt.recipes.inputs.preprocess import Colour, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import NO_DECODER, READERS, Evaluation, Postprocess, Recipe
 from edgeopt.recipes.texts.alphabet import Alphabet
 from edgeopt.recipes.texts.heard_letters import letters_in
-from edgeopt.system.links import beside, files_of
+from edgeopt.system.disk.links import beside, files_of
 from edgeopt.system.toml import read_json
 
 CONFIGURATION = "config.json"

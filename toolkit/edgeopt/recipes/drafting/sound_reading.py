@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from edgeopt.graph.states import find_states
+from edgeopt.graph.facts.states import find_states
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import ARRAYS_RECIPE
 from edgeopt.recipes.drafting.text_drafting import NOT_KNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgeopt.graph.states import find_states, possible_states
+from edgeopt.graph.facts.states import find_states, possible_states
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.drafting.questions import Ask, Question
 from edgeopt.recipes.drafting.text_drafting import NOT_KNOWN

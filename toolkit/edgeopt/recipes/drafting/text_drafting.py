@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgeopt.graph.exported_folder import folder_name
+from edgeopt.graph.files.exported_folder import folder_name
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.drafting.hugging_face import CONFIGURATION, Configuration, shape_of
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe

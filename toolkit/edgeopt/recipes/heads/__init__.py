@@ -22,7 +22,7 @@ from edgeopt.recipes.heads._shapes import Shape
 from edgeopt.recipes.heads._values import Usual
 from edgeopt.recipes.outputs.learned import LearnedHead
 from edgeopt.recipes.recipe import Postprocess
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 Outputs = Sequence[TensorSpec]
 """Of the model, in its order."""

@@ -21,9 +21,9 @@ from edgeopt.recipes import sources
 from edgeopt.recipes.inputs.pictures import PICTURES, VIDEOS, decodable, is_picture, pictures_of, read_picture
 from edgeopt.recipes.inputs.sample_arrays import arrays_of
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.system import registry
-from edgeopt.system.archives import read_archive
-from edgeopt.system.files import list_folder, require_no_pointer, require_regular, require_there
+from edgeopt.system.declared import registry
+from edgeopt.system.disk.archives import read_archive
+from edgeopt.system.disk.files import list_folder, require_no_pointer, require_regular, require_there
 from edgeopt.system.text import plural
 
 _MOST_FRAMES = 10**7

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.recipes.inputs.frames import Frames, find_kind
-from edgeopt.system.memory import SMALLER_SAMPLES, require_bytes
+from edgeopt.system.machine.memory import SMALLER_SAMPLES, require_bytes
 from edgeopt.system.text import plural
 
 _SHAPES = 40

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.tensors import Frame
-from edgeopt.system.files import is_pointer, read_file
-from edgeopt.system.quiet import quiet_natives
+from edgeopt.system.disk.files import is_pointer, read_file
+from edgeopt.system.processes.quiet import quiet_natives
 from edgeopt.system.text import plural
 
 PICTURES = frozenset(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.labels import require_right
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import plural, short
 
 SUFFIXES = frozenset({".txt", ".csv", ".jsonl"})

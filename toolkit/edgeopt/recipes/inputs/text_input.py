@@ -16,7 +16,7 @@ from edgeopt.recipes.inputs.text_files import PAIR
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.tokenizer import Tokenizer
 from edgeopt.recipes.texts.tokenizer_file import Encoding, TokenizerFile
-from edgeopt.system.files import require_there
+from edgeopt.system.disk.files import require_there
 from edgeopt.system.text import short
 
 _PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")

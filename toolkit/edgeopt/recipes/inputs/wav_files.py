@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.sound import Sound
-from edgeopt.system.files import read_file
+from edgeopt.system.disk.files import read_file
 
 _MOST_BYTES = 1 << 30
 """Of one file; an hour of 48 kHz stereo in 24 bits is 1.04e9."""

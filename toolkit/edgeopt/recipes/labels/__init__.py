@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from edgeopt.errors import InvalidFileError, Note
 from edgeopt.recipes import labels
-from edgeopt.system import registry
-from edgeopt.system.files import list_folder, require_no_pointer, require_there
+from edgeopt.system.declared import registry
+from edgeopt.system.disk.files import list_folder, require_no_pointer, require_there
 from edgeopt.system.text import short
 
 if TYPE_CHECKING:

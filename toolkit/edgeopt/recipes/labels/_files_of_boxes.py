@@ -10,7 +10,7 @@ from typing import Any, Self
 from edgeopt.errors import Note, NoteKind
 from edgeopt.recipes.inputs.pictures import PICTURES
 from edgeopt.recipes.labels.boxes import BoxLabels
-from edgeopt.system.files import list_folder
+from edgeopt.system.disk.files import list_folder
 from edgeopt.system.text import plural
 
 _SUFFIXES = frozenset({".txt", ".xml"})

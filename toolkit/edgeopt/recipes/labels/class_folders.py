@@ -10,7 +10,7 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.recipes.inputs.pictures import is_picture, pictures_of
 from edgeopt.recipes.labels import SPLITS, LabelFormat
 from edgeopt.recipes.labels.classes import ClassLabels
-from edgeopt.system.files import list_folder
+from edgeopt.system.disk.files import list_folder
 
 _SUFFIXES = frozenset({".wav", ".wave"})
 _REMEDY = "put the files of each class into a folder named as the class"

@@ -13,7 +13,7 @@ from edgeopt.recipes.inputs.text_files import has_texts
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right, why_seen, why_wrong_file
 from edgeopt.recipes.labels.intervals import is_intervals
 from edgeopt.recipes.labels.transcripts import holds_texts
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import plural, short
 
 _MOST_BYTES = 1 << 30

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right, why_wrong_file
-from edgeopt.system.files import list_folder, read_text
+from edgeopt.system.disk.files import list_folder, read_text
 from edgeopt.system.text import short
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from edgeopt.recipes.inputs.pictures import PICTURES
 from edgeopt.recipes.labels import LabelFormat, Labels
 from edgeopt.recipes.labels.voc import holds_voc
 from edgeopt.recipes.labels.yolo import holds_yolo
-from edgeopt.system.files import list_folder, read_file
-from edgeopt.system.quiet import quiet_natives
+from edgeopt.system.disk.files import list_folder, read_file
+from edgeopt.system.processes.quiet import quiet_natives
 
 Mask = NDArray[np.uint16]
 """(height, width) the class of each pixel; `UNLABELLED` is not scored."""

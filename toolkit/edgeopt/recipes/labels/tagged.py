@@ -10,7 +10,7 @@ from typing import Self
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import short
 
 _SUFFIXES = (".conll", ".bio", ".iob", ".iob2")

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right, why_seen, why_wrong_file
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import plural, short
 
 _MOST_BYTES = 1 << 30

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.recipes.labels import LabelFormat, require_right
 from edgeopt.recipes.labels._files_of_boxes import FiledBoxes, annotation
-from edgeopt.system.files import list_folder, read_text
+from edgeopt.system.disk.files import list_folder, read_text
 from edgeopt.system.text import plural, short
 
 _MOST_BYTES = 1 << 24

@@ -16,7 +16,7 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.recipes.inputs.pictures import read_picture
 from edgeopt.recipes.labels import SPLITS, LabelFormat, require_right
 from edgeopt.recipes.labels._files_of_boxes import FiledBoxes, annotation
-from edgeopt.system.files import list_folder, read_text
+from edgeopt.system.disk.files import list_folder, read_text
 from edgeopt.system.text import plural, short
 
 _NAMES = ("classes.txt", "obj.names", "labels.txt", "_darknet.labels")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError
 from edgeopt.recipes import metrics
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 Evidence = Any
 """Detection: the tables of matched boxes; classification: `Ranks`; segmentation: `ClassAreas`; token classification:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, NotFoundError
-from edgeopt.graph.states import find_states
+from edgeopt.graph.facts.states import find_states
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from edgeopt.system.files import read_text
+from edgeopt.system.disk.files import read_text
 
 _MOST_BYTES = 2**20
 _MOST_CHARACTERS = 2**18

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from edgeopt.system.guarded import serve_guarded
+from edgeopt.system.processes.guarded import serve_guarded
 
 _TRAINING: Final = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """Marks what a training learns; it writes nothing."""

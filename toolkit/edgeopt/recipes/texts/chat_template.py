@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.system.files import read_text
-from edgeopt.system.guarded import Guarded, GuardError
-from edgeopt.system.links import files_of
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
+from edgeopt.system.disk.files import read_text
+from edgeopt.system.disk.links import files_of
+from edgeopt.system.processes.guarded import Guarded, GuardError
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
 SETTINGS_FILE: Final = "tokenizer_config.json"

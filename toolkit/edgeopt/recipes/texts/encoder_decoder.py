@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
-from edgeopt.graph.exported_folder import folder_name
+from edgeopt.graph.files.exported_folder import folder_name
 from edgeopt.recipes.inputs.audio import Audio, Features
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe, read_recipe
 from edgeopt.recipes.texts.generation import GENERATION, Generation
 from edgeopt.recipes.texts.tokenizer import Tokenizer
-from edgeopt.system.files import read_text, require_regular
-from edgeopt.system.links import files_of
+from edgeopt.system.disk.files import read_text, require_regular
+from edgeopt.system.disk.links import files_of
 
 _ENCODER, _FIRST, _NEXT, _MERGED = (
     "encoder_model.onnx",

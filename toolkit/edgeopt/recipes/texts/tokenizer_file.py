@@ -16,9 +16,9 @@ from typing import Any
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.recipes.texts.byte_pairs import KNOWN_PATTERNS as OF_GPT_2
-from edgeopt.system.files import read_file
-from edgeopt.system.guarded import Guarded, GuardError
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
+from edgeopt.system.disk.files import read_file
+from edgeopt.system.processes.guarded import Guarded, GuardError
 from edgeopt.system.text import short
 
 _MOST_BYTES = 128 << 20

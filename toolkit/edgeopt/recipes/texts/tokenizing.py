@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 
 from edgeopt.recipes.texts.tokenizer_file import encode_with
-from edgeopt.system.guarded import serve_guarded
+from edgeopt.system.processes.guarded import serve_guarded
 
 
 def encode(question: Mapping[str, Any]) -> Mapping[str, Any]:

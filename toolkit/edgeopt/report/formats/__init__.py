@@ -14,8 +14,8 @@ from typing import Any
 
 from edgeopt.report import formats
 from edgeopt.report.document import Document
-from edgeopt.system import registry
-from edgeopt.system.files import write_beside
+from edgeopt.system.declared import registry
+from edgeopt.system.disk.files import write_beside
 from edgeopt.system.text import printable
 
 

@@ -10,14 +10,14 @@ from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
-from edgeopt.graph.positions import positions_of
+from edgeopt.graph.facts.positions import positions_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
-from edgeopt.system.files import require_regular
-from edgeopt.system.huge_pages import huge_pages
+from edgeopt.system.disk.files import require_regular
+from edgeopt.system.machine.huge_pages import huge_pages
 
 REMEDY = "edgeopt export hf:FOLDER -o model.onnx writes the recipe and the tokenizer beside a model"
 

@@ -36,11 +36,11 @@ from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.decoding.selftest_pair import check_pair
 from edgeopt.runtime.opening import opening_of
 from edgeopt.runtime.selftest import read_stored
-from edgeopt.system.closing import Closing
-from edgeopt.system.huge_pages import huge_pages
-from edgeopt.system.memory import require_bytes
-from edgeopt.system.signatures import with_options_of
-from edgeopt.system.threads import engine_threads
+from edgeopt.system.declared.signatures import with_options_of
+from edgeopt.system.machine.huge_pages import huge_pages
+from edgeopt.system.machine.memory import require_bytes
+from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.processes.closing import Closing
 
 _INPUT_RANK = 3
 

@@ -17,7 +17,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
-from edgeopt.system.closing import Closing
+from edgeopt.system.processes.closing import Closing
 
 
 class TextDecoder(Protocol):

@@ -17,7 +17,7 @@ from edgeopt.errors import Note, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
-from edgeopt.graph.outside import sha256_of
+from edgeopt.graph.files.outside import sha256_of
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.decoding.generation import AnswerWishes, Asked, Generation, Writing, parts_of
@@ -28,8 +28,8 @@ from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
 from edgeopt.runtime.decoding.sampling import Sampling
-from edgeopt.system.closing import Closing
-from edgeopt.system.signatures import with_options_of
+from edgeopt.system.declared.signatures import with_options_of
+from edgeopt.system.processes.closing import Closing
 from edgeopt.system.text import short
 
 _KEPT_PREFIXES = 4

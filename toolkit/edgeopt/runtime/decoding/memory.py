@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.system.memory import free_bytes
+from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 
 

@@ -18,10 +18,10 @@ from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encode
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
 from edgeopt.runtime.fallback import open_first
-from edgeopt.system.files import require_regular
-from edgeopt.system.huge_pages import huge_pages
-from edgeopt.system.links import beside
-from edgeopt.system.threads import engine_threads
+from edgeopt.system.disk.files import require_regular
+from edgeopt.system.disk.links import beside
+from edgeopt.system.machine.huge_pages import huge_pages
+from edgeopt.system.machine.threads import engine_threads
 
 _FILES = ("model.onnx", "onnx/model.onnx")
 """The decoder in a folder that `export`, optimum or the hub wrote."""

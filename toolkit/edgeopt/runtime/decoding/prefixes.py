@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors.onnxruntime.decoder import CachePart
-from edgeopt.system.caches import cache_folder
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk.caches import cache_folder
+from edgeopt.system.disk.files import write_beside
 
 _MOST_FILES = 16
 """In a folder: the oldest goes."""

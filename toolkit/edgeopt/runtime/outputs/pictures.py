@@ -9,7 +9,7 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.runtime.outputs import Shown
-from edgeopt.system.files import require_writable
+from edgeopt.system.disk.files import require_writable
 from edgeopt.system.text import plural
 
 

@@ -10,7 +10,7 @@ from edgeopt.graph.tensors import Frame
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.runtime.outputs import Shown
-from edgeopt.system.files import require_writable
+from edgeopt.system.disk.files import require_writable
 from edgeopt.system.text import plural
 
 DrawAll = Callable[[Sequence[Any], Sequence[Any]], Frame]

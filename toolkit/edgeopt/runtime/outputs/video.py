@@ -13,7 +13,7 @@ import numpy as np
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import Frame
 from edgeopt.runtime.outputs import Shown
-from edgeopt.system.files import require_writable
+from edgeopt.system.disk.files import require_writable
 from edgeopt.system.text import plural
 
 CODECS: Final = {".mp4": "mp4v", ".m4v": "mp4v", ".mov": "mp4v", ".mkv": "mp4v", ".avi": "MJPG"}

@@ -19,7 +19,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.runtime.bundle import parse_bundle, seal
 from edgeopt.runtime.bundle_folder import MANIFEST, PIPELINE, remove_stale, require_inside, require_nothing_else
 from edgeopt.runtime.pipelines.description import Description, parse_description
-from edgeopt.system.files import read_file, write_beside
+from edgeopt.system.disk.files import read_file, write_beside
 from edgeopt.system.text import short
 from edgeopt.system.toml import parse_table, read_object
 

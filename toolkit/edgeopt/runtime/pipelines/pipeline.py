@@ -19,7 +19,7 @@ from edgeopt.runtime.pipelines.description import FRAME, Description, Stage
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
-from edgeopt.system.closing import Closing
+from edgeopt.system.processes.closing import Closing
 from edgeopt.tasks import find_task
 
 PARTS = ("preprocess", "execute", "postprocess")

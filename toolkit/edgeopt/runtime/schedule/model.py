@@ -22,7 +22,7 @@ from edgeopt.runtime.schedule.lane import Lane
 from edgeopt.runtime.schedule.memory import MIB, resident_bytes
 from edgeopt.runtime.schedule.turns import Terms
 from edgeopt.runtime.stats.ring import StageRing
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 TURN: Final = "turn"
 """The stage in which a frame waits for its turn."""

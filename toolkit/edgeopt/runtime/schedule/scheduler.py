@@ -29,7 +29,7 @@ from edgeopt.runtime.schedule.model import Model, Scheduled, least_bytes, thread
 from edgeopt.runtime.schedule.seat import Seat
 from edgeopt.runtime.schedule.turns import Turn
 from edgeopt.runtime.stats import Stats
-from edgeopt.system.closing import Closing
+from edgeopt.system.processes.closing import Closing
 
 _CHANGES: Final = 100
 _clock = time.perf_counter_ns

@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from edgeopt.runtime.serve.asking import refused
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.tally import Tally
+from edgeopt.runtime.serve.watching.tally import Tally
 
 HEALTH: Final = "/healthz"
 """It says nothing that is secret, and who looks after services asks it without a key."""

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.tally import Tally
+from edgeopt.runtime.serve.watching.tally import Tally
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]

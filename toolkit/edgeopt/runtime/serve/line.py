@@ -9,7 +9,7 @@ from time import monotonic, perf_counter_ns
 
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.tally import Tally
+from edgeopt.runtime.serve.watching.tally import Tally
 
 _RETRY_S = 1
 

@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from edgeopt.runtime.serve.access import HEALTH, Access, guarded
-from edgeopt.runtime.serve.access_log import AccessLog, Logged
 from edgeopt.runtime.serve.asking import answers, refused
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.tally import Tally
+from edgeopt.runtime.serve.watching.access_log import AccessLog, Logged
+from edgeopt.runtime.serve.watching.tally import Tally
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgeopt.runtime.queueing import QueueKind
+from edgeopt.runtime.schedule.queueing import QueueKind
 from edgeopt.runtime.stream.desk import WHEN_TAKEN, Desk
 from edgeopt.runtime.stream.sources import Captured, Source
 

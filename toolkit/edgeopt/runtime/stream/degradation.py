@@ -18,7 +18,7 @@ from statistics import median
 from typing import Final
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.runtime.queueing import LATEST, QueueKind, QueuePolicy
+from edgeopt.runtime.schedule.queueing import LATEST, QueueKind, QueuePolicy
 from edgeopt.runtime.stream.forecast import Outcome, Timing, Window
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from edgeopt.graph.tensors import Sample
-from edgeopt.runtime.queueing import Queue, QueueKind, QueuePolicy
+from edgeopt.runtime.schedule.queueing import Queue, QueueKind, QueuePolicy
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.runtime.stream.clockwork import Clockwork
 from edgeopt.runtime.stream.events import Event, EventKind

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from edgeopt.runtime.queueing import Queue, QueueKind, QueuePolicy
+from edgeopt.runtime.schedule.queueing import Queue, QueueKind, QueuePolicy
 
 _DISTURBED: Final = 4.0
 """A run that takes more than so many medians was held up by the machine: a lighter model is held up alike."""

@@ -18,9 +18,9 @@ from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.pipelines.pipeline import Pipeline
-from edgeopt.runtime.queueing import parse_queue
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule.model import TURN
+from edgeopt.runtime.schedule.queueing import parse_queue
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.runtime.stream.capture import Capture

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from edgeopt.graph.facts.scaled import SCALED, scaled_tensors
 from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import Model
-from edgeopt.graph.scaled import SCALED, scaled_tensors
 from edgeopt.steps.activations.forms import Fit, Form, Numbers
 from edgeopt.steps.activations.readers import Reach, absorb_gain, absorb_offset, reaches
 from edgeopt.steps.activations.sites import Site, find_sites, scale_maker

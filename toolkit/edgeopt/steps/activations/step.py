@@ -12,9 +12,9 @@ from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.measurement.calls import call_of, compare_calls
 from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.runtime.availability import is_by_rule, is_compiled
+from edgeopt.measurement.turns.calls import call_of, compare_calls
+from edgeopt.runtime.devices.availability import is_by_rule, is_compiled
 from edgeopt.steps._context import CALIBRATION, Context, Engine, Setting, agreement_on_processor, numbered, out_of_time
 from edgeopt.steps.activations.fit import Fitted, fit_all, keep_worst, place
 from edgeopt.steps.activations.forms import Form, all_forms

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
-from edgeopt.runtime.availability import is_compiled
+from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._context import Context, Setting
 from edgeopt.steps.compile._form import DeviceForm, Toolchain
 from edgeopt.steps.compile._numbers import compile_model
 from edgeopt.steps.compile._rockchip import compile_for_rockchip
-from edgeopt.system import registry
-from edgeopt.system.target import Target
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.target import Target
 
 __all__ = ["STEP", "compile_for_rockchip", "compile_model"]
 

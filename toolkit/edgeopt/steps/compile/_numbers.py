@@ -24,7 +24,7 @@ from edgeopt.graph.drift import Drift, measure_drift
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 LEAST_DB = 12.0
 """A device that rounds otherwise than the CPU reached 15 to 59 dB on a detector and a classifier in 8 bits, 16 bits

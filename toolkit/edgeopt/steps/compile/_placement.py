@@ -18,11 +18,11 @@ from edgeopt.executors import Placement, SessionOptions
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.model import Model
 from edgeopt.passes import Phase, passes_of
-from edgeopt.runtime.availability import why_unavailable
-from edgeopt.system import registry
-from edgeopt.system.target import Target
+from edgeopt.runtime.devices.availability import why_unavailable
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import plural
-from edgeopt.system.threads import engine_threads
 
 CPU = "CPU"
 STATIC, FOLDED, FLOAT32, OPSET = "fixed shapes", "simplify", "float32", "opset upgrade"

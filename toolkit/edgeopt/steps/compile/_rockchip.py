@@ -14,7 +14,7 @@ from edgeopt.executors.rknn import PROVIDER, Built, Rknn
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.compile._numbers import Numbers, compare_numbers, options_for, require_precision
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 from edgeopt.system.text import plural
 
 _REMEDY = (

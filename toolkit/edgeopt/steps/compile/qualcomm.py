@@ -17,7 +17,7 @@ from edgeopt.steps.compile._numbers import check_numbers, compile_model
 from edgeopt.steps.compile._placement import Partition, explain_placement
 from edgeopt.steps.quantize.search.attempt import Attempt
 from edgeopt.steps.quantize.search.htp import search_htp
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 
 def qualcomm_forms(context: Context, model: Model) -> Sequence[DeviceForm]:

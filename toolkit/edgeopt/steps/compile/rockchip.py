@@ -19,7 +19,7 @@ from edgeopt.steps.compile._numbers import compare_numbers, options_for
 from edgeopt.steps.compile._placement import Partition, partition_of
 from edgeopt.steps.compile._rockchip import compile_for_rockchip
 from edgeopt.steps.quantize.by_rule import quantize_by_rule
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 _PICTURES = 64
 """The vendor advises 20 to 100; all of them are held in memory."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.runtime.availability import is_by_rule
+from edgeopt.runtime.devices.availability import is_by_rule
 from edgeopt.steps import Step
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
 from edgeopt.steps.convert.precisions import CONVERSIONS, is_converted, why_not_converted
-from edgeopt.system.target import Target, find_target
+from edgeopt.system.declared.target import Target, find_target
 
 
 def convert(model: Model, context: Context, setting: Setting) -> list[Outcome]:

@@ -20,7 +20,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.quantize.calibration.watching import with_outputs
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 _PAST_KEY, _PAST_VALUE, _K_SCALE, _V_SCALE = 3, 4, 12, 13
 """Inputs of the op."""

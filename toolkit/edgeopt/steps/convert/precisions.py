@@ -14,8 +14,8 @@ from edgeopt.steps.convert.float16 import make_float16
 from edgeopt.steps.convert.weight_only import is_mostly_matrices, make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
-from edgeopt.system.processor import cpu_architecture
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.processor import cpu_architecture
 
 Conversion = Callable[[Model, Target, Sequence[Tensors]], list[Outcome]]
 

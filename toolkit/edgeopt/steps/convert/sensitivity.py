@@ -21,7 +21,7 @@ from edgeopt.steps.convert.blocks import Rounding
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.convert.weight_only import columns_of, large_products
 from edgeopt.steps.quantize.calibration.watching import with_outputs
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 _MOST_GROUPS = 24
 _MOST_TEXTS, _MOST_TOKENS = 3, 128

@@ -15,7 +15,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.steps.convert.weight_only import large_products, product_inputs
 from edgeopt.steps.quantize.calibration.watching import groups_of, with_outputs
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 MOST_HELD_BYTES = 1 << 30
 """Sums that are held at once; what is beyond that takes another run over the text."""

@@ -19,7 +19,7 @@ from edgeopt.steps.convert.blocks import Rounding, to_nearest
 from edgeopt.steps.convert.tables import Stored, place, store_tables
 from edgeopt.steps.quantize.calibration.findings import require_finite_weights
 from edgeopt.steps.quantize.formats.matmul_integer import plain_products, product_bias
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 BLOCK = 32
 LEAST_ROWS = 64

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.system.files import write_beside
+from edgeopt.system.disk.files import write_beside
 
 _FACTS = "facts"
 Arrays = Mapping[str, NDArray[Any]]

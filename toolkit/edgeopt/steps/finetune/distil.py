@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.graph.facts.scaled import scaled_tensors
 from edgeopt.graph.model import Model
-from edgeopt.graph.scaled import scaled_tensors
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Drop, drop_of_means
 from edgeopt.measurement.accuracy.evaluate import model_inputs
@@ -38,9 +38,9 @@ from edgeopt.steps.finetune.features import features_of, shared_tensors
 from edgeopt.steps.finetune.loop import BATCH, RATES, Networks, Training, answers, losses, repeatable
 from edgeopt.steps.finetune.losses import feature_loss, output_loss
 from edgeopt.steps.finetune.standing import Check, Standing
-from edgeopt.system.environment import package_versions
-from edgeopt.system.interrupts import held_interrupts
-from edgeopt.system.optional import require_torch
+from edgeopt.system.declared.optional import require_torch
+from edgeopt.system.machine.environment import package_versions
+from edgeopt.system.processes.interrupts import held_interrupts
 from edgeopt.system.text import plural
 from edgeopt.tasks import Task, make_task
 

@@ -18,7 +18,7 @@ from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.steps.simplify import simplify
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 _EVERYTHING = NO_GRID_DB + 1
 """Only tensors that no grid holds stay in float: what that costs, training wins back."""

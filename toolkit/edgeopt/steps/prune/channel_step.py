@@ -17,7 +17,7 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.steps._context import Engine
 from edgeopt.steps.prune.latency_table import Stopwatch, can_time, stopwatch_of
 from edgeopt.steps.prune.layer_shapes import Layer, LayerShape
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 USUAL_STEP = 16
 """Where neither this machine nor a profile tells one: 512 bits of float32."""

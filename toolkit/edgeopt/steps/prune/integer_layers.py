@@ -14,7 +14,7 @@ from edgeopt.steps.quantize.grids.affine import Affine, make_affine
 from edgeopt.steps.quantize.integer_types import confirmed_rules
 from edgeopt.steps.quantize.patterns import LIMITERS
 from edgeopt.steps.quantize.scheme import Scheme, candidates, integer_nodes, watched
-from edgeopt.system.target import Int8Rules, Target
+from edgeopt.system.declared.target import Int8Rules, Target
 
 _REACH = 4.0
 """Numbers of the normal distribution, and what layers of unit gain make of them, lie within."""

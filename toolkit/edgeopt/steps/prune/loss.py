@@ -12,7 +12,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 from edgeopt.tasks import Task
 
 JUDGED_PICTURES = 24

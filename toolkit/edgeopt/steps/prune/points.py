@@ -19,7 +19,7 @@ from edgeopt.steps.prune.depth import groups_inside
 from edgeopt.steps.prune.greedy import Choice, choices
 from edgeopt.steps.prune.repairs import Mended
 from edgeopt.steps.prune.sensitivity import Sensitivity
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 
 SAVED = (0.03, 0.04, 0.05, 0.06, 0.075, 0.09, 0.12, 0.16, 0.20, 0.30, 0.50)
 """Shares of the dense model's time at which points are made."""

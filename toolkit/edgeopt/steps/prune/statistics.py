@@ -28,7 +28,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.prune.layers import Layer, layers_of
 from edgeopt.steps.prune.weights import constants_of
 from edgeopt.steps.quantize.calibration.watching import groups_of, shapes_of, with_outputs
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 MOST_BYTES = 512 << 20
 """Of all Gram matrices together."""

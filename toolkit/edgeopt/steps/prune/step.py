@@ -33,8 +33,8 @@ from edgeopt.steps.prune.repairs import Repairs
 from edgeopt.steps.prune.statistics import Looks, Statistics, collect
 from edgeopt.steps.prune.whole import WholeModels
 from edgeopt.steps.quantize.judges import own_clock
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, require_pace
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited, require_pace
 from edgeopt.tasks._places import places_of
 
 _MOST_SECONDS = 180.0

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.calls import call_of, compare_calls
 from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.steps._context import Engine
 from edgeopt.steps.prune.integer_layers import integer_model
 from edgeopt.steps.quantize.judges import own_clock

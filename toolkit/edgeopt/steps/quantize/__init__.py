@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgeopt.steps import Step
 from edgeopt.steps.quantize.calibration.calibrate import calibrate
 from edgeopt.steps.quantize.step import make_int8, make_like
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 __all__ = ["STEP", "calibrate"]
 

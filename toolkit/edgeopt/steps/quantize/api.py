@@ -15,7 +15,7 @@ from edgeopt.steps.quantize.keep_float.islands import LEAST_DB
 from edgeopt.steps.quantize.scheme import candidates, open_graph
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import Variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 __all__ = ["Form", "is_quantizable", "open_graph", "quantize"]
 

@@ -20,12 +20,12 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
-from edgeopt.measurement.calls import call_of, compare_calls
+from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.steps.quantize.api import quantize
-from edgeopt.system.caches import cache_folder
-from edgeopt.system.environment import processor_hash
-from edgeopt.system.files import write_beside
-from edgeopt.system.target import Int8Rules, Target
+from edgeopt.system.declared.target import Int8Rules, Target
+from edgeopt.system.disk.caches import cache_folder
+from edgeopt.system.disk.files import write_beside
+from edgeopt.system.machine.environment import processor_hash
 
 _WORDS = {"uint8": "U8S8", "int8": "S8S8"}
 _SECONDS, _CHANNELS, _SIZE, _BLOCK = 0.8, 64, 32, 4

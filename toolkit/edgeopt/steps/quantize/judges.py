@@ -11,11 +11,11 @@ from edgeopt.executors import Session
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, why_no_proof
-from edgeopt.measurement.calls import compare_calls
 from edgeopt.measurement.clock import Clock
+from edgeopt.measurement.turns.calls import compare_calls
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.system.target import Target
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.declared.target import Target
+from edgeopt.system.processes.time_limit import require_time
 from edgeopt.tasks import Task
 
 AGREEMENT_PICTURES, TIMED_PICTURES = 16, 8

@@ -25,7 +25,7 @@ from edgeopt.steps.quantize.patterns import (
     weight_axis,
 )
 from edgeopt.steps.quantize.spatial import moves_pixels
-from edgeopt.system.target import Granularity, Int8Rules
+from edgeopt.system.declared.target import Granularity, Int8Rules
 
 _OPSET = 13
 """First opset whose DequantizeLinear knows an axis."""

@@ -13,8 +13,8 @@ from edgeopt.graph.model import Model, save_model, weights_beside
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.measurement.buffers import Buffers
-from edgeopt.runtime.availability import is_by_rule
+from edgeopt.measurement.opening.buffers import Buffers
+from edgeopt.runtime.devices.availability import is_by_rule
 from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._context import (
     CALIBRATION,
@@ -36,8 +36,8 @@ from edgeopt.steps.quantize.search.decisions_file import DECISIONS, StoredDecisi
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.environment import package_versions
-from edgeopt.system.time_limit import require_pace
+from edgeopt.system.machine.environment import package_versions
+from edgeopt.system.processes.time_limit import require_pace
 
 _MOST_SECONDS = 180.0
 _DRAFT = "best-so-far.onnx"

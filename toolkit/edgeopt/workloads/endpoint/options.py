@@ -10,7 +10,7 @@ from edgeopt.measurement.common_options import out_option
 from edgeopt.measurement.endpoint.options import SERVERS, EndpointOptions
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.resources.prices import Prices
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 
 
 @dataclass(frozen=True)

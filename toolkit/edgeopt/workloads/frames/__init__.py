@@ -15,7 +15,7 @@ def _claims(source: str) -> bool:
 def _require(source: str) -> None:
     from pathlib import Path
 
-    from edgeopt.graph.foreign_models import require_no_foreign
+    from edgeopt.graph.files.foreign_models import require_no_foreign
     from edgeopt.graph.model import find_model
 
     if Path(source).exists():

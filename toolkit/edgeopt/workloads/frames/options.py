@@ -16,7 +16,7 @@ from edgeopt.measurement.compare.options import CompareOptions
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.options import Options
 from edgeopt.running.live_options import LiveOptions
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 from edgeopt.workloads._serving import ServeAsked
 
 EXPORTED, AS_IT_IS = "Models that are exported first", "A model that is no bundle"

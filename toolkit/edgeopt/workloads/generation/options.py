@@ -21,7 +21,7 @@ from edgeopt.measurement.generation.options import LANGUAGE, GenerationOptions, 
 from edgeopt.measurement.resources.prices import Prices
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 from edgeopt.workloads._serving import ServeAsked
 from edgeopt.workloads.frames.options import FrameInspect
 

@@ -12,7 +12,7 @@ from edgeopt.measurement.common_options import code_option, out_option, target_o
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.options import Options
 from edgeopt.running.live_options import LiveOptions
-from edgeopt.system.options import Syntax, option
+from edgeopt.system.declared.options import Syntax, option
 
 
 @dataclass(frozen=True)

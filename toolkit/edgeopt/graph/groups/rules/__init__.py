@@ -12,7 +12,7 @@ from functools import cache
 
 from edgeopt.graph.graph import Node
 from edgeopt.graph.groups.tracer import Tracer
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 
 @dataclass(frozen=True, slots=True)

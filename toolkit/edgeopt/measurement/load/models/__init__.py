@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.load import models
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 
 class Load(ABC):

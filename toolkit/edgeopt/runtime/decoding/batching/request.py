@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from threading import Event
 
 from edgeopt.runtime.decoding.generation import Account, Asked, Piece, Writing
-from edgeopt.system.closing import Closing
+from edgeopt.system.processes.closing import Closing
 
 
 class Request:

@@ -12,8 +12,8 @@ from edgeopt.runtime.decoding.batching.batch import Batch, Work
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.system.closing import Closing
-from edgeopt.system.memory import free_bytes
+from edgeopt.system.machine.memory import free_bytes
+from edgeopt.system.processes.closing import Closing
 from edgeopt.system.text import format_bytes, plural
 
 SLOTS, MOST_SLOTS = 4, 256

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from edgeopt.runtime.stats import Stats, exporters
-from edgeopt.system import registry
-from edgeopt.system.closing import Closing
+from edgeopt.system.declared import registry
+from edgeopt.system.processes.closing import Closing
 
 Sources = Mapping[str, Callable[[], Stats]]
 """What is told of, by name: `{"door": stream.stats}`."""

@@ -9,7 +9,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.stats import Stats, Times
 from edgeopt.runtime.stats.exporters import Export, Sources
 from edgeopt.runtime.stats.exporters._metrics import METRICS, TIMES, Labels, TimesMetric, quantiles_s
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
 
 Observed = Iterator[tuple[Labels, float | None]]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.stats.exporters import Export, Sources
 from edgeopt.runtime.stats.exporters._metrics import METRICS, TIMES, quantiles_s, read_all
-from edgeopt.system.optional import require
+from edgeopt.system.declared.optional import require
 
 _HOST, _PORT = "127.0.0.1", 9464
 _LARGEST_PORT: Final = 65535

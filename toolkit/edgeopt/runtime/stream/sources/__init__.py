@@ -13,7 +13,7 @@ from edgeopt.errors import EdgeoptError, Note
 from edgeopt.graph.tensors import Sample
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.stream.events import EventKind
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 from edgeopt.system.text import short
 
 

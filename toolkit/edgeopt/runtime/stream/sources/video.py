@@ -11,7 +11,7 @@ from edgeopt.errors import InvalidFileError, Note
 from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
 from edgeopt.runtime.stream.sources._capture import fps_of, read_frame
-from edgeopt.system.files import require_regular
+from edgeopt.system.disk.files import require_regular
 
 _MOST_FRAMES = 10**7
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.steps.activations import forms
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 Numbers = NDArray[np.float64]
 

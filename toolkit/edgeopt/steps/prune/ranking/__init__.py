@@ -12,7 +12,7 @@ from edgeopt.graph.groups import Group
 from edgeopt.graph.model import Model
 from edgeopt.steps.prune.ranking._ranking import Ranking
 from edgeopt.steps.prune.statistics import Statistics
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 __all__ = ["DEFAULT", "WITHOUT_PICTURES", "Ranking", "rank"]
 

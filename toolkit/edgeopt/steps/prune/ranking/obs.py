@@ -21,7 +21,7 @@ from edgeopt.graph.model import Model
 from edgeopt.steps.prune.ranking._ranking import Ranking
 from edgeopt.steps.prune.ranking._readers import Reader, readers_of
 from edgeopt.steps.prune.statistics import Statistics
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 _DAMPING = 1e-6
 """Of the mean variance of a column."""

@@ -19,8 +19,8 @@ import numpy as np
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import Part
-from edgeopt.system.environment import package_versions
-from edgeopt.system.files import open_beside
+from edgeopt.system.disk.files import open_beside
+from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.text import plural
 
 _VERSION = 3

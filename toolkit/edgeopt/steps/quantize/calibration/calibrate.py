@@ -23,8 +23,8 @@ from edgeopt.steps.quantize.calibration.cache import Cache
 from edgeopt.steps.quantize.calibration.observation import Observation, Part
 from edgeopt.steps.quantize.calibration.processes import Crew
 from edgeopt.steps.quantize.calibration.watching import Watcher, groups_of, is_narrow, shapes_of
-from edgeopt.system.memory import free_bytes, give_back
-from edgeopt.system.threads import physical_cores
+from edgeopt.system.machine.memory import free_bytes, give_back
+from edgeopt.system.machine.threads import physical_cores
 
 __all__ = ["CHUNK_IMAGES", "GROUP_BYTES", "Calibration", "Observation", "calibrate"]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.calibration.watching import Watcher
-from edgeopt.system.messages import Message, read_message, write_message
+from edgeopt.system.processes.messages import Message, read_message, write_message
 
 
 def serve(asked: IO[bytes], answered: IO[bytes]) -> None:

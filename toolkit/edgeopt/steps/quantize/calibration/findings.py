@@ -20,7 +20,7 @@ from edgeopt.steps.quantize.grids.weights import not_finite
 from edgeopt.steps.quantize.keep_float.scores import PERFECT_DB, plain_score_db, score_db
 from edgeopt.steps.quantize.patterns import channel_axis, following_activation, name_of
 from edgeopt.steps.quantize.scheme import candidates, watched
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 from edgeopt.system.text import plural
 
 _ALIKE = 0.01

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.graph.large_constants import held_outside
+from edgeopt.graph.files.large_constants import held_outside
 from edgeopt.steps.quantize.grids.histogram import Histogram
 
 BLOCKS, POSITIONS = 16, 64

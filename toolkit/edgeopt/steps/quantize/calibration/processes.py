@@ -16,8 +16,8 @@ from edgeopt.errors import StepError, UnsupportedError
 from edgeopt.executors._child import EngineAbortError, abort_in
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import Part
-from edgeopt.system.messages import Message
-from edgeopt.system.worker import Worker, WorkerDeathError, python_worker
+from edgeopt.system.processes.messages import Message
+from edgeopt.system.processes.worker import Worker, WorkerDeathError, python_worker
 
 _MODULE = "edgeopt.steps.quantize.calibration.child"
 _LONGEST_S = 3600.0

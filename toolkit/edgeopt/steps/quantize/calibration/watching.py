@@ -20,13 +20,13 @@ from edgeopt.executors._child import EngineAbortError
 from edgeopt.executors.onnxruntime import EXECUTOR, MEMORY_PATTERN
 from edgeopt.executors.onnxruntime.optimizers import LEVEL, UNOPTIMIZED
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.graph.files.outside_weights import without_outside
 from edgeopt.graph.model import Model
-from edgeopt.graph.outside_weights import without_outside
 from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import NEVER, Part, Seen, Spread, draw_block
 from edgeopt.steps.quantize.grids.histogram import count_values
-from edgeopt.system.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_time
 
 _BLOCK = 16
 """Channels that ONNX Runtime computes together, with AVX-512; elsewhere 8 or 1."""

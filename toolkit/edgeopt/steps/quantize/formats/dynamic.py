@@ -16,7 +16,7 @@ from edgeopt.steps.quantize.calibration.findings import require_finite_weights
 from edgeopt.steps.quantize.formats.matmul_integer import Integers, place_products, plain_products
 from edgeopt.steps.quantize.patterns import key
 from edgeopt.steps.quantize.scheme import Scheme
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 def make_dynamic(model: Model, rules: Int8Rules) -> Outcome:

@@ -39,7 +39,7 @@ from edgeopt.steps.quantize.patterns import (
     name_of,
 )
 from edgeopt.steps.quantize.scheme import absorbs, open_graph
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 
 NARROW, WIDE = "uint8", "uint16"
 _LEAST_RANGE = 1e-4

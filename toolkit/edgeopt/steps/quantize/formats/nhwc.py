@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgeopt.graph.files.large_constants import kept_in
 from edgeopt.graph.graph import AttributeValue, Graph, Node, Value, attribute
-from edgeopt.graph.large_constants import kept_in
 from edgeopt.steps.quantize.formats._float_guards import guarded_layers
 from edgeopt.steps.quantize.formats._layouts import to_last
 from edgeopt.steps.quantize.formats._nhwc_layers import LayerWriter, has_kernel, written

@@ -20,8 +20,8 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Placement, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
-from edgeopt.system import registry
-from edgeopt.system.target import Target
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.target import Target
 from edgeopt.system.text import plural
 
 _WEIGHTED = frozenset({"Conv", "FusedConv", "MatMul", "Gemm", "FusedGemm", "FusedMatMul"})

@@ -20,8 +20,8 @@ from edgeopt.steps.quantize import repairs
 from edgeopt.steps.quantize.calibration.calibrate import Observation
 from edgeopt.steps.quantize.grids.weights import QuantizedWeight
 from edgeopt.steps.quantize.scheme import Scheme
-from edgeopt.system import registry
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared import registry
+from edgeopt.system.declared.target import Int8Rules
 
 Setting: TypeAlias = bool | float | frozenset[str]
 """How a repair is made: simply so, how strongly, or of which tensors. False, 0 and nothing: not at all."""

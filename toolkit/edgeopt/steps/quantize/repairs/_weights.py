@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.graph.files.large_constants import held_outside
 from edgeopt.graph.graph import Graph, Node
-from edgeopt.graph.large_constants import held_outside
 from edgeopt.steps.quantize.calibration.calibrate import Calibration
 from edgeopt.steps.quantize.grids.weights import smallest_scale_for_bias
 from edgeopt.steps.quantize.patterns import key, name_of, reads_along

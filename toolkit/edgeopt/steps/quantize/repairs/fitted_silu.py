@@ -30,7 +30,7 @@ from edgeopt.steps.quantize.activations import hard_swish, silu
 from edgeopt.steps.quantize.calibration.calibrate import Observation
 from edgeopt.steps.quantize.patterns import has_weights, name_of, silu_sigmoid
 from edgeopt.steps.quantize.repairs import ModelRepair, Search, Setting
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 _OPSET = 14
 """First opset with HardSwish."""

@@ -17,7 +17,7 @@ from edgeopt.steps.quantize.patterns import head_tail, key
 from edgeopt.steps.quantize.scheme import Scheme, candidates, integer_nodes
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.steps.quantize.spatial import is_pointwise
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 from edgeopt.system.text import plural
 
 

@@ -13,7 +13,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.quantize.search.decisions import Decisions, make_again
 from edgeopt.steps.quantize.search.decisions_json import from_plain, to_plain
-from edgeopt.system.environment import package_versions
+from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.toml import read_object
 
 DECISIONS = "decisions.json"

@@ -26,7 +26,7 @@ from edgeopt.steps.quantize.repairs import all_repairs
 from edgeopt.steps.quantize.scheme import NhwcOptions, Scheme
 from edgeopt.steps.quantize.search.decisions import Decisions, Extremes
 from edgeopt.steps.quantize.search.variant import Variant
-from edgeopt.system.target import Granularity, Int8Rules
+from edgeopt.system.declared.target import Granularity, Int8Rules
 
 _TYPE = "type"
 _KINDS: dict[str, Any] = {

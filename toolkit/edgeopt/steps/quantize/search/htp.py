@@ -15,7 +15,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.formats.htp import place_htp, study_htp, wide_nodes
 from edgeopt.steps.quantize.search.attempt import Attempt
-from edgeopt.system.target import Target
+from edgeopt.system.declared.target import Target
 from edgeopt.system.text import plural
 
 LEAST_AGREEMENT = 0.85

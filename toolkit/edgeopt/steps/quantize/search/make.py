@@ -13,7 +13,7 @@ from edgeopt.steps.quantize.repairs._weights import repair_weights
 from edgeopt.steps.quantize.scheme import Scheme, open_graph
 from edgeopt.steps.quantize.search.choose import choose_scheme, integer_share, why_float
 from edgeopt.steps.quantize.search.variant import Variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 def make_variant(

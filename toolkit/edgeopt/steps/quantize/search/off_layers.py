@@ -26,7 +26,7 @@ from edgeopt.steps.quantize.patterns import WEIGHTED, key
 from edgeopt.steps.quantize.scheme import Scheme, open_graph
 from edgeopt.steps.quantize.search.choose import choose_scheme
 from edgeopt.steps.quantize.search.variant import Variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 _FRAMES = 2
 _MOST_LAYERS, _MOST_BEFORE = 3, 8

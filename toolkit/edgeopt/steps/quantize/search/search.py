@@ -25,8 +25,8 @@ from edgeopt.steps.quantize.search.proposals import proposals
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.state import SearchState
 from edgeopt.steps.quantize.search.variant import Variant
-from edgeopt.system.target import Int8Rules
-from edgeopt.system.time_limit import OutOfTime
+from edgeopt.system.declared.target import Int8Rules
+from edgeopt.system.processes.time_limit import OutOfTime
 
 LEAST_AGREEMENT = 0.85
 _CALIBRATION_SHARE = 0.4

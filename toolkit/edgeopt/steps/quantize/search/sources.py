@@ -14,7 +14,7 @@ from edgeopt.steps.quantize.grids.ranges import FIRST_METHOD, Method
 from edgeopt.steps.quantize.repairs import Setting, find_repair, model_repairs
 from edgeopt.steps.quantize.scheme import open_graph
 from edgeopt.steps.quantize.search.variant import Variant
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.declared.target import Int8Rules
 
 
 @dataclass(slots=True)

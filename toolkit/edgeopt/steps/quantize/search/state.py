@@ -26,8 +26,8 @@ from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.off_layers import find_off_layers
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant
-from edgeopt.system.target import Int8Rules
-from edgeopt.system.time_limit import OutOfTime
+from edgeopt.system.declared.target import Int8Rules
+from edgeopt.system.processes.time_limit import OutOfTime
 
 _MOST_CONFIRMED, _AS_FAST = 4, 0.98
 """Openings that may be measured again, and the share of the first speed that confirms it."""

@@ -10,7 +10,7 @@ import sys
 from functools import cache
 
 from edgeopt.steps.finetune.interpreter.ops._node import Compute
-from edgeopt.system import registry
+from edgeopt.system.declared import registry
 
 
 @cache

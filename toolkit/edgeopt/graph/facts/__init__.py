@@ -1,0 +1,1 @@
+"""What a graph tells of a model without running it."""

@@ -1,0 +1,221 @@
+"""Weights outside of the graph's own file, as ONNX writes them: external data, here with whole paths.
+
+Source: onnx.proto, TensorProto.external_data; locations in files are relative to the model's folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, TensorProto, helper
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.graph.files.outside import LEAST_BYTES, Layout, Outside, Piece, lay_out
+from edgeopt.graph.subgraphs import stored_tensors
+from edgeopt.system.disk.files import read_file, require_no_pointer
+from edgeopt.system.disk.links import named_by
+
+_REMEDY = "keep the external data files beside the model, whole"
+_MOST_FILE_BYTES = 2**31
+"""A protobuf holds no more."""
+_PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
+"""Of the types of which a byte holds several numbers."""
+
+
+def outside_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """Yield the constants whose numbers lie in other files."""
+    return (one for one in stored_tensors(proto.graph) if one.data_location == TensorProto.EXTERNAL)
+
+
+def outside_files(path: Path) -> tuple[Path, ...]:
+    """Return the files with weights that belong to an ONNX file and are there; none of a file of another kind."""
+    try:
+        proto = onnx.load_model_from_string(path.read_bytes())
+    except (DecodeError, ValueError):
+        return ()
+    files = dict.fromkeys(named_by(path, piece_of(one).file) for one in outside_tensors(proto))
+    return tuple(one for one in files if one is not None and one.is_file())
+
+
+def piece_of(tensor: TensorProto) -> Piece:
+    """Return where the numbers of a tensor lie."""
+    told = {one.key: one.value for one in tensor.external_data}
+    length = int(told["length"]) if told.get("length") else told_bytes(tensor)
+    return Piece(Path(told.get("location", "")), int(told.get("offset") or 0), length)
+
+
+def told_bytes(tensor: TensorProto) -> int:
+    """Return how many bytes a tensor takes by its shape and type; 0 where its type is unknown."""
+    try:
+        width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        name = TensorProto.DataType.Name(tensor.data_type)
+    except (KeyError, TypeError, ValueError):
+        return 0
+    count = math.prod(max(size, 0) for size in tensor.dims)
+    packed = _PACKED_BITS.get(name)
+    return int(count * width) if packed is None else -(-count * packed // 8)
+
+
+def read_outside(proto: ModelProto, path: Path, *, may_stay: bool) -> None:
+    """Load the weights that lie in other files, or write whole paths in place of the relative ones, in place.
+
+    Args:
+        proto: As it was read, no external data loaded.
+        path: Of the model.
+        may_stay: Whether what is large and in the main graph stays where it is.
+
+    Raises:
+        InvalidFileError: If a file is absent, leads out of the model's tree or is too short.
+    """
+    main = proto.graph.initializer
+    for tensor in (one for one in main if one.data_location == TensorProto.EXTERNAL):
+        piece = _located(path, piece_of(tensor))
+        if may_stay and piece.length >= LEAST_BYTES:
+            _place(tensor, str(piece.file), piece.offset, piece.length)
+        else:
+            _load(tensor, piece)
+    for tensor in islice(stored_tensors(proto.graph), len(main), None):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _load(tensor, _located(path, piece_of(tensor)))
+
+
+def read_whole(path: Path, *, may_stay: bool = False) -> ModelProto:
+    """Read an ONNX file with its weights, links followed; nothing of it is checked.
+
+    Raises:
+        InvalidFileError: As `read_outside`, or if it is no ONNX file.
+    """
+    try:
+        proto = onnx.load_model_from_string(read_file(path, remedy="name an ONNX file", most_bytes=_MOST_FILE_BYTES))
+    except (DecodeError, ValueError) as error:
+        raise InvalidFileError(f"{path} is not an ONNX file, or is truncated", remedy="copy the file again") from error
+    read_outside(proto, path, may_stay=may_stay)
+    return proto
+
+
+def followed(path: Path) -> bytes | Outside:
+    """Return what an engine opens of an ONNX file whose links it would not follow: the graph, weights where they lie.
+
+    Raises:
+        InvalidFileError: As `read_whole`.
+    """
+    proto = read_whole(path, may_stay=True)
+    if any(True for _ in outside_tensors(proto)):
+        return for_engines(proto)
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
+
+
+def _load(tensor: TensorProto, piece: Piece) -> None:
+    with piece.file.open("rb") as file:
+        file.seek(piece.offset)
+        tensor.raw_data = file.read(piece.length)
+    tensor.ClearField("data_location")  # the same bytes as of a tensor that never lay elsewhere
+    del tensor.external_data[:]
+
+
+def load_inside(proto: ModelProto) -> ModelProto:
+    """Return a copy with all weights in it."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for tensor in outside_tensors(copy):
+        _load(tensor, piece_of(tensor))
+    return copy
+
+
+def _located(path: Path, piece: Piece) -> Piece:
+    """Return where a piece really lies; raise InvalidFileError where it is not all there."""
+    told = f"{path}: its external data {str(piece.file)!r}"
+    file = None if piece.file.is_absolute() else named_by(path, piece.file)
+    if file is None:
+        raise InvalidFileError(f"{told} leads out of the model's folder", remedy=_REMEDY)
+    if not file.is_file():
+        raise InvalidFileError(f"{told} is missing", remedy=_REMEDY)
+    if piece.offset < 0 or piece.length < 0:
+        raise InvalidFileError(f"{told} begins at {piece.offset} and has {piece.length} bytes", remedy=_REMEDY)
+    if file.stat().st_size < piece.offset + piece.length:
+        require_no_pointer(file)
+        raise InvalidFileError(f"{told} is shorter than the model says", remedy=_REMEDY)
+    return Piece(file.resolve(), piece.offset, piece.length)
+
+
+def _place(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+
+
+def with_locations(proto: ModelProto, place: Callable[[Piece], tuple[str, int]]) -> bytes:
+    """Return the serialized graph, each location and offset as `place` says."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for tensor in outside_tensors(copy):
+        piece = piece_of(tensor)
+        _place(tensor, *place(piece), piece.length)
+    data: bytes = copy.SerializeToString(deterministic=True)
+    return data
+
+
+def for_engines(proto: ModelProto) -> Outside:
+    """Return the graph with the weights where they lie now."""
+    files = tuple(sorted({piece_of(one).file for one in outside_tensors(proto)}))
+    folder = Path(os.path.commonpath([one.parent for one in files]))
+    graph = with_locations(proto, lambda one: (one.file.relative_to(folder).as_posix(), one.offset))
+    return Outside(graph, folder, files)
+
+
+def layout_of(proto: ModelProto) -> Layout:
+    """Return how all its outside weights lie in one file."""
+    return lay_out([piece_of(one) for one in outside_tensors(proto)])
+
+
+def in_one_file(proto: ModelProto, layout: Layout, name: str) -> bytes:
+    """Return the serialized graph with all its outside weights in the file `name` beside it."""
+    places = dict(zip(layout.pieces, layout.offsets, strict=True))
+    return with_locations(proto, lambda one: (name, places[one]))
+
+
+def without_outside(proto: ModelProto) -> ModelProto:
+    """Return a copy with inputs in the place of the weights that lie outside: no tool has to open them."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    graph: GraphProto = copy.graph
+    outside = [one for one in graph.initializer if one.data_location == TensorProto.EXTERNAL]
+    stored = [one for one in graph.initializer if one.data_location != TensorProto.EXTERNAL]
+    if not outside:
+        return copy
+    listed = {one.name for one in graph.input}
+    graph.input.extend(
+        helper.make_tensor_value_info(one.name, one.data_type, one.dims) for one in outside if one.name not in listed
+    )
+    del graph.initializer[:]
+    graph.initializer.extend(stored)
+    return copy
+
+
+def with_outside(made: ModelProto, source: ModelProto) -> ModelProto:
+    """Put the weights that lie outside back into what a tool made of `without_outside`, in place, and return it."""
+    outside = {one.name: one for one in source.graph.initializer if one.data_location == TensorProto.EXTERNAL}
+    if not outside:
+        return made
+    read = {name for node in made.graph.node for name in _reads(node)} | {one.name for one in made.graph.output}
+    kept = [one for one in made.graph.input if one.name not in outside]
+    del made.graph.input[:]
+    made.graph.input.extend(kept)
+    made.graph.initializer.extend(one for name, one in outside.items() if name in read)
+    return made
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for one in graph.node:
+                yield from _reads(one)
+            yield from (one.name for one in graph.output)

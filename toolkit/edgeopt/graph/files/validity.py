@@ -1,0 +1,193 @@
+"""Check that a file holds a model that can be worked on; otherwise name the part at fault in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.graph.facts.functions import require_bounded_functions
+from edgeopt.graph.files.outside_weights import without_outside
+from edgeopt.graph.subgraphs import all_nodes, subgraphs
+
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"})
+_ELEMENT_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+_GIVEN_TYPES = frozenset(
+    {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BOOL, TensorProto.STRING}
+    | {TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
+    | {TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64}
+)
+_MOST_NUMBERS = 2**31
+"""Of one input: more takes 8 GB in float32, and no frame is that large."""
+_MOST_TOLD = 300
+"""Characters of a library's words; some print a whole node."""
+_MOST_NAMED = 4
+_FOR_TENSORRT = "it is a plugin of TensorRT alone: export for ONNX Runtime, or without suppression inside"
+_AGAIN = "export the model again"
+
+
+def require_valid(proto: ModelProto, where: str) -> None:
+    """Raise unless the model can be worked on: tensors in and out, known ops, and what onnx's checker asks for.
+
+    Args:
+        proto: Its nodes are in order; see `sort_nodes`.
+        where: What the message calls it.
+
+    Raises:
+        UnsupportedError: On a custom op, or on an input that no array can be.
+        InvalidFileError: On anything else that is wrong.
+    """
+    if not _is_text(proto):
+        raise InvalidFileError(f"{where} is not a valid model: a name in it is no UTF-8 text", remedy=_AGAIN)
+    require_bounded_functions(proto, where)
+    _require_tensors(proto.graph, where)
+    _require_known_ops(proto, where)
+    try:
+        checker.check_model(_as_checked(without_outside(proto)))
+    except (checker.ValidationError, ValueError) as error:
+        raise InvalidFileError(f"{where} is not a valid model: {_one_line(error)}", remedy=_AGAIN) from error
+
+
+def _one_line(error: Exception) -> str:
+    """Return what onnx says and of which node, without its line breaks."""
+    told = "; ".join(" ".join(part.split()) for part in str(error).split("==> Context:"))
+    return told if len(told) <= _MOST_TOLD else f"{told[:_MOST_TOLD]}…"
+
+
+def _is_text(message: Message) -> bool:
+    """Whether all that should be text is: protobuf hands out what is no UTF-8 as bytes, without a word."""
+    for field, value in message.ListFields():
+        several = value if field.is_repeated else (value,)
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            if not all(_is_text(one) for one in several):
+                return False
+        elif field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(one, str) for one in several):
+            return False
+    return True
+
+
+def _require_tensors(graph: GraphProto, where: str) -> None:
+    """Raise unless the model takes and gives tensors of known types, in sizes that fit a memory."""
+    stored = {one.name for one in graph.initializer}
+    for value in (one for one in graph.input if one.name not in stored):
+        _require_tensor(value, f"{where}: input {value.name!r}")
+        tensor = value.type.tensor_type
+        if tensor.elem_type not in _GIVEN_TYPES:
+            name = TensorProto.DataType.Name(tensor.elem_type).lower()
+            raise UnsupportedError(
+                f"{where}: input {value.name!r} is of type {name}, which no engine takes out of a NumPy array",
+                remedy="export it with an input in float32 or float16; inside the model any type may stay",
+            )
+        if math.prod(max(one.dim_value, 1) for one in tensor.shape.dim) > _MOST_NUMBERS:
+            sizes = "x".join(str(one.dim_value or "?") for one in tensor.shape.dim)
+            raise UnsupportedError(
+                f"{where}: input {value.name!r} is too large: {sizes}", remedy="export a smaller one"
+            )
+    if not graph.output:
+        raise InvalidFileError(f"{where} has no outputs", remedy=_AGAIN)
+    for value in graph.output:
+        _require_tensor(value, f"{where}: output {value.name!r}")
+    for one in graph.initializer:
+        _require_type(one.data_type, f"{where}: constant {one.name!r}")
+
+
+def _require_tensor(value: ValueInfoProto, where: str) -> None:
+    kind = value.type.WhichOneof("value")
+    if kind is None:
+        raise InvalidFileError(f"{where} has no type", remedy=_AGAIN)
+    if kind != "tensor_type":
+        raise UnsupportedError(
+            f"{where} is no tensor but of kind {kind.removesuffix('_type')}",
+            remedy="export the model with tensors only",
+        )
+    _require_type(value.type.tensor_type.elem_type, where)
+
+
+def _require_type(element_type: int, where: str) -> None:
+    if element_type not in _ELEMENT_TYPES:
+        raise InvalidFileError(f"{where} has the element type {element_type}, which ONNX does not know", remedy=_AGAIN)
+
+
+def _require_known_ops(proto: ModelProto, where: str) -> None:
+    functions = {(one.domain, one.name) for one in proto.functions}
+    custom = [
+        f"{node.op_type} ({node.domain}, node {_name(node)!r})"
+        for node in all_nodes(proto.graph)
+        if node.domain not in _KNOWN_DOMAINS and (node.domain, node.op_type) not in functions
+    ]
+    if custom:
+        raise UnsupportedError(
+            f"{where}: custom op {', '.join(custom[:3])}",
+            remedy=_FOR_TENSORRT
+            if any(one.partition(" ")[0].endswith("_TRT") for one in custom)
+            else "export the model with standard ONNX ops, or replace the op before edgeopt",
+        )
+
+
+def _name(node: NodeProto) -> str:
+    return node.name or next(iter(node.output), "without a name")
+
+
+_OF_ENGINES = frozenset({"SimplifiedLayerNormalization"})
+"""Ops that ONNX Runtime registers among the standard ones, where its own exporters write them."""
+_NEVER_STANDARD = _OF_ENGINES | frozenset(
+    {"ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler"}
+    | {"ParametricSoftplus", "Scale", "ScaledTanh"}
+)
+"""Beside those, ops that onnx's checker lets pass, and prints a line of its own for on the standard output."""
+
+
+def _as_checked(proto: ModelProto) -> ModelProto:
+    """Return the model, or a copy without what engines run and the checker refuses or prints lines about.
+
+    Inputs and outputs without a shape get one, and ops that were never standard a domain of their own.
+    """
+    values = (*proto.graph.input, *proto.graph.output)
+    has_shapes = all(value.type.tensor_type.HasField("shape") for value in values)
+    if has_shapes and not any(one.op_type in _NEVER_STANDARD for one in all_nodes(proto.graph)):
+        return proto
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for value in (*copy.graph.input, *copy.graph.output):
+        value.type.tensor_type.shape.SetInParent()
+    for node in all_nodes(copy.graph):
+        if node.op_type in _NEVER_STANDARD and node.domain in ("", "ai.onnx"):
+            node.domain = "experimental"
+    copy.opset_import.add(domain="experimental", version=1)
+    return copy
+
+
+def sort_nodes(graph: GraphProto, where: str) -> None:
+    """Put nodes behind those that feed them, in place: engines sort, so exporters do not have to.
+
+    Raises:
+        InvalidFileError: If nodes feed each other in a circle.
+    """
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    waits = [{makers[name] for name in _read_names([node]) if name in makers} for node in graph.node]
+    if all(max(before, default=-1) < i for i, before in enumerate(waits)):
+        return
+    try:
+        order = list(TopologicalSorter(dict(enumerate(waits))).static_order())
+    except CycleError as error:
+        names = ", ".join(dict.fromkeys(repr(_name(graph.node[i])) for i in error.args[1][:_MOST_NAMED]))
+        raise InvalidFileError(f"{where}: nodes feed each other in a circle: {names}", remedy=_AGAIN) from error
+    nodes = [NodeProto.FromString(graph.node[i].SerializeToString()) for i in order]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _read_names(nodes: Iterable[NodeProto]) -> Iterator[str]:
+    """Yield what nodes and their subgraphs read; what a subgraph makes itself may have a name of the outer graph."""
+    for node in nodes:
+        yield from node.input
+        for graph in subgraphs([node]):
+            made = {name for inner in graph.node for name in inner.output}
+            made |= {one.name for one in (*graph.input, *graph.initializer)}
+            read = (*_read_names(graph.node), *(one.name for one in graph.output))
+            yield from (name for name in read if name not in made)

@@ -1,0 +1,1 @@
+"""A model opened to be measured: bound to its recipe, its engine held to right answers."""

@@ -1,0 +1,1 @@
+"""Models in turns, so that a drifting machine slows all alike."""

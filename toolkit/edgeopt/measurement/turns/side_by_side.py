@@ -1,0 +1,194 @@
+"""Several models or bundles side by side: opened at once, measured in turns, scored on the same pictures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.graph.model import load_model
+from edgeopt.measurement.accuracy.bootstrap import Scored, score
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
+from edgeopt.measurement.opening.subject import Subject, open_subject
+from edgeopt.measurement.turns.interleaved import Pace, Turns, take_turns
+from edgeopt.measurement.turns.one_open import take_turns_one_open
+from edgeopt.measurement.turns.resting import Resting
+from edgeopt.recipes.binding import ARRAYS_RECIPE
+from edgeopt.recipes.embedded import Embedded
+from edgeopt.recipes.inputs.feeding import fed
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.input_shapes import Shapes
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.scoring.match_tables import FOUND
+from edgeopt.tasks import make_task
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of what is compared, open and ready."""
+
+    label: str
+    given: str
+    subject: Subject
+    size_bytes: int
+    """With its external data."""
+    sha256: str
+    """Of the serialized model."""
+
+
+def open_sides(
+    given: Sequence[str],
+    *,
+    target: str,
+    recipe: str | None,
+    threads: int,
+    shapes: Shapes | None = None,
+    sizes: Shapes | None = None,
+) -> tuple[Side, ...]:
+    """Open models, bundles or shipped models.
+
+    Args:
+        given: Paths or shipped names; the same one may come twice.
+        target: For models; a bundle brings its own.
+        recipe: For models; a bundle brings its own.
+        threads: 0: the target's, or one per physical core.
+        shapes: Of the tensors that they will be fed; None: pictures.
+        sizes: Whole shapes of inputs by name, for what models leave free; a bundle has its own.
+
+    Raises:
+        EdgeoptError: If one cannot be opened.
+    """
+    opened = partial(open_subject, target=target, recipe=recipe, threads=threads, shapes=shapes, sizes=sizes)
+    subjects = [_at_rest(opened(one)) for one in given]
+    labels = distinct_labels([subject.name for subject in subjects], given)
+    return tuple(_side(*one) for one in zip(labels, given, subjects, strict=True))
+
+
+def _at_rest(subject: Subject) -> Subject:
+    """Return a subject whose session is open only while it runs, where its weights lie in a file of their own."""
+    if not subject.is_large:
+        return subject
+    again = partial(subject.opening.open, subject.source)
+    return replace(subject, session=Resting(subject.session, again))
+
+
+def rest(sides: Sequence[Side]) -> None:
+    """Free the weights of large models until they run again: one is in memory at a time."""
+    for side in sides:
+        if isinstance(side.subject.session, Resting):
+            side.subject.session.rest()
+
+
+def require_fed(sides: Sequence[Side], frames: Frames) -> None:
+    """Raise unless all sides take the tensors that the first one is fed; pictures fit all.
+
+    Raises:
+        UnsupportedError: If one has other inputs.
+    """
+    if frames.tensors is None:
+        return
+    wanted = {one.name: one.dtype for one in sides[0].subject.inputs}
+    for side in sides:
+        found = {one.name: one.dtype for one in side.subject.inputs}
+        if found != wanted or not side.subject.recipe.takes_arrays:
+            told = ", ".join(map(str, side.subject.inputs))
+            raise UnsupportedError(
+                f"{side.label} takes {told} by recipe {side.subject.recipe.name!r}, not what {sides[0].label} is fed",
+                remedy=f"compare models of the same inputs, with --recipe {ARRAYS_RECIPE} for all",
+            )
+        fed(frames, side.subject.recipe, side.subject.inputs)
+
+
+def distinct_labels(names: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """Return a label for each: its name, what was typed where names are the same, a number where that is too."""
+    doubled = {name for name, count in Counter(names).items() if count > 1}
+    told = [path if name in doubled else name for name, path in zip(names, given, strict=True)]
+    seen: Counter[str] = Counter()
+    labels = []
+    for label in told:
+        seen[label] += 1
+        labels.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return tuple(labels)
+
+
+def _side(label: str, given: str, subject: Subject) -> Side:
+    model = load_model(subject.path)
+    return Side(label, given, subject, model.size_bytes, model.fingerprint)
+
+
+def run_in_turns(
+    sides: Sequence[Side], frames: Frames, *, seconds: float, seed: int = 0, tell: Progress | None = None
+) -> Turns:
+    """Run whole frames of all sides in turns, and of a second copy of the first.
+
+    Args:
+        sides: One or more.
+        frames: Where the pictures come from; reading one is the stage `load`.
+        seconds: How long to run frames; five rounds run whatever it says. With a large model one side is open at a
+            time, and six rounds run.
+        seed: Of the order.
+        tell: Hears progress.
+    """
+    openers = {side.label: partial(side.subject.open_again, side.subject.opening.sharing) for side in sides}
+    workers = sides[0].subject.threads
+    told = partial(tell, "measure in turns") if tell else None
+    rest(sides)
+    turns = take_turns_one_open if any(side.subject.is_large for side in sides) else take_turns
+    return turns(openers, frames, Pace(seconds), workers=workers, seed=seed, tell=told)
+
+
+def score_side(side: Side, labelled: LabelledFrames, tell: Progress | None = None) -> Scored:
+    """Return the accuracy of one side on labelled pictures, with the metric's own thresholds."""
+    subject = side.subject
+    task = make_task(subject.recipe, subject.inputs, subject.outputs, evaluating=True)
+    found = answers(subject.session, task, labelled.frames, tell, f"evaluate {side.label}")
+    rest([side])
+    return score(task, found, labelled.labels)
+
+
+def labels_of(recipe: Recipe) -> Path | None:
+    """Return the labels that a recipe ships, or None."""
+    shipped = recipe.path_of(recipe.evaluation.labels)
+    return shipped if shipped is not None and recipe.folder.name else None
+
+
+def notes_on(sides: Sequence[Side]) -> tuple[Note, ...]:
+    """Return what differs between the sides beyond the model, and each side's own notes."""
+    notes = [note for side in sides for note in side.subject.notes]
+    for what, values in (
+        ("threads", [str(side.subject.threads) for side in sides]),
+        ("targets", [side.subject.target.name for side in sides]),
+        ("recipes", [side.subject.recipe.name for side in sides]),
+    ):
+        if len(set(values)) > 1:
+            notes.append(Note(NoteKind.WARNING, f"{what} differ: {', '.join(values)}", "the ratio includes that"))
+    inside = {side.label: side.subject.recipe for side in sides if _drops_boxes(side.subject.recipe)}
+    for label, recipe in inside.items():
+        told = f"the model in {label} drops boxes below {recipe.postprocess.score_threshold:g}, which lowers AP"
+        notes.append(Note(NoteKind.WARNING, told, "compare AP with models that drop them too"))
+    return tuple(dict.fromkeys(notes))
+
+
+def _drops_boxes(recipe: Recipe) -> bool:
+    """Whether boxes that AP counts stay inside the model: its threshold is an application's."""
+    is_inside = recipe.task in FOUND and Embedded.POSTPROCESS in recipe.embedded
+    return is_inside and recipe.postprocess.score_threshold > recipe.evaluation.score_threshold
+
+
+def label_notes(labelled: LabelledFrames | None, scored: Mapping[str, Scored]) -> tuple[Note, ...]:
+    """Return what is to be said of the labels, the models too that are no better than chance on them."""
+    told = [
+        Note(NoteKind.WARNING, f"{label} {why}", "check the labels and the recipe")
+        for label, one in scored.items()
+        if (why := one.why_not_telling)
+    ]
+    return (*(labelled.notes if labelled else ()), *told)
+
+
+def close(sides: Sequence[Side]) -> None:
+    """Free all sessions."""
+    for side in sides:
+        side.subject.session.close()

@@ -1,0 +1,1 @@
+"""What this machine can run, and what it lacks."""

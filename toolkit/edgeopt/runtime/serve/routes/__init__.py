@@ -1,0 +1,1 @@
+"""What a server answers: pictures, sounds and texts."""

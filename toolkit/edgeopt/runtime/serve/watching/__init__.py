@@ -1,0 +1,1 @@
+"""What whoever watches a server reads: its log, its counts, its traces."""

@@ -1,0 +1,1 @@
+"""Options, targets, parts of a registry and optional packages: what is declared, and checked where it is read."""

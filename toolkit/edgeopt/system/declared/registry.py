@@ -1,0 +1,49 @@
+"""Interchangeable parts: the folder of a package is its registry. It imports one part, never all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+
+from edgeopt.errors import NotFoundError
+
+
+def names(package: ModuleType) -> tuple[str, ...]:
+    """Return the file names in `package`, plus what installed packages offer under its name."""
+    return names_in(package.__name__.removeprefix("edgeopt."))
+
+
+@cache
+def names_in(folder: str) -> tuple[str, ...]:
+    """Return the names of the parts in one of our folders, which is not imported; `_name` is never a part.
+
+    Args:
+        folder: Below the package, with dots: `passes`, `recipes.metrics`.
+    """
+    path = Path(__file__).parents[2].joinpath(*folder.split("."))
+    ours = [one.name for one in iter_modules([str(path)]) if not one.name.startswith("_")]
+    return tuple(sorted({*ours, *_installed(f"edgeopt.{folder}")}))
+
+
+@cache
+def _installed(package: str) -> Mapping[str, str]:
+    """Return the modules that installed packages offer, by name; looking through all of them takes milliseconds."""
+    from importlib.metadata import entry_points  # 40 ms, which an import of the runtime does not pay
+
+    return {one.name: one.value for one in entry_points(group=package)}
+
+
+def load(package: ModuleType, name: str) -> ModuleType:
+    """Import the one part called `name`; the others stay unimported.
+
+    Raises:
+        NotFoundError: If neither the folder nor an installed package offers it.
+    """
+    known = names(package)
+    if name not in known:
+        raise NotFoundError(package.__name__.split(".")[-1].removesuffix("s"), name, known)
+    return import_module(_installed(package.__name__).get(name, f"{package.__name__}.{name}"))

@@ -1,0 +1,232 @@
+"""A target: one device profile. It reads one TOML file and this machine's instruction set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
+from edgeopt.system.disk import assets
+from edgeopt.system.machine.processor import cpu_architecture, cpu_flags
+from edgeopt.system.text import short
+from edgeopt.system.toml import DURATION_MS, THREADS, Within, parse_table, read_toml
+
+_WIDE_SUMS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+"""Flags of x86 processors that add integer products in 32 bits."""
+
+
+class Granularity(StrEnum):
+    """How many scales a weight has."""
+
+    PER_TENSOR = "per_tensor"
+    PER_CHANNEL = "per_channel"
+
+
+DEVICES = ("cpu", "gpu", "npu")
+PRECISIONS = frozenset({"fp32", "fp16", "bf16", "w8a8", "w8a16", "w8", "w4"})
+"""Schemes and element types; a profile also joins an integer scheme with a float type, as `w8a8+fp16`."""
+_OPSETS = Within(7, 28)
+"""Of ONNX: from the first that ONNX Runtime reads, to those not yet written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Rules:
+    """What INT8 form this target runs fast and right."""
+
+    activation_dtype: str = "uint8"
+    weight_dtype: str = "int8"
+    weight_granularity: Granularity = Granularity.PER_CHANNEL
+    symmetric_activations: bool = False
+    reduce_range: bool = False
+    """Weights take larger steps where two neighbouring products of U8S8 would saturate 16 bits, as without VNNI."""
+    full_range_flags: tuple[str, ...] = ()
+    """Processor flags of which one is enough for `reduce_range` not to hold; empty: it holds whatever the processor."""
+    power_of_two_scales: bool = False
+    """Every scale is a power of two: the device shifts where others multiply."""
+    float_bias: bool = False
+    """Biases stay in float: the engine dequantizes no 32-bit integers."""
+    fused_sums: bool = False
+    """No pair between a convolution and the sum behind it: the engine computes both in one kernel."""
+    narrow_channels: Annotated[int, Within(0, 4096)] = 0
+    """Convolutions with fewer input or output channels stay float."""
+    fitted_silu: bool = False
+    """A SiLU may be a HardSwish fitted to each channel: the engine computes both in the convolution's own kernel, and
+    SiLU takes ten times as long there."""
+    ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+    forms: tuple[str, ...] = ("qdq",)
+    """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU; `inputs`, pairs
+    on what layers read only, for OpenVINO."""
+
+    def __post_init__(self) -> None:
+        if {self.activation_dtype, self.weight_dtype} - {"uint8", "int8", "uint16", "int16"}:
+            raise ValueError("activation_dtype and weight_dtype are uint8, int8, uint16 or int16")
+        if not self.forms or set(self.forms) - {"qdq", "nhwc", "inputs"}:
+            raise ValueError("forms are qdq, nhwc and inputs, one or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One device: what it runs, how, and how long a frame may take."""
+
+    name: str
+    device: str
+    executor: str
+    description: str
+    providers: tuple[str, ...]
+    precisions: tuple[str, ...]
+    form: str = ""
+    """How a model is written for it, in one clause."""
+    int8: Int8Rules = field(default_factory=Int8Rules)
+    threads: Annotated[int, THREADS] = 0
+    """0: as many as this machine has physical cores."""
+    budget_ms: Annotated[float, DURATION_MS] = 100.0 / 3
+    opset: Annotated[int, _OPSETS] = 17
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Session configuration entries of the executor."""
+    architectures: tuple[str, ...] = ()
+    """Processor families it is for; empty: any."""
+    instructions: tuple[str, ...] = ()
+    """Processor flags of which at least one must be present; empty: any."""
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Precision to processor flags of which at least one must be present; a precision that is absent needs none."""
+    alternatives: tuple[str, ...] = ()
+    """Profiles of other executors on the same device: their candidates are measured beside this one's."""
+    package: str = ""
+    """What compiles for it, as pip knows it; empty: nothing to install."""
+    fused_activations: tuple[str, ...] = ("Relu", "Clip")
+    """Activations that its engine computes inside the layer before them, so that they take next to no time."""
+    channel_step: Annotated[int, Within(0, 4096)] = 0
+    """Channels that the device computes together, so that numbers between two multiples save no time; 0: not told."""
+    sparsity: str = ""
+    """Pattern of zeros in weights with which it computes faster, such as `2:4`; empty: none is known."""
+    static_only: bool = False
+    """Whether every dimension must be a number."""
+    opset_least: Annotated[int, Within(0, _OPSETS.most)] = 0
+    opset_most: Annotated[int, Within(0, _OPSETS.most)] = 0
+    """0: no limit."""
+    most_dimensions: Annotated[int, Within(0, 8)] = 0
+    """0: no limit."""
+    refused_ops: tuple[str, ...] = ()
+    """Ops that its compiler refuses in every form."""
+    taken_ops: tuple[str, ...] = ()
+    """The only ops that it takes, where that is what its maker documents; empty: all but `refused_ops`."""
+    refused_dtypes: tuple[str, ...] = ()
+    """Element types that its compiler refuses, in NumPy's words."""
+    never_quantized: tuple[str, ...] = ()
+    """Ops that stay float, with float tensors around them."""
+    unified_scales: tuple[str, ...] = ()
+    """Ops that want one grid for all they read and make."""
+    rewrites: tuple[str, ...] = ()
+    """Passes of the phase `device` that its compiler needs, in any order."""
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.providers:
+            raise ValueError("name and providers are not empty")
+        if self.device not in DEVICES:
+            raise ValueError(f"device {short(self.device)} is not {', '.join(DEVICES)}")
+        for word in (*self.precisions, *self.needs):
+            if set(word.split("+")) - PRECISIONS:
+                raise ValueError(f"precision {short(word)} is none of {', '.join(sorted(PRECISIONS))}")
+        if not self.precisions:
+            raise ValueError("precisions are one or more")
+
+    def why_not_here(self) -> str | None:
+        """Return None if this machine is such a device, otherwise what differs."""
+        if self.architectures and cpu_architecture() not in self.architectures:
+            return f"this machine is {cpu_architecture()}, not {' or '.join(self.architectures)}"
+        if self.instructions and not set(self.instructions) & cpu_flags():
+            return f"this processor has none of {', '.join(self.instructions)}"
+        return None
+
+    @property
+    def rules_here(self) -> Int8Rules:
+        """The INT8 rules as they hold on this machine's processor."""
+        is_wide = bool(set(self.int8.full_range_flags) & cpu_flags())
+        return replace(self.int8, reduce_range=self.int8.reduce_range and not is_wide)
+
+    @property
+    def saturates_here(self) -> bool:
+        """Whether this processor adds products of the target's integers in 16 bits that do not hold them."""
+        is_narrow = cpu_architecture() == "x86-64" and not _WIDE_SUMS & cpu_flags()
+        rules = self.rules_here
+        return is_narrow and self.device == "cpu" and rules.weight_dtype == "int8" and not rules.reduce_range
+
+    @property
+    def float_precision(self) -> str:
+        """What unquantized models run in: the first of its precisions that is no integer scheme."""
+        return next((one for one in self.precisions if one.startswith(("fp", "bf"))), "fp32")
+
+    def why_no_precision(self, precision: str) -> str | None:
+        """Return None if this machine's processor can run a precision, otherwise what it lacks."""
+        flags = self.needs.get(precision, ())
+        return f"this processor has none of {', '.join(flags)}" if flags and not set(flags) & cpu_flags() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A profile that stands for the first of several that fits this machine."""
+
+    name: str
+    description: str
+    choose: tuple[str, ...]
+    alternatives: tuple[str, ...] = ()
+    """What the chosen profile is given as its own; see `Target`."""
+
+
+def target_names() -> list[str]:
+    """Return the names of all shipped profiles."""
+    return sorted(path.stem for path in assets.folder("targets").glob("*.toml"))
+
+
+def read_target(path: Path) -> Target | Choice:
+    """Read one profile; a key that is missing or unknown is an error, never a default.
+
+    Raises:
+        InvalidFileError: If the file is wrong.
+    """
+    values = read_toml(path)
+    if "choose" in values:
+        return parse_table(Choice, values, str(path))
+    return parse_table(Target, values, str(path))
+
+
+def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lambda _: None) -> Target:
+    """Return the profile called `name`, or the one in the TOML file at that path.
+
+    Args:
+        name: Shipped name, or path of a TOML file.
+        why_unavailable: What is missing to use a profile here, beside the device itself; asked by profiles that choose.
+
+    Raises:
+        NotFoundError: If it is neither.
+        InvalidFileError: If the file is wrong.
+        UnavailableError: If a profile that chooses finds none that fits this machine.
+    """
+    path = Path(name)
+    if name in target_names():
+        path = assets.folder("targets") / f"{name}.toml"
+    elif path.suffix != ".toml":
+        raise NotFoundError("target", name, target_names())
+    target = read_target(path)
+    if isinstance(target, Target):
+        return target
+    reasons = []
+    for choice in target.choose:
+        if choice not in target_names():
+            raise InvalidFileError(
+                f"{path}: choose names {short(choice)}", remedy=f"one of {', '.join(target_names())}"
+            )
+        chosen = read_target(assets.folder("targets") / f"{choice}.toml")
+        if isinstance(chosen, Choice):
+            raise InvalidFileError(f"{path}: {choice!r} chooses itself", remedy="name profiles of one device each")
+        if (reason := chosen.why_not_here() or why_unavailable(chosen)) is None:
+            description = f"{chosen.description} (chosen by {name})"
+            return replace(chosen, description=description, alternatives=target.alternatives)
+        reasons.append(f"{choice}: {reason}")
+    raise UnavailableError(
+        "\n  ".join([f"target {name!r} fits no profile here:", *reasons]),
+        remedy="install one of these, or name the device's own profile: edgeopt targets",
+    )

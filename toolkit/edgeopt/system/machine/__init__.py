@@ -1,0 +1,1 @@
+"""What this machine is: processor, memory, threads, and what figures depend on."""

@@ -1,0 +1,1 @@
+"""Child processes, signals, time limits, and what packages print."""
