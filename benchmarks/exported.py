@@ -22,12 +22,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fixtures"))
 
 import networks
+from made_texts import moods
+
 from edgeopt.export.hugging_face import open_pretrained
 from edgeopt.export.likeness import names_of_outputs
 from edgeopt.export.network import NetworkInput
 from edgeopt.export.source import read_source
-from made_texts import moods
-
 from edgeopt.graph.drift import measure_drift, worst_drift
 from edgeopt.graph.tensors import Tensors
 from edgeopt.optimization.candidate import Candidate

@@ -23,13 +23,13 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
-from edgeopt.export.network import NetworkInput
 from exporters import median_interval
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.export.export import export
+from edgeopt.export.network import NetworkInput
 from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import Model, load_model
 from edgeopt.steps.fuse import fuse

@@ -43,7 +43,7 @@ def hears_termination(pid: int) -> bool:
         ["check", "digits_detector", "--update", "-b", "baseline.json"],
         ["recipe", "digits_detector", "-o", "mine.toml"],
         ["finetune", "digits_detector", "--teacher", "digits_detector", "--data", CALIB],
-        ["export", "torch:json:loads", "--input", "x=1x3x8x8"],
+        ["export", "torch:signal:pause", "--input", "x=1x3x8x8"],
     ],
     ids=lambda arguments: arguments[0],
 )

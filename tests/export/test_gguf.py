@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from edgeopt.export.decoder.gguf_file import GgufFile
 from small_decoders import VOCABULARY, byte_tokenizer, random_weights, write_decoder, write_tensors
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError
+from edgeopt.export.decoder.gguf_file import GgufFile
 from edgeopt.export.export import export
 from edgeopt.runtime.decoding.opening import open_language_model
 

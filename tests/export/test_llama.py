@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgeopt.export.decoder.llama import read_configuration, write_llama
-from edgeopt.export.decoder.positions import Positions
-from edgeopt.export.decoder.reference import Reference
-from edgeopt.export.decoder.tensors_file import TensorFiles
 from small_decoders import VOCABULARY, random_weights, write_decoder, write_tensors
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
+from edgeopt.export.decoder.llama import read_configuration, write_llama
+from edgeopt.export.decoder.positions import Positions
+from edgeopt.export.decoder.reference import Reference
+from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.export.export import export
 
 KINDS = {

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from edgeopt.export.encoder_decoder import is_encoder_with_decoder
 from exported_pairs import GRAPHS, TONE
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
+from edgeopt.export.encoder_decoder import is_encoder_with_decoder
 from edgeopt.export.export import export, names_pair
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked

@@ -72,19 +72,19 @@ def threads_option(default: str = DEFAULT_THREADS) -> Callable[[F], F]:
 
 
 def eval_option(
-    told: str = "Labels that judge the accuracy", name: str = "labels", default: str = ""
+    text: str = "Labels that judge the accuracy", name: str = "labels", default: str = ""
 ) -> Callable[[F], F]:
     """Return `--eval`, whose help ends in the kinds of labels.
 
     Args:
-        told: Begins the help.
+        text: Begins the help.
         name: Of the parameter.
         default: What holds without it; empty: nothing.
     """
     more: dict[str, Any] = {"show_default": default} if default else {}
     if name == "labels":
         more["default"] = ""
-    return click.option("--eval", name, metavar="LABELS", help=f"{told}: {LABEL_KINDS}.", **more)
+    return click.option("--eval", name, metavar="LABELS", help=f"{text}: {LABEL_KINDS}.", **more)
 
 
 device_option = click.option(

@@ -166,15 +166,15 @@ class Progress:
         now_s = self._clock()
         spent_s = now_s - self.began_s
         if self._limit_s:
-            whole_s, told = self._limit_s, f", ends within {_short(max(self._limit_s - spent_s, 1.0))}"
+            whole_s, text = self._limit_s, f", ends within {_short(max(self._limit_s - spent_s, 1.0))}"
         else:
             left_s = self._ahead.left_s(now_s, work) if self._ahead else 0.0
-            whole_s, told = spent_s + left_s if left_s else 0.0, _about(left_s)
+            whole_s, text = spent_s + left_s if left_s else 0.0, _about(left_s)
         share = min(int(_BAR * spent_s / whole_s), _BAR) if whole_s else 0
         filled = self._filled_most = max(share, self._filled_most)
         amount = shown_amount(work.done, work.of).strip() if work.of > 1 else ""
         what = f"{work.what} {amount}".strip()
-        bar = f"{self._filled[:filled]}{self._empty[filled:]}  {f'{_short(spent_s)}{told}':<{_CLOCK}}  "
+        bar = f"{self._filled[:filled]}{self._empty[filled:]}  {f'{_short(spent_s)}{text}':<{_CLOCK}}  "
         return f"{bar}{shorten(what, self._status.width - len(bar))}"
 
     def _line(self, work: _Work, left: str) -> str:

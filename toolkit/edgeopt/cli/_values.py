@@ -164,7 +164,7 @@ class Names(click.ParamType[tuple[str, ...]]):
         """Return the names."""
         if isinstance(value, tuple):
             return value
-        return tuple(one.strip() for one in value.split(",") if one.strip())
+        return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 def joined(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
@@ -250,7 +250,7 @@ class Counts(click.ParamType[tuple[int, ...]]):
         """Return the numbers."""
         if isinstance(value, tuple):
             return value
-        words = [one.strip() for one in value.split(",")]
+        words = [part.strip() for part in value.split(",")]
         if not all(word.isascii() and word.isdigit() and len(word) < 10 and int(word) for word in words):
             self.fail(f"{short(value)} is no list of whole numbers from 1 on; write them as 1,2,4,8", param, ctx)
         return tuple(map(int, words))

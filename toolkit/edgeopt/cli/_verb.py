@@ -78,11 +78,15 @@ class VerbOption(click.Option):
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return flags and help; what a folder of parts lists is read now, and not for every command."""
+        template = self.help
         for use in self.uses:
             if use.option.help_from and self.help:
                 module, _, name = use.option.help_from.partition(":")
                 self.help = self.help.replace("{}", getattr(import_module(module), name)())
-        return super().get_help_record(ctx)
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.help = template
 
     def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
         """Return default and range as help shows them: in brackets what is described, else the value itself."""

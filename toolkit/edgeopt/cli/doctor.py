@@ -15,9 +15,9 @@ def doctor(ctx: click.Context, *, form: str) -> None:
     """Show what this machine can run, and what is missing."""
     from edgeopt.runtime.devices.checkup import examine, summarize
 
-    found = examine()
-    show(summarize(found), form)
-    ctx.exit(found.exit_code)
+    checkup = examine()
+    show(summarize(checkup), form)
+    ctx.exit(checkup.exit_code)
 
 
 COMMAND = doctor

@@ -49,7 +49,7 @@ def export(
     from edgeopt.export.summary import summarize
 
     given: dict[str, Any] = {"out": out, "dynamic": dict(dynamic), "task": task, "target": target}
-    show(summarize(run(source, inputs=[NetworkInput(*one) for one in inputs], **given)), form)
+    show(summarize(run(source, inputs=[NetworkInput(*input_) for input_ in inputs], **given)), form)
 
 
 COMMAND = export

@@ -35,7 +35,10 @@ class _WithSteps(VerbCommand):
 
         steps = all_steps().items()
         with formatter.section("Steps"):
-            when = {name: "" if one.is_default else " [if faster]" if one.is_tried else " [off]" for name, one in steps}
+            when = {
+                name: "" if other.is_default else " [if faster]" if other.is_tried else " [off]"
+                for name, other in steps
+            }
             formatter.write_dl([(name, step.does + when[name]) for name, step in steps])
 
 

@@ -45,16 +45,16 @@ def report(
         raise click.UsageError("--merge joins results with one FOLDER")
     if html:
         require_writable(html)
-    found = read_stored_report(folders, results)
-    show(found.document, form)
+    stored_report = read_stored_report(folders, results)
+    show(stored_report.document, form)
     if html:
-        write_page(found.document, html, found.pictures)
-    elif found.pictures:
+        write_page(stored_report.document, html, stored_report.pictures)
+    elif stored_report.pictures:
         try:
-            write_page(found.document, found.pictures / "report.html", found.pictures)
+            write_page(stored_report.document, stored_report.pictures / "report.html", stored_report.pictures)
         except InvalidFileError as error:  # a folder that is only read is shown all the same
             show_line(f"warning: {error.problem} ({error.remedy})", err=True)
-    ctx.exit(found.exit_code)
+    ctx.exit(stored_report.exit_code)
 
 
 COMMAND = report

@@ -27,63 +27,63 @@ def targets(*, name: str | None, form: str) -> None:
     from edgeopt.errors import NotFoundError
     from edgeopt.runtime.devices.reach import find_reach
 
-    found = find_reach()
+    reach = find_reach()
     if name is None:
-        show(list_targets(found), form)
+        show(list_targets(reach), form)
         return
-    named = {one.name: one for one in found}
+    named = {other.name: other for other in reach}
     if name not in named:
         raise NotFoundError("target", name, named)
-    show(show_target(named[name], found), form)
+    show(show_target(named[name], reach), form)
 
 
-def list_targets(found: Sequence[Reach]) -> Document:
+def list_targets(reaches: Sequence[Reach]) -> Document:
     """Return what is shown of all targets."""
     from edgeopt.report.document import Document, Section
     from edgeopt.runtime.devices.reach import Where
 
-    tables = [_table(where, [one for one in found if one.where is where]) for where in Where]
+    tables = [_table(where, [reach for reach in reaches if reach.where is where]) for where in Where]
     hint = Section(text="edgeopt targets NAME shows one of them, and what it lacks here.")
-    sections = (*(Section(table=one) for one in tables if one.rows), hint)
-    return Document("targets", "targets", "Device profiles", [asdict(one.target) for one in found], sections)
+    sections = (*(Section(table=table) for table in tables if table.rows), hint)
+    return Document("targets", "targets", "Device profiles", [asdict(reach.target) for reach in reaches], sections)
 
 
-def _table(where: str, found: Sequence[Reach]) -> Table:
+def _table(where: str, reaches: Sequence[Reach]) -> Table:
     """Return one row a target, or a family of chips that differ in nothing else."""
     from edgeopt.report.document import Table
     from edgeopt.runtime.devices.reach import family
 
     rows: dict[tuple[str, str], list[Reach]] = {}
-    for one in found:
-        head = one.name.rpartition("-")[0]
-        rows.setdefault((one.reason, head if one.remedy and _is_npu(one) else one.name), []).append(one)
-    cells = tuple((family([one.name for one in row]), _precisions(row), _device(row)) for row in rows.values())
+    for reach in reaches:
+        head = reach.name.rpartition("-")[0]
+        rows.setdefault((reach.reason, head if reach.remedy and _is_npu(reach) else reach.name), []).append(reach)
+    cells = tuple((family([reach.name for reach in row]), _precisions(row), _device(row)) for row in rows.values())
     return Table((where, "precisions", "device"), cells, frozenset({"precisions", "device"}), less=("precisions",))
 
 
-def _is_npu(one: Reach) -> bool:
-    return getattr(one.target, "device", "") == "npu"
+def _is_npu(reach: Reach) -> bool:
+    return getattr(reach.target, "device", "") == "npu"
 
 
 def _precisions(row: Sequence[Reach]) -> str:
-    return ", ".join(dict.fromkeys(word for one in row for word in getattr(one.target, "precisions", ())))
+    return ", ".join(dict.fromkeys(word for reach in row for word in getattr(reach.target, "precisions", ())))
 
 
 def _device(row: Sequence[Reach]) -> str:
     """Return what the device is; of a family what its descriptions share, then its chips."""
-    first, *others = (one.target.description.split() for one in row)
+    first, *others = (reach.target.description.split() for reach in row)
     if not others:
         return row[0].target.description
     shared = takewhile(lambda words: len(set(words)) == 1, zip(first, *others, strict=False))
-    chips = ", ".join(one.name.rpartition("-")[2] for one in row)
+    chips = ", ".join(reach.name.rpartition("-")[2] for reach in row)
     return f"{' '.join(words[0] for words in shared)}: {chips}"
 
 
-def show_target(found: Reach, known: Sequence[Reach]) -> Document:
+def show_target(reach: Reach, known: Sequence[Reach]) -> Document:
     """Return what is shown of one target.
 
     Args:
-        found: Of the target.
+        reach: Of the target.
         known: Of all targets: one that chooses says what brings each that it may choose.
     """
     from edgeopt.report.document import Document, Section, Value
@@ -91,27 +91,27 @@ def show_target(found: Reach, known: Sequence[Reach]) -> Document:
     from edgeopt.system.disk import assets
     from edgeopt.system.text import shown_path
 
-    target, data = found.target, asdict(found.target) | {"runs": str(found.where), "reason": found.why_not}
+    target, data = reach.target, asdict(reach.target) | {"runs": str(reach.where), "reason": reach.why_not}
     file = Value("file", shown_path(assets.folder("targets") / f"{target.name}.toml"))
-    here = [Value("runs", f"{found.where}{f': {found.reason}' if found.reason else ''}")]
-    here += [Value("get it", found.remedy, is_command=True)] if found.remedy else []
-    command = f"edgeopt optimize MODEL --target {target.name}" if found.takes_models else "edgeopt targets"
+    here = [Value("runs", f"{reach.where}{f': {reach.reason}' if reach.reason else ''}")]
+    here += [Value("get it", reach.remedy, is_command=True)] if reach.remedy else []
+    command = f"edgeopt optimize MODEL --target {target.name}" if reach.takes_models else "edgeopt targets"
     next_one = Value("next", command, is_command=True)
     if isinstance(target, Choice):
-        may = [] if found.takes_models else [each for each in known if each.name in target.choose]
+        may = [] if reach.takes_models else [each for each in known if each.name in target.choose]
         here += [Value(each.name, each.remedy or each.reason) for each in may]
         facts = [Value("device", target.description), Value("one of", ", ".join(target.choose))]
     else:
-        facts = _facts(found)
+        facts = _facts(reach)
     sections = (Section(values=(Value("target", target.name), *facts, *here, file, next_one)),)
     return Document("targets", target.name, f"Target {target.name}", data, sections)
 
 
-def _facts(found: Reach) -> list[Value]:
+def _facts(reach: Reach) -> list[Value]:
     from edgeopt.report.document import Value
     from edgeopt.system.declared.target import Choice
 
-    target = found.target
+    target = reach.target
     assert not isinstance(target, Choice)
     rules = target.int8
     known = {
@@ -120,7 +120,7 @@ def _facts(found: Reach) -> list[Value]:
         "engine": f"{target.executor}: {', '.join(target.providers)}",
         "precisions": ", ".join(target.precisions),
         "INT8": f"{rules.activation_dtype} activations, {rules.weight_dtype} weights {rules.weight_granularity}"
-        if any(one.startswith("w8a8") for one in target.precisions)
+        if any(precision.startswith("w8a8") for precision in target.precisions)
         else "",
         "budget": f"{target.budget_ms:.1f} ms a frame, unless --budget says otherwise",
         "opset": str(target.opset),

@@ -87,8 +87,8 @@ class Staged(Protocol):
 
     def download(self, results: Any) -> Tensors:
         """Bring the results to the host, by output name."""
-        found: Tensors = results
-        return found
+        arrays: Tensors = results
+        return arrays
 
     @property
     def stages(self) -> tuple[Stage, ...]:

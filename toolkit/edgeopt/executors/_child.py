@@ -98,7 +98,7 @@ class EngineChild:
                 file.write_bytes(source.graph if isinstance(source, Outside) else source)
                 values["bytes_in"] = str(file)
             if isinstance(source, Outside):
-                values["outside"] = [str(source.folder), [str(one) for one in source.files]]
+                values["outside"] = [str(source.folder), [str(path) for path in source.files]]
             return self._ask(executor, "opening", Message(values))
 
     def run(
@@ -117,7 +117,7 @@ class EngineChild:
             EngineAbortError: If the engine aborted.
             ChildLostError: If nothing is known.
         """
-        arrays = {} if inputs is None else {name: _sendable(name, one) for name, one in inputs.items()}
+        arrays = {} if inputs is None else {name: _sendable(name, input_) for name, input_ in inputs.items()}
         values = {"do": "run", "key": key, "is_made_up": inputs is None, "wants": wants_outputs, "keeps": keeps}
         return self._ask(executor, "first running", Message(values, arrays))
 
@@ -193,7 +193,7 @@ def _sendable(name: str, value: NDArray[Any]) -> NDArray[Any]:
 
 def received(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the arrays of a message with texts as engines take them."""
-    return {name: one.astype(object) if one.dtype.kind == "U" else one for name, one in arrays.items()}
+    return {name: array.astype(object) if array.dtype.kind == "U" else array for name, array in arrays.items()}
 
 
 def sendable_outputs(outputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:

@@ -101,7 +101,7 @@ def _size_bytes(source: Source) -> int:
     if isinstance(source, Path):
         return source.stat().st_size
     if isinstance(source, Outside):
-        return len(source.graph) + sum(one.stat().st_size for one in source.files)
+        return len(source.graph) + sum(file.stat().st_size for file in source.files)
     return len(source)
 
 

@@ -49,12 +49,12 @@ def read_layers(log: str) -> tuple[Layer, ...]:
     if not any(_HEAD.search(line) for line in lines):
         raise StepError("Rockchip's compiler printed no table of layers", remedy=_REPORT)
     next(lines, "")  # the rule below the head
-    found = []
+    layers = []
     for line in lines:
         if _RULE.search(line):
             break
-        found.append(_read(line))
-    return tuple(one for one in found if one.op not in _EDGES)
+        layers.append(_read(line))
+    return tuple(layer for layer in layers if layer.op not in _EDGES)
 
 
 def _read(line: str) -> Layer:

@@ -92,7 +92,7 @@ class NullSession(Staged):
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Names and shapes of the first answer."""
         first = self.script.answers[0]
-        return tuple(TensorSpec(name, str(one.dtype), one.shape) for name, one in first.items())
+        return tuple(TensorSpec(name, str(array.dtype), array.shape) for name, array in first.items())
 
     def upload(self, inputs: Tensors) -> Tensors:
         """Let the scripted time pass.

@@ -95,7 +95,7 @@ class QnnSession(Staged):
         Raises:
             ValueError: If an input is missing or unknown.
         """
-        require_names(inputs, (one.name for one in self.inputs))
+        require_names(inputs, (spec.name for spec in self.inputs))
         return inputs
 
     def execute(self, uploaded: Tensors) -> Tensors:
@@ -248,7 +248,7 @@ class Qnn(Executor):
 
     def _refusal(self, error: str, source: Source, options: SessionOptions) -> UnsupportedError:
         """Return the error that names the refused nodes, where there are any."""
-        refused = [one for one in self.explain(source, options) if one.provider != PROVIDER]
+        refused = [placement for placement in self.explain(source, options) if placement.provider != PROVIDER]
         if not refused:
             return UnsupportedError(
                 f"{_WHAT} refuses the model: {_first_line(error)}", remedy="choose another precision or target"
@@ -264,7 +264,7 @@ _UNTOLD = "the plugin gives no reason"
 
 def describe_refused(refused: Sequence[Placement], most: int = 5) -> str:
     """Return the refused nodes, each with its reason."""
-    shown = "; ".join(f"{one.op} {one.node!r} ({one.reason})" for one in refused[:most])
+    shown = "; ".join(f"{placement.op} {placement.node!r} ({placement.reason})" for placement in refused[:most])
     return shown if len(refused) <= most else f"{shown}; and {len(refused) - most} more"
 
 
@@ -309,7 +309,7 @@ def check_options(entries: Mapping[str, str]) -> Mapping[str, str]:
 def _require_placement(session: QnnSession) -> None:
     """The list of providers names one that runs nothing; the graph assignment does not."""
     placed = session.placement()
-    elsewhere = [one for one in placed if one.provider != PROVIDER]
+    elsewhere = [placement for placement in placed if placement.provider != PROVIDER]
     if elsewhere or not placed:
         raise UnavailableError(
             f"{PROVIDER} took {len(placed) - len(elsewhere)} of {plural(len(placed), 'node')}",

@@ -90,23 +90,23 @@ class Built:
     @property
     def total_cycles(self) -> int:
         """Sum over the layers, as the vendor's compiler estimates it; layers that it does not estimate count 0."""
-        return sum(one.total_cycles for one in self.layers)
+        return sum(layer.total_cycles for layer in self.layers)
 
     @property
     def placement(self) -> tuple[Placement, ...]:
         """Where each layer runs; its provider is `NPU` or `CPU`."""
         return tuple(
-            Placement(one.name or one.op, one.op, one.unit, "" if one.unit == PROVIDER else _LEFT_TO_CPU)
-            for one in self.layers
+            Placement(layer.name or layer.op, layer.op, layer.unit, "" if layer.unit == PROVIDER else _LEFT_TO_CPU)
+            for layer in self.layers
         )
 
     @property
     def summary(self) -> str:
         """One line: layers, what runs on the processor, and the estimate by its name."""
-        left = Counter(one.op for one in self.layers if one.unit != PROVIDER)
-        told = f", on the CPU {', '.join(f'{op} x{count}' for op, count in left.items())}" if left else ""
+        left = Counter(layer.op for layer in self.layers if layer.unit != PROVIDER)
+        text = f", on the CPU {', '.join(f'{op} x{count}' for op, count in left.items())}" if left else ""
         cycles = f"{self.total_cycles:,} cycles ({ESTIMATE})"
-        return f"{self.platform}: {plural(len(self.layers), 'layer')}{told}; {cycles}"
+        return f"{self.platform}: {plural(len(self.layers), 'layer')}{text}; {cycles}"
 
 
 class RknnSession(Staged):
@@ -135,7 +135,7 @@ class RknnSession(Staged):
         Raises:
             ValueError: If an input is missing or unknown.
         """
-        require_names(inputs, (one.name for one in self.inputs))
+        require_names(inputs, (spec.name for spec in self.inputs))
         return inputs
 
     def execute(self, uploaded: Tensors) -> Tensors:

@@ -20,8 +20,8 @@ def write_out_attention(torch: Any, program: Any) -> Any:
         program: By `torch.export.export`.
     """
     attention = torch.ops.aten.scaled_dot_product_attention.default
-    nodes = [one for one in program.graph.nodes if one.op == "call_function" and one.target is attention]
-    if all(len(one.args[0].meta["val"].shape) == RANK for one in nodes):
+    nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target is attention]
+    if all(len(node.args[0].meta["val"].shape) == RANK for node in nodes):
         return program
 
     def written_out(

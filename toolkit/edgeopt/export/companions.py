@@ -25,8 +25,8 @@ def copy_companions(files: Sequence[Path], folder: Path) -> tuple[Path, ...]:
         InvalidFileError: If one cannot be read or written.
     """
     alike = []
-    for one in files:
-        data, there = read_file(one, remedy=_REMEDY), folder / one.name
+    for file in files:
+        data, there = read_file(file, remedy=_REMEDY), folder / file.name
         if not there.exists():
             write_beside(there, data)
         if read_file(there, remedy=_REMEDY) == data:
@@ -46,19 +46,19 @@ def companions_of(
         recipe: Of that model.
         tensors: Names of the given model's inputs and outputs; None: as its class has them.
     """
-    told = read_configuration(source)
-    if told is None:
+    configuration = read_configuration(source)
+    if configuration is None:
         return {}, ()
     if Embedded.PREPROCESS in recipe.embedded or Embedded.POSTPROCESS in recipe.embedded or model != "model.onnx":
         holds = "holds a part of the recipe" if recipe.embedded else "is no ONNX file"
         return {}, (Note(NoteKind.INFO, f"optimum does not load the bundle: its model {holds}"),)
     own, files = recipe.tokenizer.file, dict[str, bytes]()  # the recipe's own tokenizer is there already
-    for one in (each for each in companions_in(source) if each.name != own):
-        data = read_file(one, remedy=_REMEDY)
-        if one.name in PROCESSORS and _is_smaller(recipe, told.processor):
-            data = _resized(one, recipe)
-        files[one.name] = data
-    loader = loader_of(told.task_of(*tensors or ()))
+    for companion in (each for each in companions_in(source) if each.name != own):
+        data = read_file(companion, remedy=_REMEDY)
+        if companion.name in PROCESSORS and _is_smaller(recipe, configuration.processor):
+            data = _resized(companion, recipe)
+        files[companion.name] = data
+    loader = loader_of(configuration.task_of(*tensors or ()))
     return files, (Note(NoteKind.INFO, f"optimum loads the bundle: {loader}.from_pretrained({str(bundle)!r})"),)
 
 

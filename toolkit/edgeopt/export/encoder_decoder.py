@@ -95,15 +95,15 @@ def write_encoder_decoder(source: Path, folder: Path, name: str) -> WrittenPair:
     pair = opened.traced()
     drift = _compare(pair, opened, name)
     kept = (*configurations(source), source / _TOKENIZER)
-    files = {one.name: read_file(one, remedy=_REMEDY, most_bytes=_MOST_BYTES) for one in kept}
-    files |= {one: told for one, told in opened.configurations().items() if one not in files}
+    files = {path.name: read_file(path, remedy=_REMEDY, most_bytes=_MOST_BYTES) for path in kept}
+    files |= {one: configuration for one, configuration in opened.configurations().items() if one not in files}
     for file, content in files.items():
         if not (folder / file).exists() or not (folder / file).samefile(source / file):
             write_beside(folder / file, content)
     save_model(pair.encoder, folder / ENCODER)
     save_model(pair.decoder, folder / DECODER)
     read_encoder_decoder(folder)  # which says what of it is not run here
-    beside = (folder / DECODER, *(folder / one for one in files))
+    beside = (folder / DECODER, *(folder / other for other in files))
     return WrittenPair(pair, folder, beside, drift, opened.vocabulary, opened.framework, opened.hears)
 
 
@@ -159,11 +159,11 @@ class TracedPair:
 
     def logits(self, source: dict[str, NDArray[Any]], tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return (tokens, vocabulary) behind each token of an answer, computed by torch at once."""
-        given = {name: self._torch.from_numpy(one) for name, one in source.items()}
+        given = {name: self._torch.from_numpy(array) for name, array in source.items()}
         with self._torch.no_grad():
             answer = self._module(**given, decoder_input_ids=self._torch.tensor([list(tokens)]))
-            found: NDArray[np.float32] = answer.logits[0].numpy()
-        return found
+            logits: NDArray[np.float32] = answer.logits[0].numpy()
+        return logits
 
     def traced(self) -> Pair:
         """Return both graphs, with the names of inputs and outputs that optimum gives.
@@ -172,7 +172,7 @@ class TracedPair:
             UnsupportedError: If torch cannot export them.
         """
         torch, free = self._torch, self._torch.export.Dim.DYNAMIC
-        source = tuple(torch.from_numpy(one) for one in self.source(0, _ROWS).values())
+        source = tuple(torch.from_numpy(array) for array in self.source(0, _ROWS).values())
         encoder = self._encoder()
         with torch.no_grad():
             crossing = encoder(*source)[1:]
@@ -275,8 +275,8 @@ def _name_axes(proto: onnx.ModelProto) -> None:
     names = dict[str, str]()
     for value in proto.graph.input:
         heard = value.name in (SEEN, MASK) or ".encoder." in value.name
-        told = "past" if ".decoder." in value.name else "heard" if heard else "sequence"
-        names |= {dim.dim_param: told for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+        text = "past" if ".decoder." in value.name else "heard" if heard else "sequence"
+        names |= {dim.dim_param: text for dim in value.type.tensor_type.shape.dim if dim.dim_param}
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in names:
@@ -294,22 +294,22 @@ def _compare(pair: Pair, opened: TracedPair, name: str) -> Drift:
         UnsupportedError: If they lie further apart than `TOLERANCE`.
     """
     as_written = SessionOptions(entries=UNOPTIMIZED)
-    encoder, decoder = (EXECUTOR.open(one.source, as_written) for one in (pair.encoder, pair.decoder))
-    found = list[Drift]()
+    encoder, decoder = (EXECUTOR.open(model.source, as_written) for model in (pair.encoder, pair.decoder))
+    drifts = list[Drift]()
     try:
         cache = CrossCache(decoder.inputs)
         for seed in range(TEXTS):
             source = opened.source(seed, _ROWS + 2 * seed)
             tokens = np.random.default_rng(seed).integers(0, opened.vocabulary, _LENGTH).tolist()
             heard = encoded(encoder.engine, source, list(cache.cross.values()))
-            one = CrossDecoder(decoder.engine, decoder.engine, cache, heard, _LENGTH)
-            logits = [one.run(tokens[:_FIRST]), *(one.run([token]) for token in tokens[_FIRST:])]
+            cross_decoder = CrossDecoder(decoder.engine, decoder.engine, cache, heard, _LENGTH)
+            logits = [cross_decoder.run(tokens[:_FIRST]), *(cross_decoder.run([token]) for token in tokens[_FIRST:])]
             expected = opened.logits(source, tokens)
-            found.append(measure_drift({LOGITS: expected}, {LOGITS: np.concatenate(logits)}))
+            drifts.append(measure_drift({LOGITS: expected}, {LOGITS: np.concatenate(logits)}))
     finally:
         encoder.close()
         decoder.close()
-    worst = worst_drift(found)
+    worst = worst_drift(drifts)
     if not worst.is_within(TOLERANCE):
         raise UnsupportedError(
             f"the graphs of {name} answer differently than transformers: {worst.worst_db:.0f} dB", remedy=_REMEDY

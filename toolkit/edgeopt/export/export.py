@@ -63,7 +63,7 @@ class ExportResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "file": str(self.file), "beside": [str(one) for one in self.beside]}
+        return {**asdict(self), "file": str(self.file), "beside": [str(path) for path in self.beside]}
 
 
 @guarded()
@@ -195,8 +195,8 @@ def _export_pair(
         name=named.name,
         framework=made.framework,
         opset=models[0].opset,
-        size_bytes=sum(one.size_bytes for one in models),
-        nodes=sum(len(one.proto.graph.node) for one in models),
+        size_bytes=sum(model.size_bytes for model in models),
+        nodes=sum(len(model.proto.graph.node) for model in models),
         inputs=models[0].inputs,
         samples=TEXTS,
         outputs=(OutputDrift("logits", (1, 1, made.vocabulary), made.drift),),
@@ -268,7 +268,7 @@ def _known_axes(network: Network, dynamic: Axes) -> Axes:
         NotFoundError: If no input has such a name.
         UnsupportedError: If an input has not so many axes, or the program fixed them.
     """
-    by_name = {one.name: one for one in network.inputs}
+    by_name = {input_.name: input_ for input_ in network.inputs}
     if dynamic and network.form == "program":
         raise UnsupportedError(
             "torch.export has decided which axes of this program are free",

@@ -35,8 +35,8 @@ def torch_of_export() -> Any:
 def said(error: BaseException) -> str:
     """Return what an exception says, in one line that is not too long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])  # the reason stands below
-    return f"{type(error).__name__}: {told[:_LONGEST]}" if told else type(error).__name__
+    text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])  # the reason stands below
+    return f"{type(error).__name__}: {text[:_LONGEST]}" if text else type(error).__name__
 
 
 def open_module(source: Source, inputs: Sequence[NetworkInput]) -> Network:
@@ -126,17 +126,17 @@ def _imported(place: str, attribute: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        found = importlib.import_module(place)
+        module = importlib.import_module(place)
     except Exception as error:
         raise EdgeoptError(
             f"module {short(place)} cannot be imported: {said(error)}",
             remedy="run edgeopt where it can be imported: in its folder, or with PYTHONPATH",
         ) from error
     for name in attribute.split("."):
-        if not hasattr(found, name):
+        if not hasattr(module, name):
             raise EdgeoptError(f"module {short(place)} has no {short(attribute)}", remedy="correct the name")
-        found = getattr(found, name)
-    return found
+        module = getattr(module, name)
+    return module
 
 
 def _require_inputs(inputs: Sequence[NetworkInput]) -> None:

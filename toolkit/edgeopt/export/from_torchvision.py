@@ -64,7 +64,7 @@ def recipe_of_torchvision(
 
 def _fitting(models: Any, module: Any) -> Iterator[Any]:
     """Return the weights of the package that have as many parameters, those of its own file first."""
-    count = sum(one.numel() for one in module.parameters())
+    count = sum(parameter.numel() for parameter in module.parameters())
     found = [weights for name in models.list_models() for weights in models.get_model_weights(name)]
     fitting = [one for one in found if one.meta.get("num_params") == count]
     own = type(module).__module__

@@ -54,13 +54,15 @@ def open_pretrained(source: Source, inputs: Sequence[NetworkInput]) -> Network:
     transformers = require("transformers", extra="export", purpose="a network of Hugging Face")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    told = "" if Path(source.where).is_dir() else why_offline(source.where)
-    options: dict[str, Any] = {"local_files_only": bool(told) or Path(source.where).is_dir()}
+    text = "" if Path(source.where).is_dir() else why_offline(source.where)
+    options: dict[str, Any] = {"local_files_only": bool(text) or Path(source.where).is_dir()}
     read = transformers.AutoConfig.from_pretrained
-    config = _opened(source, "configuration", lambda: read(source.where, **options), told)
-    class_name = tower_of(_class_of(source, config, transformers), transformers, config, [one.name for one in inputs])
+    config = _opened(source, "configuration", lambda: read(source.where, **options), text)
+    class_name = tower_of(
+        _class_of(source, config, transformers), transformers, config, [input_.name for input_ in inputs]
+    )
     options |= {"dtype": torch.float32, "attn_implementation": "eager"}
-    module, notes = _with_weights(source, getattr(transformers, class_name), options, told)
+    module, notes = _with_weights(source, getattr(transformers, class_name), options, text)
     if getattr(config, "is_encoder_decoder", False) and module.main_input_name != "pixel_values":  # a DETR goes whole
         module = module.get_encoder().eval()
         remedy = "with tokenizer.json in the folder, and without --task, some decoders are exported too"
@@ -71,7 +73,7 @@ def open_pretrained(source: Source, inputs: Sequence[NetworkInput]) -> Network:
     return Network(
         source.name,
         f"PyTorch {torch.__version__}, transformers {transformers.__version__}",
-        _by_position(torch, module, [one.name for one in network_inputs]),
+        _by_position(torch, module, [network_input.name for network_input in network_inputs]),
         network_inputs,
         recipe=recipe,
         companions=_files(source, transformers, COMPANIONS),
@@ -81,11 +83,11 @@ def open_pretrained(source: Source, inputs: Sequence[NetworkInput]) -> Network:
 
 def _require_weights(folder: Path) -> None:
     """Raise InvalidFileError if a folder holds an ONNX file and no weights: it is exported already."""
-    if any(True for one in WEIGHTS for _ in folder.glob(one)) or not (file := exported_in(folder)):
+    if any(True for weight in WEIGHTS for _ in folder.glob(weight)) or not (file := exported_in(folder)):
         return
-    model, told = load_model(file), read_configuration(folder)
+    model, configuration = load_model(file), read_configuration(folder)
     names = [one.name for one in model.inputs], [one.name for one in model.outputs]
-    task = told.task_of(*names) if told else None
+    task = configuration.task_of(*names) if configuration else None
     raise InvalidFileError(
         f"{folder} holds {file.name} already" + (f", exported for {task.name}" if task else "") + ", and no weights",
         remedy=f"edgeopt optimize {folder} takes it",
@@ -108,11 +110,11 @@ def _with_weights(source: Source, made: Any, options: dict[str, Any], offline: s
         missing = sorted(info["missing_keys"])
         notes.append(Note(NoteKind.INFO, "pooler_output is left out", "the weights have none"))
     if missing:
-        told = ", ".join(missing[:_MOST_TOLD]) + (
+        text = ", ".join(missing[:_MOST_TOLD]) + (
             f" and {len(missing) - _MOST_TOLD} more" if missing[_MOST_TOLD:] else ""
         )
         raise InvalidFileError(
-            f"{source} has no weights of a {made.__name__} for {told}",
+            f"{source} has no weights of a {made.__name__} for {text}",
             remedy="leave --task out, or name the one that it was trained for" if source.task else _TRAINED,
         )
     if getattr(module.config, "use_cache", False):
@@ -142,7 +144,7 @@ def _class_of(source: Source, config: Any, transformers: Any) -> str:
     names = getattr(config, "architectures", None) or []
     name = names[0] if names else "AutoModel"
     if source.task:
-        fitting = [one for each in source.task.opened_by for one in _classes(transformers, each, config)]
+        fitting = [class_ for each in source.task.opened_by for class_ in _classes(transformers, each, config)]
         if not fitting:
             own = task_of_class(name)
             raise UnsupportedError(
@@ -172,10 +174,10 @@ def _classes(transformers: Any, opener: str, config: Any) -> list[str]:
 
 def _configuration(source: Source, transformers: Any, class_name: str, config: Any) -> Configuration:
     """Return the configurations of the network and of its processor, whose defaults the first has written out."""
-    found, letters = _files(source, transformers, PROCESSORS), _files(source, transformers, (VOCABULARY,))
+    paths, letters = _files(source, transformers, PROCESSORS), _files(source, transformers, (VOCABULARY,))
     values = {**config.to_dict(), "architectures": [class_name]}
     alphabet = letters_in(letters[0].parent, values) if letters else Alphabet()
-    return Configuration(values, read_processor(found[0]) if found else {}, alphabet)
+    return Configuration(values, read_processor(paths[0]) if paths else {}, alphabet)
 
 
 def _files(source: Source, transformers: Any, names: Sequence[str]) -> tuple[Path, ...]:
@@ -183,22 +185,22 @@ def _files(source: Source, transformers: Any, names: Sequence[str]) -> tuple[Pat
     if Path(source.where).is_dir():
         return tuple(files_of(Path(source.where), names))
     may_lack = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_gated_repo": False}
-    found = (transformers.utils.cached_file(source.where, one, **may_lack) for one in names)
+    found = (transformers.utils.cached_file(source.where, name, **may_lack) for name in names)
     return tuple(Path(one) for one in found if one is not None)
 
 
-def _inputs(module: Any, told: Configuration) -> tuple[NetworkInput, ...]:
+def _inputs(module: Any, configuration: Configuration) -> tuple[NetworkInput, ...]:
     """Return what a network is asked, by the name of its main input.
 
     Raises:
         UnsupportedError: If that name is not known here.
     """
     main = getattr(module, "main_input_name", "")
-    shape = shape_of(main, told)
-    if main == "input_ids" and shape and "vocab_size" in told.values:
-        kinds = int(told.values.get("type_vocab_size") or 0)
+    shape = shape_of(main, configuration)
+    if main == "input_ids" and shape and "vocab_size" in configuration.values:
+        kinds = int(configuration.values.get("type_vocab_size") or 0)
         inputs = [
-            NetworkInput(main, shape, "int64", below=int(told.values["vocab_size"])),
+            NetworkInput(main, shape, "int64", below=int(configuration.values["vocab_size"])),
             NetworkInput("attention_mask", shape, "int64"),
         ]
         return (*inputs, NetworkInput("token_type_ids", shape, "int64", below=kinds)) if kinds > 1 else tuple(inputs)
@@ -211,13 +213,13 @@ def _inputs(module: Any, told: Configuration) -> tuple[NetworkInput, ...]:
 
 
 def _recipe(
-    source: Source, told: Configuration, inputs: Sequence[NetworkInput]
+    source: Source, configuration: Configuration, inputs: Sequence[NetworkInput]
 ) -> tuple[Recipe | None, tuple[Note, ...]]:
     """Return the recipe that the configurations tell, and what they cannot tell."""
-    asked = [TensorSpec(one.name, one.dtype, one.shape) for one in inputs]
-    if of_texts := text_recipe(Path(source.where), told, asked, None):
+    specs = [TensorSpec(input_.name, input_.dtype, input_.shape) for input_ in inputs]
+    if of_texts := text_recipe(Path(source.where), configuration, specs, None):
         return replace(of_texts[0], name=source.name, source=f"hf:{source.where}"), ()
-    return recipe_told(told, asked, None, name=source.name, source=f"hf:{source.where}")
+    return recipe_told(configuration, specs, None, name=source.name, source=f"hf:{source.where}")
 
 
 def _by_position(torch: Any, module: Any, names: Sequence[str]) -> Any:
@@ -231,7 +233,7 @@ def _by_position(torch: Any, module: Any, names: Sequence[str]) -> Any:
         def forward(self, *given: Any) -> dict[str, Any]:
             answer = self.inner(**dict(zip(names, given, strict=True)), return_dict=True)
             tensors = {name: one for name, one in answer.items() if isinstance(one, torch.Tensor)}
-            known = {name: one for name, one in tensors.items() if name not in _LEFT_OUT}
+            known = {name: tensor for name, tensor in tensors.items() if name not in _LEFT_OUT}
             if "logits" not in known:
                 return known
             return {name: one for name, one in known.items() if not name.endswith("last_hidden_state")}

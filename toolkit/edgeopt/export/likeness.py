@@ -46,11 +46,11 @@ def compare_with_framework(
         UnsupportedError: If one lies further apart than `TOLERANCE`, or ONNX Runtime does not run the model.
     """
     asked = [_draw(network, dynamic, seed) for seed in range(SAMPLES)]
-    expected = [_of_framework(network, one) for one in asked]
+    expected = [_of_framework(network, arrays) for arrays in asked]
     session = EXECUTOR.open(model.source, SessionOptions(entries=UNOPTIMIZED))
     try:
-        known = {one.name for one in session.inputs}  # what no output depends on is left out by the exporter
-        found = [session.run({name: value for name, value in one.items() if name in known}) for one in asked]
+        known = {spec.name for spec in session.inputs}  # what no output depends on is left out by the exporter
+        found = [session.run({name: value for name, value in arrays.items() if name in known}) for arrays in asked]
     finally:
         session.close()
     drifts = tuple(
@@ -61,11 +61,11 @@ def compare_with_framework(
         )
         for i, name in enumerate(outputs)
     )
-    for one in drifts:
-        if not one.drift.is_within(TOLERANCE):
+    for drift in drifts:
+        if not drift.drift.is_within(TOLERANCE):
             raise UnsupportedError(
-                f"the export of {network.name} answers differently than {network.framework}: output {one.name} with "
-                f"{one.drift.worst_db:.0f} dB signal to noise, 60 are asked",
+                f"the export of {network.name} answers differently than {network.framework}: output {drift.name} with "
+                f"{drift.drift.worst_db:.0f} dB signal to noise, 60 are asked",
                 remedy="make the module answer the same twice: no dropout, no random numbers, no state that stays",
             )
     return drifts
@@ -73,26 +73,26 @@ def compare_with_framework(
 
 def _draw(network: Network, dynamic: Axes, seed: int) -> Tensors:
     drawn = {}
-    for one in network.inputs:
-        free = {axis: max(one.shape[axis] + _FREE_SIZES[seed], 1) for axis in dynamic.get(one.name, ())}
-        drawn[one.name] = one.draw(seed, free)
+    for input_ in network.inputs:
+        free = {axis: max(input_.shape[axis] + _FREE_SIZES[seed], 1) for axis in dynamic.get(input_.name, ())}
+        drawn[input_.name] = input_.draw(seed, free)
     return drawn
 
 
-def _of_framework(network: Network, asked: Tensors) -> list[NDArray[Any]]:
+def _of_framework(network: Network, arrays: Tensors) -> list[NDArray[Any]]:
     import torch
 
     try:
         with torch.no_grad():
-            answer = network.module(*(torch.from_numpy(asked[one.name]) for one in network.inputs))
+            answer = network.module(*(torch.from_numpy(arrays[input_.name]) for input_ in network.inputs))
     except Exception as error:
-        shapes = ", ".join(f"{name} {'x'.join(map(str, one.shape))}" for name, one in asked.items())
+        shapes = ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in arrays.items())
         lines = str(error).strip().splitlines()
         raise UnsupportedError(
             f"{network.name} does not run on inputs {shapes}: {lines[-1][:300] if lines else type(error).__name__}",
             remedy="correct --input (order, shapes, types such as ids=1x128:int64) and --dynamic",
         ) from error
-    return [np.asarray(one.detach().cpu()) for one in flat_outputs(torch, answer)[1]]
+    return [np.asarray(flat_output.detach().cpu()) for flat_output in flat_outputs(torch, answer)[1]]
 
 
 def names_of_outputs(network: Network) -> tuple[str, ...]:
@@ -103,12 +103,12 @@ def names_of_outputs(network: Network) -> tuple[str, ...]:
     """
     import torch
 
-    asked = _draw(network, {}, 0)
+    arrays = _draw(network, {}, 0)
     if network.outputs:
-        _of_framework(network, asked)
+        _of_framework(network, arrays)
         return network.outputs
-    _of_framework(network, asked)
+    _of_framework(network, arrays)
     with torch.no_grad():
-        answer = network.module(*(torch.from_numpy(asked[one.name]) for one in network.inputs))
-    taken = {one.name for one in network.inputs}
+        answer = network.module(*(torch.from_numpy(arrays[input_.name]) for input_ in network.inputs))
+    taken = {input_.name for input_ in network.inputs}
     return tuple(f"{name}_out" if name in taken else name for name in flat_outputs(torch, answer)[0])

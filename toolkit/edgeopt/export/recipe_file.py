@@ -33,13 +33,13 @@ def write_recipe(recipe: Recipe, folder: Path) -> tuple[Path, ...]:
         write_beside(labels, "".join(f"{name}\n" for name in names))
         written.append(labels)
     if symbols := recipe.alphabet.symbols:
-        write_beside(folder / ALPHABET, "".join(f"{one}\n" for one in symbols))
+        write_beside(folder / ALPHABET, "".join(f"{symbol}\n" for symbol in symbols))
         written.append(folder / ALPHABET)
         recipe = replace(recipe, alphabet=replace(recipe.alphabet, file=ALPHABET, characters=""))
-    for one in (tokenizer, *chat_files(tokenizer if recipe.task == GENERATION else None)):
-        if one:
-            beside = folder / (recipe.tokenizer.file if one == tokenizer else one.name)
-            write_beside(beside, read_file(one, remedy="copy the folder again", most_bytes=_MOST_BYTES))
+    for path in (tokenizer, *chat_files(tokenizer if recipe.task == GENERATION else None)):
+        if path:
+            beside = folder / (recipe.tokenizer.file if path == tokenizer else path.name)
+            write_beside(beside, read_file(path, remedy="copy the folder again", most_bytes=_MOST_BYTES))
             written.append(beside)
     write_beside(file, f"{_FIRST}\n{recipe_text(recipe, name=recipe.name, labels=LABELS if names else '')}")
     return tuple(written)

@@ -17,16 +17,18 @@ def summarize(result: ExportResult) -> Document:
     values = [
         Value("from", f"{result.source} ({result.framework})"),
         Value("model", f"{format_bytes(result.size_bytes)}, {result.nodes} nodes, opset {result.opset}"),
-        *(Value("input", str(one)) for one in result.inputs),
-        *(Value("beside", str(one)) for one in result.beside),
+        *(Value("input", str(spec)) for spec in result.inputs),
+        *(Value("beside", str(path)) for path in result.beside),
         *map(Value.of_note, result.notes),
     ]
     columns: dict[str, Callable[[OutputDrift], str]] = {
-        "output": lambda one: one.name,
-        "shape": lambda one: "x".join(map(str, one.shape)) or "scalar",
-        "largest difference": lambda one: f"{one.drift.max_abs:.2g}",
-        "cosine": lambda one: f"{one.drift.cosine:.7f}",
-        "SQNR": lambda one: "equal" if one.drift.sqnr_db >= LIMIT_DB else f"{one.drift.sqnr_db:.0f} dB",
+        "output": lambda output_drift: output_drift.name,
+        "shape": lambda output_drift: "x".join(map(str, output_drift.shape)) or "scalar",
+        "largest difference": lambda output_drift: f"{output_drift.drift.max_abs:.2g}",
+        "cosine": lambda output_drift: f"{output_drift.drift.cosine:.7f}",
+        "SQNR": lambda output_drift: (
+            "equal" if output_drift.drift.sqnr_db >= LIMIT_DB else f"{output_drift.drift.sqnr_db:.0f} dB"
+        ),
     }
     table = Section(
         f"ONNX Runtime against {result.framework.partition(',')[0]}, the worst of {result.samples} inputs",

@@ -45,8 +45,8 @@ def choose_opset(target: Target, form: str) -> tuple[int, tuple[Note, ...]]:
             f"{target.name} takes opset {target.opset_most} at most, and torch.export writes {OLDEST_OPSET} and above",
             remedy="torch.jit.trace the module and name the TorchScript file, which is written at any opset",
         )
-    told = f"opset {OLDEST_OPSET}: torch.export writes no lower one, and {target.name} takes it"
-    return OLDEST_OPSET, (Note(NoteKind.INFO, told, f"it asks for {target.opset}"),)
+    text = f"opset {OLDEST_OPSET}: torch.export writes no lower one, and {target.name} takes it"
+    return OLDEST_OPSET, (Note(NoteKind.INFO, text, f"it asks for {target.opset}"),)
 
 
 def to_onnx(network: Network, outputs: Sequence[str], dynamic: Axes, opset: int) -> Model:
@@ -84,18 +84,18 @@ def to_onnx(network: Network, outputs: Sequence[str], dynamic: Axes, opset: int)
 def example(torch: Any, network: Network, dynamic: Axes) -> tuple[Any, ...]:
     """Return tensors on which a network is traced."""
     drawn = []
-    for one in network.inputs:
-        free = {axis: max(one.shape[axis], _TRACED) for axis in dynamic.get(one.name, ())}
-        drawn.append(torch.from_numpy(one.draw(0, free)))
+    for input_ in network.inputs:
+        free = {axis: max(input_.shape[axis], _TRACED) for axis in dynamic.get(input_.name, ())}
+        drawn.append(torch.from_numpy(input_.draw(0, free)))
     return tuple(drawn)
 
 
 def _by_export(torch: Any, network: Network, outputs: Sequence[str], dynamic: Axes, opset: int) -> onnx.ModelProto:
-    names = {"input_names": [one.name for one in network.inputs], "output_names": list(outputs)}
+    names = {"input_names": [input_.name for input_ in network.inputs], "output_names": list(outputs)}
     common = {**names, "dynamo": True, "opset_version": opset, "verbose": False}
     if network.form == "program":
         return _proto_of(torch.onnx.export(write_out_attention(torch, network.program), **common))
-    axes = tuple(dict.fromkeys(dynamic.get(one.name, ()), torch.export.Dim.DYNAMIC) for one in network.inputs)
+    axes = tuple(dict.fromkeys(dynamic.get(input_.name, ()), torch.export.Dim.DYNAMIC) for input_ in network.inputs)
     given = {"dynamic_shapes": axes} if dynamic else {}
     traced = torch.export.export(network.module, example(torch, network, dynamic), strict=False, **given)
     return _proto_of(torch.onnx.export(write_out_attention(torch, traced), **common))
@@ -114,7 +114,7 @@ def _by_torchscript(torch: Any, network: Network, outputs: Sequence[str], dynami
         file,
         dynamo=False,
         opset_version=opset,
-        input_names=[one.name for one in network.inputs],
+        input_names=[input_.name for input_ in network.inputs],
         output_names=list(outputs),
         dynamic_axes={name: list(axes) for name, axes in dynamic.items()} or None,
     )

@@ -73,10 +73,10 @@ def worst_drift(drifts: Iterable[Drift]) -> Drift:
     """Return the worst of each figure; no drift at all for none."""
     found = [_NONE, *drifts]
     return Drift(
-        max(one.max_abs for one in found),
-        min(one.cosine for one in found),
-        min(one.sqnr_db for one in found),
-        min(one.column_db for one in found),
+        max(drift.max_abs for drift in found),
+        min(drift.cosine for drift in found),
+        min(drift.sqnr_db for drift in found),
+        min(drift.column_db for drift in found),
     )
 
 
@@ -89,10 +89,10 @@ def _drift(expected: NDArray[Any], actual: NDArray[Any]) -> Drift:
     finite = np.isfinite(x)
     if not np.array_equal(finite, np.isfinite(y)) or not np.array_equal(x[~finite], y[~finite], equal_nan=True):
         return TOTAL
-    found = _finite_drift(x[finite], y[finite])
-    if not finite.all() or found.sqnr_db in (LIMIT_DB, -LIMIT_DB):
-        return found
-    return replace(found, column_db=_column_db(expected, actual))
+    drift = _finite_drift(x[finite], y[finite])
+    if not finite.all() or drift.sqnr_db in (LIMIT_DB, -LIMIT_DB):
+        return drift
+    return replace(drift, column_db=_column_db(expected, actual))
 
 
 def _column_db(expected: NDArray[Any], actual: NDArray[Any]) -> float:
@@ -101,7 +101,7 @@ def _column_db(expected: NDArray[Any], actual: NDArray[Any]) -> float:
     if expected.dtype.kind != "f" or axis is None or expected.size // expected.shape[axis] < _FEWEST_ROWS:
         return LIMIT_DB
     peak = max(float(np.abs(expected).max()), float(np.abs(actual).max()))
-    x, y = (np.asarray(as_rows(one, axis), np.float64) / peak for one in (expected, actual))
+    x, y = (np.asarray(as_rows(array, axis), np.float64) / peak for array in (expected, actual))
     noise = np.square(x - y).mean(axis=0)
     least = max(_LEAST_VARIANCE * float(np.square(x).mean()), 1e-300)
     share = float((noise / np.maximum(x.var(axis=0), least)).max())

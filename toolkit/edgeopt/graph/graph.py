@@ -46,7 +46,7 @@ class Graph:
         self._model = model
         self._graph = model.graph
         self._name = name
-        for value in [one for one in self._graph.inputs if one.name in self._graph.initializers]:
+        for value in [input_ for input_ in self._graph.inputs if input_.name in self._graph.initializers]:
             self._graph.inputs.remove(value)
         self._names = self._used_names()
         for node in self._graph:
@@ -116,7 +116,7 @@ class Graph:
         if name in self._graph.initializers:
             return self._graph.initializers[name]
         outputs = (value for node in self._graph for value in node.outputs)
-        return next((one for one in (*self._graph.inputs, *outputs) if one.name == name), None)
+        return next((input_ for input_ in (*self._graph.inputs, *outputs) if input_.name == name), None)
 
     def producer(self, value: Value | None, op: str | None = None) -> Node | None:
         """Return the node of the main graph that makes `value`, if it is an `op` of the default domain."""
@@ -135,7 +135,7 @@ class Graph:
 
     def is_read_inside(self, value: Value) -> bool:
         """Whether a subgraph, a branch of If or a body of Loop or Scan, reads this value of the main graph."""
-        handed_out = value.is_graph_output() and all(one is not value for one in self._graph.outputs)
+        handed_out = value.is_graph_output() and all(output is not value for output in self._graph.outputs)
         return handed_out or any(node.graph is not self._graph for node in value.consumers())
 
     def is_used_once(self, value: Value) -> bool:
@@ -165,8 +165,8 @@ class Graph:
 
     def constants(self, values: Iterable[Value | None]) -> list[Array] | None:
         """Return the numbers behind all `values`, or None if any of them is not constant."""
-        found = [self.constant(value) for value in values]
-        return None if any(one is None for one in found) else cast("list[Array]", found)
+        arrays = [self.constant(value) for value in values]
+        return None if any(array is None for array in arrays) else cast("list[Array]", arrays)
 
     def split(self, node: Node) -> tuple[Value, Array, int] | None:
         """Return the variable input, the constant, and the constant's place of a two-input node.
@@ -320,7 +320,7 @@ class Graph:
             False, with nothing changed, where `replace` refuses, or where another output is used.
         """
         by = keep.outputs[0] if isinstance(keep, Node) else keep if keep is not None else node.inputs[0]
-        others_used = any(one.uses() or one.is_graph_output() for one in node.outputs[1:])
+        others_used = any(output.uses() or output.is_graph_output() for output in node.outputs[1:])
         if by is None or others_used or not self.replace(node.outputs[0], by):
             return False
         self.remove(node)
@@ -399,7 +399,7 @@ class Graph:
     def _used_names(self) -> set[str]:
         names = {value.name for value in (*self._graph.inputs, *self._graph.initializers.values())}
         for node in ir.traversal.RecursiveGraphIterator(self._graph):
-            names |= {node.name, *(one.name for one in (*node.inputs, *node.outputs) if one is not None)}
+            names |= {node.name, *(input_.name for input_ in (*node.inputs, *node.outputs) if input_ is not None)}
         return {name for name in names if name}
 
 

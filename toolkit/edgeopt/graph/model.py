@@ -78,10 +78,10 @@ class Model:
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """What a run returns; shapes that nobody declared are derived from the graph."""
-        makers, given = ChainMap(nodes_by_output(self.proto.graph)), {one.name for one in self.inputs}
+        makers, given = ChainMap(nodes_by_output(self.proto.graph)), {spec.name for spec in self.inputs}
         return tuple(
-            replace(_spec(one), op=maker_of(one.name, makers), before=maker_before(one.name, makers, given))
-            for one in _with_shapes(self.proto)
+            replace(_spec(shape), op=maker_of(shape.name, makers), before=maker_before(shape.name, makers, given))
+            for shape in _with_shapes(self.proto)
         )
 
     @cached_property
@@ -133,14 +133,14 @@ class Model:
         """Size of the serialized model, with the weights that lie outside."""
         if not self.is_outside:
             return len(self.data)
-        return int(self.proto.ByteSize()) + sum(one.length for one in {*map(piece_of, outside_tensors(self.proto))})
+        return int(self.proto.ByteSize()) + sum(piece.length for piece in {*map(piece_of, outside_tensors(self.proto))})
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the serialized model; of weights that lie outside the hash of their file stands in it."""
         if not self.is_outside:
             return hashlib.sha256(self.data).hexdigest()
-        graph = with_locations(self.proto, lambda one: (sha256_of(one.file), one.offset))
+        graph = with_locations(self.proto, lambda piece: (sha256_of(piece.file), piece.offset))
         return hashlib.sha256(graph).hexdigest()
 
     def gathered(self) -> Model:
@@ -204,7 +204,7 @@ def fix_inputs(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
     Raises:
         EdgeoptError: If a shape does not fit.
     """
-    fixed = {one.name: one for one in fix_sizes(model.inputs, shapes)}
+    fixed = {fix_size.name: fix_size for fix_size in fix_sizes(model.inputs, shapes)}
     if not shapes:
         return model
     known = {
@@ -250,8 +250,8 @@ def find_model(name: str) -> Path:
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:
-        told = f"{name[:_MOST_TOLD]} cannot be read: {error.strerror}"
-        raise InvalidFileError(told, remedy="name an ONNX file that may be read") from error
+        text = f"{name[:_MOST_TOLD]} cannot be read: {error.strerror}"
+        raise InvalidFileError(text, remedy="name an ONNX file that may be read") from error
     if _is_pipeline(path):
         raise InvalidFileError(
             f"{path} is a pipeline, and this takes a single model",
@@ -265,7 +265,11 @@ def find_model(name: str) -> Path:
         return exported
     if is_folder and (path.suffix or name not in assets.model_folders()):
         raise _is_folder(path)
-    shipped = {key: one / "model.onnx" for key, one in assets.model_folders().items() if (one / "model.onnx").is_file()}
+    shipped = {
+        key: model_folder / "model.onnx"
+        for key, model_folder in assets.model_folders().items()
+        if (model_folder / "model.onnx").is_file()
+    }
     if name in shipped:
         return shipped[name]
     raise NotFoundError("model file or shipped model", name, shipped)
@@ -274,7 +278,7 @@ def find_model(name: str) -> Path:
 def _is_pipeline(path: Path) -> bool:
     """Return whether a path is the bundle of a pipeline or its description: no model is TOML, but recipes are."""
     if path.is_dir():
-        return any((one / "pipeline.json").is_file() for one in (path, path / "bundle"))
+        return any((other / "pipeline.json").is_file() for other in (path, path / "bundle"))
     if path.suffix.lower() != ".toml" or not path.is_file():
         return False
     return b"[[stage]]" in read_file(path, remedy="name an ONNX file that may be read", most_bytes=_MOST_FILE_BYTES)
@@ -282,12 +286,12 @@ def _is_pipeline(path: Path) -> bool:
 
 def _is_folder(path: Path) -> InvalidFileError:
     """Return an error that leads to a file: a bundle, and the folder that holds one, are answers, no models."""
-    bundle = next((one for one in (path, path / "bundle") if (one / "manifest.json").is_file()), None)
-    found = sorted((bundle or path).glob("*.onnx"), reverse=True)  # a bundle's model before its fallback
-    named = f"name {found[0]}" if found else "name an ONNX file"
-    if bundle is None and len(found) > 1:
-        files = ", ".join(map(str, sorted(found)[:_MOST_FILES])) + (", ..." if len(found) > _MOST_FILES else "")
-        return InvalidFileError(f"{path} is a folder with {len(found)} ONNX files", remedy=f"name one of them: {files}")
+    bundle = next((other for other in (path, path / "bundle") if (other / "manifest.json").is_file()), None)
+    paths = sorted((bundle or path).glob("*.onnx"), reverse=True)  # a bundle's model before its fallback
+    named = f"name {paths[0]}" if paths else "name an ONNX file"
+    if bundle is None and len(paths) > 1:
+        files = ", ".join(map(str, sorted(paths)[:_MOST_FILES])) + (", ..." if len(paths) > _MOST_FILES else "")
+        return InvalidFileError(f"{path} is a folder with {len(paths)} ONNX files", remedy=f"name one of them: {files}")
     if bundle is None:
         return InvalidFileError(f"{path} is a folder", remedy=named)
     remedy = f"edgeopt run, bench, compare and check take it; here name the model that it was made of, or {named}"

@@ -39,7 +39,7 @@ class Nodes:
         """Write a node of `count` outputs and return their names."""
         number = len(self.written)
         outputs = tuple(f"{self._prefix}/{op}_{number}" + (f"_{i}" if i else "") for i in range(count))
-        names = [self._name(one) for one in inputs]
+        names = [self._name(input_) for input_ in inputs]
         self.written.append(helper.make_node(op, names, list(outputs), name=outputs[0], **attributes))
         return outputs
 

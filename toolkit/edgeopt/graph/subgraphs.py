@@ -20,8 +20,8 @@ def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Yield the nodes of a graph, and those of subgraphs right behind the node they belong to."""
     for node in graph.node:
         yield node
-        for one in subgraphs([node]):
-            yield from all_nodes(one)
+        for subgraph in subgraphs([node]):
+            yield from all_nodes(subgraph)
 
 
 def stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -34,8 +34,8 @@ def require_picture(sample: Sample) -> Frame:
         UnsupportedError: If it is anything else.
     """
     if not isinstance(sample, np.ndarray):
-        told = {str: "a text", Sound: "a sound"}.get(type(sample), "tensors")
-        raise UnsupportedError(f"the recipe takes pictures, and is fed {told}", remedy="pass pictures")
+        text = {str: "a text", Sound: "a sound"}.get(type(sample), "tensors")
+        raise UnsupportedError(f"the recipe takes pictures, and is fed {text}", remedy="pass pictures")
     return sample
 
 
@@ -99,16 +99,16 @@ def fix_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
         NotFoundError: If no input has such a name.
         UnsupportedError: If a shape contradicts the model's, or gives one name two sizes.
     """
-    by_name, known = {one.name: one for one in specs}, dict[str, int]()
+    by_name, known = {spec.name: spec for spec in specs}, dict[str, int]()
     for name, shape in shapes.items():
         if name not in by_name:
             raise NotFoundError("input", name, by_name)
         _learn_sizes(by_name[name], shape, known)
     return tuple(
-        replace(one, shape=shapes[one.name], is_unranked=False)
-        if one.name in shapes
-        else replace(one, shape=tuple(known.get(str(size), size) for size in one.shape))
-        for one in specs
+        replace(spec, shape=shapes[spec.name], is_unranked=False)
+        if spec.name in shapes
+        else replace(spec, shape=tuple(known.get(str(size), size) for size in spec.shape))
+        for spec in specs
     )
 
 

@@ -76,7 +76,9 @@ class Drafted:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        readings = [{"reading": one.name, "answer": one.answer, "count": one.count} for one in self.readings]
+        readings = [
+            {"reading": reading.name, "answer": reading.answer, "count": reading.count} for reading in self.readings
+        ]
         return {
             "model": self.model,
             "file": str(self.file),
@@ -86,7 +88,7 @@ class Drafted:
             "picture": self.picture,
             "readings": readings,
             "drawn": str(self.drawn) if self.drawn else None,
-            "notes": [str(one) for one in self.notes],
+            "notes": [str(note) for note in self.notes],
         }
 
 
@@ -218,7 +220,7 @@ def _as_run(output: TensorSpec, runs: Sequence[Tensors]) -> TensorSpec:
 
 def _first_ops(model: Model) -> tuple[str, ...]:
     """Return the ops that compute with the inputs first."""
-    seen, ops = {one.name for one in model.inputs}, list[str]()
+    seen, ops = {spec.name for spec in model.inputs}, list[str]()
     for node in model.proto.graph.node:
         if seen.isdisjoint(node.input):
             continue
@@ -254,8 +256,8 @@ def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tup
         tells = find_task(recipe.task).reveals_misreading and frames.holds_pictures
         fed_as = name_of_reading(recipe.preprocess) if frames.holds_pictures else frames.given
         named = [(f"{fed_as} (as written)", recipe)]
-        named += [(name_of_reading(one.preprocess), one) for one in other_readings(recipe)] if tells else []
-        told = [(name, *_answer(one, model, session, frames)) for name, one in named]
+        named += [(name_of_reading(reading.preprocess), reading) for reading in other_readings(recipe)] if tells else []
+        told = [(name, *_answer(other, model, session, frames)) for name, other in named]
     finally:
         session.close()
     readings = tuple(Reading(name, text, count) for name, text, count, _ in told)

@@ -46,11 +46,11 @@ def _answers(result: Drafted) -> Section:
     """Return what each reading answers; the count of what was found where it tells readings apart."""
     if not result.readings:
         return Section()
-    tells = len({one.count for one in result.readings}) > 1
+    tells = len({reading.count for reading in result.readings}) > 1
     columns: dict[str, Callable[[Reading], str]] = {
-        "reading": lambda one: one.name,
-        "found": lambda one: str(one.count) if tells else "",
-        "answer": lambda one: textwrap.shorten(one.answer, _ANSWER, placeholder=" ..."),
+        "reading": lambda reading: reading.name,
+        "found": lambda reading: str(reading.count) if tells else "",
+        "answer": lambda reading: textwrap.shorten(reading.answer, _ANSWER, placeholder=" ..."),
     }
     table = make_table(result.readings, columns, words=["reading", "answer"], chosen=0)
     several = "The right reading answers what is in the picture: write its colour, scale, mean and std into the file."

@@ -137,7 +137,7 @@ def _chosen(recipe: str | None, path: Path, loaded: Model) -> str:
 def _multiply_adds(model: Model) -> int | None:
     """Count; sizes that follow from the inputs, but which shape inference does not follow, are computed first."""
     known = count_multiply_adds(model)
-    if known is not None or not all(isinstance(size, int) and size > 0 for one in model.inputs for size in one.shape):
+    if known is not None or not all(isinstance(size, int) and size > 0 for spec in model.inputs for size in spec.shape):
         return known
     try:
         graph, passes = Graph.from_model(model), passes_of(Phase.SIMPLIFY)

@@ -13,34 +13,40 @@ from edgeopt.steps.compile._placement import Partition
 from edgeopt.system.text import format_bytes
 
 
-def summarize(found: Inspection, *, all_nodes: bool = False) -> Document:
+def summarize(inspection: Inspection, *, all_nodes: bool = False) -> Document:
     """Return what a reader sees: the model, and with a target where its nodes run.
 
     Args:
-        found: The facts.
+        inspection: The facts.
         all_nodes: Whether every node has its row, not only the refused ones.
     """
-    work = _why_unknown(found) if found.multiply_adds is None else f"{found.multiply_adds / 1e6:.1f} M"
+    work = _why_unknown(inspection) if inspection.multiply_adds is None else f"{inspection.multiply_adds / 1e6:.1f} M"
     values = [
-        Value("model", f"{found.name}, {format_bytes(found.size_bytes)}, opset {found.opset}"),
-        Value("weights", f"{found.parameters:,} numbers; multiply-adds a run: {work}"),
+        Value("model", f"{inspection.name}, {format_bytes(inspection.size_bytes)}, opset {inspection.opset}"),
+        Value("weights", f"{inspection.parameters:,} numbers; multiply-adds a run: {work}"),
     ]
-    if found.integers.kind:
-        values.append(Value("integers", f"{found.integers}; --quantized shows each tensor"))
-    values += [Value(kind, str(one)) for kind in ("input", "output") for one in getattr(found, f"{kind}s")]
-    values.append(Value("recipe", found.recipe))
-    values += [Value(label, text) for label, text in (("writes", found.writes), ("measured", found.measured)) if text]
-    values.append(Value("ops", ", ".join(f"{op} {count}" for op, count in found.ops.items())))
-    if found.target:
-        values.append(Value("target", f"{found.target}: {found.verdict}"))
-    sections = _placement(found.partition, all_nodes=all_nodes) if found.partition else ()
+    if inspection.integers.kind:
+        values.append(Value("integers", f"{inspection.integers}; --quantized shows each tensor"))
+    values += [Value(kind, str(one)) for kind in ("input", "output") for one in getattr(inspection, f"{kind}s")]
+    values.append(Value("recipe", inspection.recipe))
+    values += [
+        Value(label, text) for label, text in (("writes", inspection.writes), ("measured", inspection.measured)) if text
+    ]
+    values.append(Value("ops", ", ".join(f"{op} {count}" for op, count in inspection.ops.items())))
+    if inspection.target:
+        values.append(Value("target", f"{inspection.target}: {inspection.verdict}"))
+    sections = _placement(inspection.partition, all_nodes=all_nodes) if inspection.partition else ()
     return Document(
-        "inspect", found.name, found.name, asdict(found), (Section(values=tuple(values), notes=found.notes), *sections)
+        "inspect",
+        inspection.name,
+        inspection.name,
+        asdict(inspection),
+        (Section(values=tuple(values), notes=inspection.notes), *sections),
     )
 
 
-def _why_unknown(found: Inspection) -> str:
-    free = next((one for one in found.inputs if not one.is_static), None)
+def _why_unknown(inspection: Inspection) -> str:
+    free = next((spec for spec in inspection.inputs if not spec.is_static), None)
     return f"unknown (free: {free}; give --shape)" if free else "unknown (a shape is not inferred)"
 
 
@@ -49,14 +55,14 @@ def _placement(partition: Partition, *, all_nodes: bool) -> tuple[Section, ...]:
     copies = f"{partition.copies} tensors between the {partition.device.upper()} and the CPU"
     crossing = (Value("copied", copies),) if partition.copies else ()
     if all_nodes:
-        return (Section("Nodes", values=(*(_node(one, partition) for one in partition.nodes), *crossing)),)
+        return (Section("Nodes", values=(*(_node(placement, partition) for placement in partition.nodes), *crossing)),)
     columns: dict[str, Callable[[tuple[tuple[str, str], int]], str]] = {
         "op": lambda one: one[0][0],
         "nodes": lambda one: str(one[1]),
         "runs on": lambda one: one[0][1],
     }
     counts = Counter((node.op, node.provider) for node in partition.nodes).most_common()
-    refused = tuple(_node(one, partition) for one in partition.refused)
+    refused = tuple(_node(placement, partition) for placement in partition.refused)
     sections = (
         Section("Nodes", make_table(counts, columns, words=["runs on"])),
         Section("Nodes that the device refuses", values=(*refused, *crossing)),
@@ -64,7 +70,7 @@ def _placement(partition: Partition, *, all_nodes: bool) -> tuple[Section, ...]:
     return sections if refused else sections[:1]
 
 
-def _node(one: Placement, partition: Partition) -> Value:
-    why = f": {one.reason}" if one.reason else ""
-    mend = f" -> {partition.mends[one.node]}" if one.node in partition.mends else ""
-    return Value(one.op, f"{one.node} on {one.provider}{why}{mend}")
+def _node(placement: Placement, partition: Partition) -> Value:
+    why = f": {placement.reason}" if placement.reason else ""
+    mend = f" -> {partition.mends[placement.node]}" if placement.node in partition.mends else ""
+    return Value(placement.op, f"{placement.node} on {placement.provider}{why}{mend}")

@@ -28,12 +28,12 @@ def notes_on_opset(opset: int) -> tuple[Note, ...]:
     newest = defs.onnx_opset_version()
     if opset <= newest:
         return ()
-    told = f"opset {opset} is newer than {newest}, the newest that the installed onnx knows"
-    return (Note(NoteKind.WARNING, told, f"export it with opset {newest} or an older one"),)
+    text = f"opset {opset} is newer than {newest}, the newest that the installed onnx knows"
+    return (Note(NoteKind.WARNING, text, f"export it with opset {newest} or an older one"),)
 
 
 def _of_one_node(opset: int) -> bytes:
-    one, other = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y"))
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "one", [one], [other])
+    info, other = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "one", [info], [other])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     return bytes(made.SerializeToString())

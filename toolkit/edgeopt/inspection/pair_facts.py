@@ -26,8 +26,8 @@ def encoder_decoder_facts(name: str) -> WriterFacts:
     bundle = read_bundle(Path(name)) if is_bundle(Path(name)) else None
     files = read_encoder_decoder(bundle.folder if bundle else Path(name))
     files = replace(files, name=bundle.recipe.name) if bundle else files
-    sizes = {one: sum(part.stat().st_size for part in one.parent.glob(f"{one.name}*")) for one in files.files}
-    graphs = ", ".join(f"{one.name} {format_bytes(size)}" for one, size in sizes.items())
+    sizes = {file: sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*")) for file in files.files}
+    graphs = ", ".join(f"{path.name} {format_bytes(size)}" for path, size in sizes.items())
     audio, cache = files.audio, CrossCache(load_model(files.following).inputs)
     hears = f"hears {audio.samples / audio.rate_hz:g} s at {audio.rate_hz} Hz" if audio else "reads texts"
     kept = (

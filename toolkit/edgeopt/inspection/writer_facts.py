@@ -42,14 +42,14 @@ def writer_facts(name: str) -> WriterFacts:
     bundle = read_bundle(found) if found else None
     recipe = bundle.recipe if bundle else recipe_beside(path)
     file = bundle.model if bundle else path
-    model, told = load_model(file), recipe.generation
-    token_bytes = sum(part.token_bytes for part in cache_parts(model.inputs, model.outputs, told.head))
+    model, generation = load_model(file), recipe.generation
+    token_bytes = sum(part.token_bytes for part in cache_parts(model.inputs, model.outputs, generation.head))
     tokens = read_tokens(recipe.folder / recipe.tokenizer.file)
-    cache = f"cache {format_bytes(token_bytes)} a token, {format_bytes(token_bytes * told.context)} in all"
+    cache = f"cache {format_bytes(token_bytes)} a token, {format_bytes(token_bytes * generation.context)} in all"
     return WriterFacts(
         file=file,
         recipe=f"{recipe.name}: a language model{', of its bundle' if bundle else ', beside the model'}",
-        writes=f"context of {told.context} tokens; tokenizer of {tokens.size}; {cache}",
+        writes=f"context of {generation.context} tokens; tokenizer of {tokens.size}; {cache}",
         measured=told_measured(bundle.expected) if bundle else "",
     )
 

@@ -52,16 +52,20 @@ def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | 
         runs: What arrives from outside counts from its intended arrival.
         budget: On the times.
     """
-    lines = tuple(line for one in runs if (line := _percentiles(one)))
+    lines = tuple(line for run in runs if (line := _percentiles(run)))
     if not lines:
         return None
-    of = lines[0] if len(lines) == 1 else next((one for one in lines if one.emphasis is Emphasis.CHOSEN), lines[-1])
+    of = (
+        lines[0]
+        if len(lines) == 1
+        else next((other for other in lines if other.emphasis is Emphasis.CHOSEN), lines[-1])
+    )
     told = ", ".join(f"{label} {text}" for label, text in of.facts)
     return Lines(
         title="How slow the slow frames are",
         text=f"{of.name}: {told}.",
         x=Axis("percentile", "%", Scale.TAIL),
-        y=Axis(_measured(runs), "ms", _scale([value for one in lines for value in one.ys])),
+        y=Axis(_measured(runs), "ms", _scale([value for other in lines for value in other.ys])),
         lines=lines,
         limit=budget,
     )
@@ -69,12 +73,12 @@ def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | 
 
 def _measured(runs: Sequence[TimedRun]) -> str:
     """Return what is drawn: where frames arrive from outside, waiting counts."""
-    return "frame time" if all(one.samples.intended_ns is None for one in runs) else "time from arrival to answer"
+    return "frame time" if all(run.samples.intended_ns is None for run in runs) else "time from arrival to answer"
 
 
 def _percentiles(run: TimedRun) -> Line | None:
     times = np.sort(run.samples.steady().served().response_ns)
-    known = [one for one in _PERCENTILES if len(times) >= minimum_n(one / 100)]
+    known = [percentile for percentile in _PERCENTILES if len(times) >= minimum_n(percentile / 100)]
     if not known:
         return None
     values = {one: order_statistic(times, one / 100) / 1e6 for one in known}
@@ -84,17 +88,17 @@ def _percentiles(run: TimedRun) -> Line | None:
 
 def draw_times(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | None:
     """Return frame times in order; of long runs the fastest and the slowest frame of each stretch."""
-    lines = tuple(line for one in runs if (line := _times(one)))
+    lines = tuple(line for run in runs if (line := _times(run)))
     if not lines:
         return None
-    frames = max(len(one.samples) for one in runs)
+    frames = max(len(run.samples) for run in runs)
     per_stretch = -(-2 * frames // _MOST_DOTS) if frames > _MOST_DOTS else 1
     thinned = f" Of every {per_stretch} frames the fastest and the slowest are shown." if per_stretch > 1 else ""
     return Lines(
         title="Times in order",
         text=f"Every frame after the one before it, warm-up included.{thinned}",
         x=Axis("frame", from_zero=True),
-        y=Axis(_measured(runs), "ms", _scale([value for one in lines for value in one.ys])),
+        y=Axis(_measured(runs), "ms", _scale([value for other in lines for value in other.ys])),
         lines=lines,
         limit=budget,
         is_dotted=True,
@@ -123,7 +127,7 @@ def thin(values: NDArray[np.int64], most: int) -> NDArray[np.intp]:
     if len(values) <= most:
         return np.arange(len(values))
     stretches = np.array_split(np.arange(len(values)), most // 2)
-    return np.unique([one[pick(values[one])] for one in stretches for pick in (np.argmin, np.argmax)])
+    return np.unique([stretch[pick(values[stretch])] for stretch in stretches for pick in (np.argmin, np.argmax)])
 
 
 def _scale(values: Sequence[float]) -> Scale:
@@ -133,25 +137,35 @@ def _scale(values: Sequence[float]) -> Scale:
 
 def draw_stages(runs: Sequence[StagedRun], budget: Limit | None) -> Bars | None:
     """Return the mean time of each stage, which add up to the mean frame, and how far the p99 of the frame goes."""
-    timed = [one for one in runs if one.frame.mean_ms]
-    names = list(dict.fromkeys(name for one in timed for name in one.stages))
-    means = {one.name: {name: _mean(one.stages.get(name)) for name in names} for one in timed}
-    shown = [name for name in names if any(means[one.name][name] >= _LEAST_SHARE * _mean(one.frame) for one in timed)]
+    timed = [run for run in runs if run.frame.mean_ms]
+    names = list(dict.fromkeys(name for staged_run in timed for name in staged_run.stages))
+    means = {staged_run.name: {name: _mean(staged_run.stages.get(name)) for name in names} for staged_run in timed}
+    shown = [
+        name
+        for name in names
+        if any(means[staged_run.name][name] >= _LEAST_SHARE * _mean(staged_run.frame) for staged_run in timed)
+    ]
     if not shown:
         return None
-    rest = {one.name: max(0.0, _mean(one.frame) - sum(means[one.name][name] for name in shown)) for one in timed}
-    has_rest = any(rest[one.name] >= _LEAST_SHARE * _mean(one.frame) for one in timed)
-    bars = tuple(_bar(one, {n: means[one.name][n] for n in shown}, rest[one.name], has_rest=has_rest) for one in timed)
-    largest = max(shown, key=lambda name: sum(means[one.name][name] for one in timed))
+    rest = {
+        staged_run.name: max(0.0, _mean(staged_run.frame) - sum(means[staged_run.name][name] for name in shown))
+        for staged_run in timed
+    }
+    has_rest = any(rest[staged_run.name] >= _LEAST_SHARE * _mean(staged_run.frame) for staged_run in timed)
+    bars = tuple(
+        _bar(staged_run, {n: means[staged_run.name][n] for n in shown}, rest[staged_run.name], has_rest=has_rest)
+        for staged_run in timed
+    )
+    largest = max(shown, key=lambda name: sum(means[staged_run.name][name] for staged_run in timed))
     share = sum(means[one.name][largest] for one in timed) / sum(_mean(one.frame) for one in timed)
-    tail = " The thin line ends at the frame's p99." if any(one.tail for one in bars) else ""
+    tail = " The thin line ends at the frame's p99." if any(bar.tail for bar in bars) else ""
     return Bars(
         title="Where a frame's time goes",
         text=f"Mean of each stage; {largest} takes {share:.0%}.{tail}",
         axis=Axis("time", "ms", from_zero=True),
         parts=(*shown, "between stages") if has_rest else tuple(shown),
         bars=bars,
-        tail="frame p99" if any(one.tail for one in bars) else "",
+        tail="frame p99" if any(bar.tail for bar in bars) else "",
         limit=budget,
     )
 

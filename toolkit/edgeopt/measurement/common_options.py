@@ -45,10 +45,10 @@ def seed_option(group: str, decides: str = "the order of what runs in turns") ->
 
 def target_option(group: str, *, required: bool = False) -> Any:
     """Return `target`, the device: a shipped name or the path of a TOML file."""
-    told = "name of edgeopt targets, or a TOML file."
+    text = "name of edgeopt targets, or a TOML file."
     return option(
         "" if required else "cpu",
-        f"The device: a {told}" if required else f"The device, for a model; a bundle brings its own: a {told}",
+        f"The device: a {text}" if required else f"The device, for a model; a bundle brings its own: a {text}",
         "--target",
         "-t",
         group=group,
@@ -91,11 +91,11 @@ def code_option(group: str = "Pipelines") -> Any:
 
 def prompt_tokens_option(default: int, shown: str = "") -> Any:
     """Return `prompt_tokens`, the length of a language model's prompts."""
-    told = "Of a language model: the length of its prompts."
-    return option(default, told, group="Language models", syntax=Syntax.WHOLE, least=1, shown=shown)
+    text = "Of a language model: the length of its prompts."
+    return option(default, text, group="Language models", syntax=Syntax.WHOLE, least=1, shown=shown)
 
 
 def output_tokens_option(default: int, shown: str = "") -> Any:
     """Return `output_tokens`, the length of a language model's answers."""
-    told = "Of a language model: the length of its answers."
-    return option(default, told, group="Language models", syntax=Syntax.WHOLE, least=2, shown=shown)
+    text = "Of a language model: the length of its answers."
+    return option(default, text, group="Language models", syntax=Syntax.WHOLE, least=2, shown=shown)

@@ -29,11 +29,11 @@ class Finding:
 def show_findings(findings: Iterable[Finding]) -> tuple[Value, ...]:
     """Return what stands out, each with what to do and what to run, a line each."""
     lines: list[Value] = []
-    for one in findings:
-        lines += [Value("why", one.what), Value("do", one.do), Value("run", one.command, is_command=True)]
-    return tuple(one for one in lines if one.text)
+    for finding in findings:
+        lines += [Value("why", finding.what), Value("do", finding.do), Value("run", finding.command, is_command=True)]
+    return tuple(finding for finding in lines if finding.text)
 
 
 def first_command(findings: Iterable[Finding]) -> str:
     """Return the command of the first finding that needs nothing else; empty where there is none."""
-    return next((one.command for one in findings if one.command and not one.do), "")
+    return next((finding.command for finding in findings if finding.command and not finding.do), "")

@@ -146,8 +146,8 @@ class Samples:
     def summary(self) -> dict[str, Summary]:
         """Return `frame`, each stage and `overhead`, over served frames after warm-up."""
         rows = self.steady().served()
-        found = {name: summarize(rows.part(name)) for name in (FRAME, *self.stages)}
-        return found | {OVERHEAD: summarize(rows.overhead_ns)}
+        summaries = {name: summarize(rows.part(name)) for name in (FRAME, *self.stages)}
+        return summaries | {OVERHEAD: summarize(rows.overhead_ns)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as plain values; the raw samples are what `save` writes."""
@@ -187,11 +187,11 @@ class Samples:
             if about.pop("schema") != SCHEMA:
                 raise ValueError("it has another schema")
             about["stages"] = tuple(map(str, about["stages"]))
-            found = cls(**about, **columns)
-            found.require_types()
+            samples = cls(**about, **columns)
+            samples.require_types()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidFileError(f"{path} holds no samples: {short(str(error))}", remedy=remedy) from error
-        return found
+        return samples
 
     def require_types(self) -> None:
         """Raise ValueError unless every column holds whole numbers or flags, and what is told of them is plain."""

@@ -89,7 +89,7 @@ def expected_parts(plan: Plan, frame_s: float, samples: int, engines: int, *, is
     candidate_s = _OPENING_S + (AGREEMENT_PICTURES + CHECKED_PICTURES) * frame_s
     search_s = min(_SEARCH_S + (_SEARCH_FRAMES + CALIBRATION_PICTURES) * frame_s, _MOST_SEARCH_S)
     searching = {"prune": search_s, "quantize": search_s, "finetune": plan.training_s}
-    steps = {name: one for name, one in plan.steps.items() if one.in_line}
+    steps = {name: step for name, step in plan.steps.items() if step.in_line}
     found = {name: searching.get(name, _STEP_S) + candidate_s for name in steps}
     found[FORMS] = engines * (search_s if "quantize" in steps else candidate_s) + candidate_s
     if is_timed:

@@ -53,11 +53,11 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         bundle_of: Asked for every candidate; None: the choice alone gets a bundle.
     """
     candidates = decision.candidates if decision else _judged(run)
-    chosen = decision.chosen if decision else choose(candidates, run.wish, lambda one, other: False)
+    chosen = decision.chosen if decision else choose(candidates, run.wish, lambda candidate, other: False)
     chosen = run.replay.choose_again(candidates, chosen) if run.replay else chosen
-    for one in candidates:
-        run.workspace.store(one, None)
-    best = next(one for one in candidates if one.name == chosen.name)
+    for candidate in candidates:
+        run.workspace.store(candidate, None)
+    best = next(candidate for candidate in candidates if candidate.name == chosen.name)
     of_pictures = (*run.context.frames.notes, *(run.labelled.notes if run.labelled else ()))
     notes = [*choice.notes, *run.context.notes, *of_pictures, *run.plan.notes, *(decision.notes if decision else ())]
     foreign = _foreign_runtime(run)
@@ -70,15 +70,15 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     run.course.begin(BUNDLE)
     embedded = embed(run, best)
     candidates = tuple(map(embedded.deployed, candidates))
-    best = next(one for one in candidates if one.name == chosen.name)
+    best = next(candidate for candidate in candidates if candidate.name == chosen.name)
     if best.judgement and best.judgement.is_open:
         judged = best.judgement
         notes.append(Note(NoteKind.WARNING, f"accuracy of {best.name} not decided: {judged}", judged.remedy))
     bundle, of_bundle = deploy(run, candidates, best, embedded)
     notes += of_bundle
-    for one in candidates:
-        if bundle_of and (folder := bundle_of(one, candidates[0])):
-            deploy(run, candidates, one, Embedding(run.context), folder)
+    for candidate in candidates:
+        if bundle_of and (folder := bundle_of(candidate, candidates[0])):
+            deploy(run, candidates, candidate, Embedding(run.context), folder)
     report = Report(
         model=run.context.original.name,
         model_sha256=run.context.original.fingerprint,
@@ -133,11 +133,13 @@ def _inside_words(best: Candidate, embedded: Embedding) -> str:
 
 def _foreign_runtime(run: Run) -> str:
     """Return what runs the model on the device, where the engine made for it only compiles; else nothing."""
-    return next((one.executor.foreign_runtime for one in run.context.alternatives), "")
+    return next((alternative.executor.foreign_runtime for alternative in run.context.alternatives), "")
 
 
 def _why_off_target(candidates: Sequence[Candidate]) -> str:
-    refused = [f"{one.name} {one.refused}" for one in candidates if one.profile and one.refused]
+    refused = [
+        f"{candidate.name} {candidate.refused}" for candidate in candidates if candidate.profile and candidate.refused
+    ]
     return "; ".join(refused) or "no form of the model was made for it"
 
 
@@ -147,7 +149,7 @@ def _judged(run: Run) -> tuple[Candidate, ...]:
 
 
 def _calibrated_on(run: Run) -> str:
-    if not any(calibrated_steps() & {*one.steps} for one in run.candidates):
+    if not any(calibrated_steps() & {*candidate.steps} for candidate in run.candidates):
         return "nothing: no INT8 candidate"
     frames = run.context.frames
     what = "sample" if frames.tensors else frames.kind

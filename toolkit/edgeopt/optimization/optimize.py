@@ -128,8 +128,8 @@ def optimize(
     run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence(), began_s)
     with run.workspace, kept_in(run.workspace.path(FOLDER) if given.model.is_outside else None):
         what = head(plan, given.model.name, given.recipe, given.target, given.choice.reason)
-        for one in (*what, *map(Value.of_note, (*plan.notes, *run.of_labels))):
-            run.listener.say(str(one))
+        for value in (*what, *map(Value.of_note, (*plan.notes, *run.of_labels))):
+            run.listener.say(str(value))
         run.listener.say("")
         read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, folder)
         heed_slowness(run)
@@ -165,7 +165,7 @@ def _exported(
         raise EdgeoptError(problem, remedy="write --input images=1x3x224x224, for each input in their order")
     listener.say(f"export     {source}")
     result = export_for(source, target, Path(out) if out else None, **wishes)
-    worst = min(one.drift.sqnr_db for one in result.outputs)
+    worst = min(output.drift.sqnr_db for output in result.outputs)
     listener.say(f"           {result.file}: {worst:.0f} dB signal to noise against {result.framework}")
     for note in result.notes:
         listener.say(str(Value.of_note(note)))
@@ -174,10 +174,10 @@ def _exported(
 
 def _require_no_source(model: str | Path, inputs: Sequence[NetworkInput], task: str) -> None:
     """Raise where a model is told what only an export takes."""
-    told = "--input" if inputs else "--task" if task else ""
-    if told:
-        problem = f"{told} tells how a network is exported, and {model} is exported already"
-        raise EdgeoptError(problem, remedy=f"leave {told} out" + ("; --shape fixes free axes" if inputs else ""))
+    text = "--input" if inputs else "--task" if task else ""
+    if text:
+        problem = f"{text} tells how a network is exported, and {model} is exported already"
+        raise EdgeoptError(problem, remedy=f"leave {text} out" + ("; --shape fixes free axes" if inputs else ""))
 
 
 def _replay_of(options: Options) -> Replay | None:
@@ -210,7 +210,7 @@ def _make_candidates(run: Run) -> None:
             return
         run.course.begin(name)
         made = _make_step(run, name, step, furthest[-1] if step.beside and furthest else now)
-        kept = [one for one in made if run.wish.keeps(one.candidate)]
+        kept = [rival for rival in made if run.wish.keeps(rival.candidate)]
         if step.beside:
             rivals += made[::-1]  # the fastest first
             frugal = within_share(made, run.wish, run.plan.share_until(name))
@@ -239,7 +239,9 @@ def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:
         engine = run.context.engine
         setting = Setting(engine, step.precision or parent.candidate.precision, name)
         finished, steps = finished_candidates(run, name), (*parent.candidate.steps, name)
-        outcomes = [outcome_on_disk(run, one) for one in finished] or _outcomes(run, name, step, parent, setting)
+        outcomes = [outcome_on_disk(run, candidate) for candidate in finished] or _outcomes(
+            run, name, step, parent, setting
+        )
         for i, outcome in enumerate(outcomes if step.precision else _changed(run, name, outcomes)):
             if step.beside and not finished and not outcome.is_twin and _have_lost(keeps):
                 break  # the next ones lose more
@@ -259,7 +261,7 @@ def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:
                 keeps[-1] |= is_kept
             else:
                 keeps.append(is_kept)
-        run.workspace.finish(name, [one.candidate.file for one in made])
+        run.workspace.finish(name, [rival.candidate.file for rival in made])
     return made
 
 
@@ -300,13 +302,13 @@ def _offer_forms(run: Run, dense: Rival, rivals: Sequence[Rival]) -> None:
 
 def _changed(run: Run, name: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes of a rewriting step that changed anything; where none did, say so."""
-    changed = [one for one in outcomes if not one.is_unchanged]
+    changed = [outcome for outcome in outcomes if not outcome.is_unchanged]
     if not changed:
-        told = [note for one in outcomes for note in one.notes]
-        why = [note for note in told if note.kind is NoteKind.SKIPPED] or [
+        notes = [note for outcome in outcomes for note in outcome.notes]
+        why = [note for note in notes if note.kind is NoteKind.SKIPPED] or [
             Note(NoteKind.INFO, f"{name}: nothing to do")
         ]
-        run.context.notes += dict.fromkeys((*told, *why))
+        run.context.notes += dict.fromkeys((*notes, *why))
         for note in why:
             run.listener.say(str(note))
     return changed

@@ -147,8 +147,8 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
     asked = [one for name in wanted for one in (default if name == DEFAULT else (name,))]
     if options.finetune_s is not None:
         if FINETUNE in options.skip:
-            told = f"--finetune is for the step {FINETUNE}, which is left out"
-            raise EdgeoptError(told, remedy="leave --finetune out, or --skip")
+            text = f"--finetune is for the step {FINETUNE}, which is left out"
+            raise EdgeoptError(text, remedy="leave --finetune out, or --skip")
         asked, wanted = [*asked, FINETUNE], (*wanted, FINETUNE)
     for name in (*asked, *options.skip):
         if name not in known:
@@ -188,11 +188,11 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
     if len(taking := [name for name, step in planned.items() if step.embeds and step.embeds.takes_pictures]) > 1:
         raise EdgeoptError(f"{' and '.join(taking)} both change what the model is fed", remedy="name one of them")
     if synthetic and any(step.needs_calibration for step in planned.values()):
-        told = f"uncalibrated: ranges come from synthetic {calibration_kind(recipe)}s"
-        notes.append(Note(NoteKind.WARNING, told, "pass --calib with real ones"))
+        text = f"uncalibrated: ranges come from synthetic {calibration_kind(recipe)}s"
+        notes.append(Note(NoteKind.WARNING, text, "pass --calib with real ones"))
     if no_times and PRUNE in planned and not (pruning and pruning.ratio):
-        told = f"pruned models are candidates only: {no_times}"
-        notes.append(Note(NoteKind.INFO, told, "--prune 0.3 lets one be chosen"))
+        text = f"pruned models are candidates only: {no_times}"
+        notes.append(Note(NoteKind.INFO, text, "--prune 0.3 lets one be chosen"))
     if not planned and not notes:
         raise EdgeoptError("no step is left to do", remedy=f"choose --steps from {', '.join(known)}")
     return Plan(

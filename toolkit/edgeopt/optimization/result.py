@@ -106,7 +106,7 @@ class Report:
     """Whether it was interrupted: the bundle holds what was proven by then."""
 
     def __post_init__(self) -> None:
-        if [one.name for one in self.candidates].count(self.chosen) != 1:
+        if [candidate.name for candidate in self.candidates].count(self.chosen) != 1:
             raise ValueError(f"chosen {short(self.chosen)} is none of the candidates")
         if self.verdict not in EXIT_OF:
             raise ValueError(f"the verdict is {short(self.verdict)}")
@@ -114,7 +114,7 @@ class Report:
     @property
     def best(self) -> Candidate:
         """The chosen candidate."""
-        return next(one for one in self.candidates if one.name == self.chosen)
+        return next(candidate for candidate in self.candidates if candidate.name == self.chosen)
 
     @property
     def is_as_given(self) -> bool:
@@ -134,11 +134,11 @@ class Report:
         level = self.trust.partition(";")[0]
         return "" if level == "TRUSTED" else level
 
-    def budget_word(self, one: Candidate) -> str:
+    def budget_word(self, candidate: Candidate) -> str:
         """Return what is proven of a candidate and the budget; on a noisy machine nothing is, whatever was seen."""
-        if one.latency is None:
+        if candidate.latency is None:
             return ""
-        return self.noise or one.latency.verdict
+        return self.noise or candidate.latency.verdict
 
     @property
     def exit_code(self) -> int:
@@ -154,7 +154,7 @@ class Report:
     def budget_code(self) -> int:
         """The exit code of the budget and the device alone."""
         if self.off_target:
-            tried = any(one.profile and one.refused for one in self.candidates)
+            tried = any(candidate.profile and candidate.refused for candidate in self.candidates)
             return EXIT_MISSED if tried else EXIT_INCONCLUSIVE
         return EXIT_OF[self.verdict] if self.budget_asked else EXIT_PASS
 

@@ -140,7 +140,9 @@ class Run:
 
     def engine_of(self, candidate: Candidate) -> Engine:
         """Return the engine that runs a candidate."""
-        others = (one for one in self.context.alternatives if one.target.name == candidate.profile)
+        others = (
+            alternative for alternative in self.context.alternatives if alternative.target.name == candidate.profile
+        )
         engine = next(others, self.context.engine) if candidate.profile else self.context.engine
         return engine.with_options(candidate.options)
 

@@ -74,10 +74,10 @@ class Material:
 
 def read_given(model: str, target: str, recipe: str | None, options: Options) -> tuple[Given, Frames | None]:
     """Return model, recipe and target, and the calibration pictures or tensors that were asked for."""
-    asked = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
-    shapes = asked.shapes if asked else None
+    frames = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
+    shapes = frames.shapes if frames else None
     given = open_given(model, target, recipe, sizes=options.shapes, fed=shapes, labels=options.eval)
-    return given, fed(asked, given.recipe, given.model.inputs) if asked else None
+    return given, fed(frames, given.recipe, given.model.inputs) if frames else None
 
 
 def open_material(given: Given, plan: Plan, asked: Frames | None) -> Material:
@@ -112,8 +112,8 @@ def _apart(frames: Frames, labelled: LabelledFrames) -> Material:
     if len(others) == len(frames):
         return Material(frames, labelled)
     count = plural(len(frames) - len(others), f"labelled {frames.kind}")
-    told = f"{count} also lie in --calib: they prove, so they do not steer the search"
-    return Material(others, labelled, notes=(Note(NoteKind.INFO, told),))
+    text = f"{count} also lie in --calib: they prove, so they do not steer the search"
+    return Material(others, labelled, notes=(Note(NoteKind.INFO, text),))
 
 
 def open_context(
@@ -167,8 +167,8 @@ def read_as_the_recipe_says(
             with limited(began_s + _READING * (context.time_limit_s or math.inf)):
                 context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
     except OutOfTime:
-        told = f"whether recipe {choice.recipe.name!r} reads the model right was not found out in time"
-        context.notes.append(Note(NoteKind.WARNING, told, LONGER))
+        text = f"whether recipe {choice.recipe.name!r} reads the model right was not found out in time"
+        context.notes.append(Note(NoteKind.WARNING, text, LONGER))
         session.close()
 
 
@@ -194,9 +194,9 @@ def heed_slowness(run: Run) -> None:
         looked = pictures, max(_LEAST_LABELS, int(_LABELS * limit_s / frame_s))
         run.workspace.write(_LOOKED, json.dumps(looked))
         if pictures < AGREEMENT_PICTURES:
-            told = f"a frame takes {frame_s:.2g} s: against the time limit answers are compared on "
-            told += plural(pictures, "sample" if context.frames.tensors else context.frames.kind)
-            context.notes.append(Note(NoteKind.WARNING, told, LONGER))
+            text = f"a frame takes {frame_s:.2g} s: against the time limit answers are compared on "
+            text += plural(pictures, "sample" if context.frames.tensors else context.frames.kind)
+            context.notes.append(Note(NoteKind.WARNING, text, LONGER))
     if looked is None:
         return
     context.most_pictures = looked[0]
@@ -241,9 +241,9 @@ def _warn_of_little_time(run: Run, limit_s: float) -> None:
     """Say at the beginning where the time limit leaves too little to prove that any form of a large model is faster."""
     context = run.context
     if limit_s < context.least_limit_s:
-        told = f"a proof opens this model again and again, which takes about {context.proof_s:.0f} s: too long for the "
-        told += f"time limit of {typed_duration(1000 * limit_s)}"
-        note = Note(NoteKind.WARNING, told, longer(context.least_limit_s))
+        text = f"a proof opens this model again and again, which takes about {context.proof_s:.0f} s: too long for the "
+        text += f"time limit of {typed_duration(1000 * limit_s)}"
+        note = Note(NoteKind.WARNING, text, longer(context.least_limit_s))
         context.notes.append(note)
         run.listener.say(f"warning: {note}")
 

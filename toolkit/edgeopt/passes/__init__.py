@@ -43,4 +43,4 @@ def passes_of(phase: Phase) -> dict[str, Callable[[Graph], int]]:
     """Return the passes of one phase, by name and in the order of their names."""
     package = sys.modules[__name__]
     loaded: dict[str, Pass] = {name: registry.load(package, name).PASS for name in registry.names(package)}
-    return {name: one.function for name, one in loaded.items() if one.phase is phase}
+    return {name: other.function for name, other in loaded.items() if other.phase is phase}

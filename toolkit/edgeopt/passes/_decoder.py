@@ -26,7 +26,7 @@ def context_of(graph: Graph) -> int:
 
 def input_of(graph: Graph, name: str) -> Value | None:
     """Return the input of this name."""
-    return next((one for one in graph.inputs if one.name == name), None)
+    return next((input_ for input_ in graph.inputs if input_.name == name), None)
 
 
 def computed(graph: Graph, value: Value, count: int, past: int) -> tuple[Array, frozenset[str]] | None:
@@ -44,18 +44,18 @@ def computed(graph: Graph, value: Value, count: int, past: int) -> tuple[Array, 
     part = part_of(graph, value)
     if part is None:
         return None
-    given = {
+    arrays = {
         IDS: np.zeros((1, count), np.int64),
         MASK: np.ones((1, past + count), np.int64),
         POSITIONS: np.arange(past, past + count, dtype=np.int64)[None],
     }
     feeds = dict[str, Array]()
-    for one in part.inputs:
-        if PAST.fullmatch(one.name) and len(one.shape) == _RANK:
-            heads, head = (side if isinstance(side, int) else 1 for side in (one.shape[1], one.shape[3]))
-            feeds[one.name] = np.zeros((1, heads, past, head), one.dtype)
-        elif one.name in given:
-            feeds[one.name] = given[one.name].astype(one.dtype)
+    for spec in part.inputs:
+        if PAST.fullmatch(spec.name) and len(spec.shape) == _RANK:
+            heads, head = (side if isinstance(side, int) else 1 for side in (spec.shape[1], spec.shape[3]))
+            feeds[spec.name] = np.zeros((1, heads, past, head), spec.dtype)
+        elif spec.name in arrays:
+            feeds[spec.name] = arrays[spec.name].astype(spec.dtype)
         else:
             return None
     try:
@@ -112,8 +112,8 @@ def split_heads(graph: Graph, value: Value, head: int) -> tuple[Value, int] | No
 
 def _main_input(graph: Graph, node: Node) -> Value:
     """Return the first input that is no constant; of a product of two, the one that leads back further is either."""
-    found = [one for one in node.inputs if one is not None and graph.constant(one) is None]
-    return found[0] if found else next(one for one in node.inputs if one is not None)
+    inputs = [input_ for input_ in node.inputs if input_ is not None and graph.constant(input_) is None]
+    return inputs[0] if inputs else next(input_ for input_ in node.inputs if input_ is not None)
 
 
 def scalar(graph: Graph, node: Node | None, *ops: str) -> tuple[Value, float] | None:

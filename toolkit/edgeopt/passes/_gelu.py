@@ -45,13 +45,13 @@ class Gelu:
 def gelus(graph: Graph, *functions: str) -> Iterator[Gelu]:
     """Yield the units that are written with these functions, in order; the graph may be edited between two."""
     for node in graph.nodes(*functions):
-        if found := _around(graph, node):
-            yield found
+        if gelu := _around(graph, node):
+            yield gelu
 
 
 def halves_gelu(graph: Graph, node: Node) -> bool:
     """Whether a product with a number is the last of a unit: without it engines do not know the rest."""
-    return any(one.last is node for one in gelus(graph, *INSIDE))
+    return any(gelu.last is node for gelu in gelus(graph, *INSIDE))
 
 
 def _around(graph: Graph, function: Node) -> Gelu | None:
@@ -84,7 +84,7 @@ def _powers(graph: Graph, value: Value | None, x: Value, depth: int) -> NDArray[
         return np.array([float(constant.reshape(()))]) if fits else None
     if node is None or node.domain not in ("", "ai.onnx") or len(node.inputs) != 2 or not depth:
         return None
-    left, right = (_powers(graph, one, x, depth - 1) for one in node.inputs)
+    left, right = (_powers(graph, input_, x, depth - 1) for input_ in node.inputs)
     if left is None or right is None:
         return None
     found = {"Add": polyadd, "Mul": polymul}.get(node.op_type)
@@ -124,7 +124,7 @@ def _factors(graph: Graph, value: Value, *, is_halved: bool) -> tuple[Node, Valu
         if scalar is not None and (node.op_type == "Mul" or scalar[2] == 1):
             number *= scalar[1] if node.op_type == "Mul" else 1 / scalar[1]
         elif node.op_type == "Mul" and x is None and node.inputs[0] is not node.inputs[1]:
-            other = next(one for one in node.inputs if one is not value)
+            other = next(input_ for input_ in node.inputs if input_ is not value)
             x = _scaled(graph, other, 0.5) if is_halved else other
             number *= 0.5 if is_halved else 1.0
             if x is None:

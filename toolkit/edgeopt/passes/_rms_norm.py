@@ -26,16 +26,16 @@ def rms_norms(graph: Graph) -> list[RmsNorm]:
     """Return all of a graph, in order."""
     found = [_standard(graph, node) for node in graph.nodes("RMSNormalization")]
     found += [_written_out(graph, node) for node in graph.nodes("Mul")]
-    return [one for one in found if one is not None]
+    return [rms_norm for rms_norm in found if rms_norm is not None]
 
 
 def residual_sum(graph: Graph, norm: RmsNorm) -> Node | None:
     """Return the Add of two tensors of three axes that a norm reads, as the sums between a decoder's layers are."""
     add = graph.producer(norm.x, "Add")
-    if add is None or any(one is None or graph.constant(one) is not None for one in add.inputs):
+    if add is None or any(input_ is None or graph.constant(input_) is not None for input_ in add.inputs):
         return None
-    shapes = [one.shape for one in add.inputs if one is not None]
-    fits = all(one is None or (one.rank() == _RANK and one[-1] in (norm.scale.size, None)) for one in shapes)
+    shapes = [input_.shape for input_ in add.inputs if input_ is not None]
+    fits = all(shape is None or (shape.rank() == _RANK and shape[-1] in (norm.scale.size, None)) for shape in shapes)
     return add if fits else None
 
 

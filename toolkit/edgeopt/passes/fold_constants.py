@@ -58,7 +58,7 @@ def _compute(graph: Graph, node: Node) -> Array | None:
 
 
 def _has_subgraph(node: Node) -> bool:
-    return any(one.type in (AttributeType.GRAPH, AttributeType.GRAPHS) for one in node.attributes.values())
+    return any(attribute.type in (AttributeType.GRAPH, AttributeType.GRAPHS) for attribute in node.attributes.values())
 
 
 def _alone(node: Node, named: Mapping[str, Array], opset: int) -> onnx.ModelProto:

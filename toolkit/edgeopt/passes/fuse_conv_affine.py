@@ -66,10 +66,10 @@ def _data_input(graph: Graph, node: Node) -> Value | None:
 
 
 def _weights(graph: Graph, conv: Node | None) -> tuple[Array, Array] | None:
-    found = graph.constants(value for value in conv.inputs[1:] if value is not None) if conv else None
-    if not found or found[0].dtype.kind != "f":
+    arrays = graph.constants(value for value in conv.inputs[1:] if value is not None) if conv else None
+    if not arrays or arrays[0].dtype.kind != "f":
         return None
-    return found[0], found[1] if len(found) > 1 else np.zeros(1)
+    return arrays[0], arrays[1] if len(arrays) > 1 else np.zeros(1)
 
 
 def _affine(graph: Graph, node: Node, rank: int, channels: int) -> _Affine | None:

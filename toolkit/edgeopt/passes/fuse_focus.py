@@ -107,7 +107,7 @@ def _read_slice(graph: Graph, node: Node) -> _Phase2D | None:
     constants = graph.constants(node.inputs[1:])
     if constants is None or len(constants) < 3 or shape is None or shape.rank() != 4:
         return None
-    starts, ends, axes = (one.tolist() for one in constants[:3])
+    starts, ends, axes = (constant.tolist() for constant in constants[:3])
     steps = constants[3].tolist() if len(constants) > 3 else [1] * len(axes)
     phase = list(_WHOLE)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):

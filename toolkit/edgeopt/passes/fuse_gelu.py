@@ -20,9 +20,9 @@ def fuse_gelu(graph: Graph) -> int:
     if graph.opset < _OPSET_OF_GELU:
         return 0
     fused = 0
-    for one in gelus(graph, "Erf"):
-        made = graph.insert("Gelu", [one.x], before=one.last, name=f"{one.function.name}_gelu")
-        fused += graph.bypass(one.last, keep=made)
+    for gelu in gelus(graph, "Erf"):
+        made = graph.insert("Gelu", [gelu.x], before=gelu.last, name=f"{gelu.function.name}_gelu")
+        fused += graph.bypass(gelu.last, keep=made)
     if fused:
         graph.remove_unused()
     return fused

@@ -62,11 +62,11 @@ def fuse_group_query_attention(graph: Graph) -> int:
         return 0
     fused = 0
     lengths: tuple[Value, Value] | None = None
-    for past in [one for one in graph.inputs if (name := PAST.fullmatch(str(one.name))) and name[2] == "key"]:
-        found = _attention(graph, past)
-        if found is not None:
+    for past in [input_ for input_ in graph.inputs if (name := PAST.fullmatch(str(input_.name))) and name[2] == "key"]:
+        attention = _attention(graph, past)
+        if attention is not None:
             lengths = lengths or _lengths(graph, mask)
-            fused += _write(graph, found, lengths)
+            fused += _write(graph, attention, lengths)
     if fused:
         graph.remove_unused()
         _drop_positions(graph)
@@ -75,11 +75,11 @@ def fuse_group_query_attention(graph: Graph) -> int:
 
 def _attention(graph: Graph, key: Value) -> _Attention | None:
     value = input_of(graph, str(key.name).removesuffix("key") + "value")
-    parts = tuple(_continued(graph, one) for one in (key, value))
+    parts = tuple(_continued(graph, other) for other in (key, value))
     if parts[0] is None or parts[1] is None or width_of(key) is None:
         return None
     keys, values = dict(_reached(graph, parts[0].outputs[0])), dict(_reached(graph, parts[1].outputs[0]))
-    for node in {one: None for value in values for one in graph.consumers(value)}:
+    for node in {consumer: None for value in values for consumer in graph.consumers(value)}:
         if _is(node, "MatMul") and _factor(values, node, 1) == 1.0:
             found = _of_products(graph, node, keys)
         elif _is(node, "Attention") and _factor(values, node, 2) == 1.0:
@@ -108,7 +108,7 @@ def _is(node: Node, op: str) -> bool:
 
 def _continued(graph: Graph, past: Value | None) -> Node | None:
     """Return the Concat that puts what is new behind a part of the cache."""
-    joins = [one for one in graph.consumers(past) if _is(one, "Concat")] if past is not None else []
+    joins = [consumer for consumer in graph.consumers(past) if _is(consumer, "Concat")] if past is not None else []
     if len(joins) != 1 or len(joins[0].inputs) != 2 or joins[0].inputs[0] is not past:
         return None
     return joins[0] if attribute(joins[0], "axis", 0) in (-2, _RANK - 2) else None
@@ -194,7 +194,7 @@ def _of_op(graph: Graph, node: Node, keys: dict[Value, float]) -> _Found | None:
     """Return what a standard Attention on tensors of four axes, without a past of its own, computes."""
     inputs = [*node.inputs, *[None] * (6 - len(node.inputs))]
     q, key, _, mask, *past = inputs[:6]
-    is_plain = not any(past) and not any(one.uses() for one in node.outputs[1:])
+    is_plain = not any(past) and not any(output.uses() for output in node.outputs[1:])
     if (
         q is None
         or key not in keys
@@ -250,28 +250,33 @@ def _joined(graph: Graph, value: Value) -> Node | None:
     return join if join is not None and graph.rank(join.outputs[0]) in (2, 3) else None
 
 
-def _write(graph: Graph, found: _Attention, lengths: tuple[Value, Value]) -> bool:
-    join_key, join_value = found.parts
+def _write(graph: Graph, attention: _Attention, lengths: tuple[Value, Value]) -> bool:
+    join_key, join_value = attention.parts
     key, value, head = join_key.inputs[1], join_value.inputs[1], width_of(join_key.inputs[0]) or 0
-    q, key, tables = _unturned(graph, found.q, key)
-    flat = [split_heads(graph, one, head) for one in (q, key, value) if one is not None]
+    q, key, tables = _unturned(graph, attention.q, key)
+    flat = [split_heads(graph, other, head) for other in (q, key, value) if other is not None]
     if len(flat) < 3 or None in flat or head % (_TURNED_HEAD_STEP if tables else _HEAD_STEP):
         return False
     (queries, heads), (keys, kv_heads), (values, again) = (one for one in flat if one is not None)
     if heads % kv_heads or again != kv_heads:
         return False
     attributes = {
-        "num_heads": heads, "kv_num_heads": kv_heads, "scale": found.scale, "softcap": found.softcap,
-        "do_rotary": int(bool(tables)), "rotary_interleaved": 0, "local_window_size": found.window or -1,
+        "num_heads": heads, "kv_num_heads": kv_heads, "scale": attention.scale, "softcap": attention.softcap,
+        "do_rotary": int(bool(tables)), "rotary_interleaved": 0, "local_window_size": attention.window or -1,
     }  # fmt: skip
     inputs = [queries, keys, values, join_key.inputs[0], join_value.inputs[0], *lengths, *tables]
-    names = [f"{found.last.outputs[0].name}_seen", *(f"{one.outputs[0].name}_continued" for one in found.parts)]
-    new = graph.insert(SHARING_OP, inputs, attributes, domain=MICROSOFT, outputs=names, name=f"{found.last.name}_gqa")
-    if graph.rank(found.last.outputs[0]) == _RANK - 1:
-        graph.replace(found.last.outputs[0], new.outputs[0])
+    names = [
+        f"{attention.last.outputs[0].name}_seen",
+        *(f"{part.outputs[0].name}_continued" for part in attention.parts),
+    ]
+    new = graph.insert(
+        SHARING_OP, inputs, attributes, domain=MICROSOFT, outputs=names, name=f"{attention.last.name}_gqa"
+    )
+    if graph.rank(attention.last.outputs[0]) == _RANK - 1:
+        graph.replace(attention.last.outputs[0], new.outputs[0])
     else:
-        graph.set_input(found.last, 0, new.outputs[0])
-    for join, present in zip(found.parts, new.outputs[1:], strict=True):
+        graph.set_input(attention.last, 0, new.outputs[0])
+    for join, present in zip(attention.parts, new.outputs[1:], strict=True):
         graph.replace(join.outputs[0], present)
     return True
 
@@ -311,10 +316,10 @@ def _lengths(graph: Graph, mask: Value) -> tuple[Value, Value]:
     def node(op: str, *inputs: Value, **attributes: int) -> Value:
         return graph.insert(op, inputs, attributes, name=f"lengths_{op}").outputs[0]
 
-    one = graph.add_initializer("lengths_one", np.array(1, np.int64))
+    value = graph.add_initializer("lengths_one", np.array(1, np.int64))
     columns = graph.add_initializer("lengths_columns", np.array([1], np.int64))
-    last = node("Sub", node("ReduceSum", mask, columns, keepdims=0), one)
-    total = node("Gather", node("Shape", mask), one, axis=0)
+    last = node("Sub", node("ReduceSum", mask, columns, keepdims=0), value)
+    total = node("Gather", node("Shape", mask), value, axis=0)
     return node("Cast", last, to=TensorProto.INT32), node("Cast", total, to=TensorProto.INT32)
 
 

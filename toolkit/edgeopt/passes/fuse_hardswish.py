@@ -51,10 +51,10 @@ def _fuse_division(graph: Graph, node: Node) -> bool:
 
 def _division(graph: Graph, node: Node) -> tuple[Value, float] | None:
     """Return dividend and divisor of a Div, or of a Mul with the reciprocal."""
-    found = graph.split_scalar(node)
-    if found is None or found[1] <= 0 or (node.op_type == "Div" and found[2] == 0):
+    scalar = graph.split_scalar(node)
+    if scalar is None or scalar[1] <= 0 or (node.op_type == "Div" and scalar[2] == 0):
         return None
-    return found[0], found[1] if node.op_type == "Div" else 1 / found[1]
+    return scalar[0], scalar[1] if node.op_type == "Div" else 1 / scalar[1]
 
 
 def _clipped(graph: Graph, value: Value | None, top: float) -> tuple[Value, float] | None:

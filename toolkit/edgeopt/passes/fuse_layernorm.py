@@ -39,7 +39,7 @@ def _fuse(graph: Graph, quotient: Node) -> bool:
     scale, last = _operand(graph, last, "Mul", sizes, len(shape))
     bias, last = _operand(graph, last, "Add", sizes, len(shape))
     numbers = [np.ones(sizes, np.float32) if scale is None else scale, *([] if bias is None else [bias])]
-    constants = [graph.add_initializer(f"{quotient.name}_layernorm", one) for one in numbers]
+    constants = [graph.add_initializer(f"{quotient.name}_layernorm", number) for number in numbers]
     attributes = {"axis": axis - len(shape), "epsilon": epsilon}
     new = graph.insert("LayerNormalization", [x, *constants], attributes, before=last)
     return graph.bypass(last, keep=new)
@@ -66,7 +66,7 @@ def _squares(graph: Graph, value: Value | None, difference: Value) -> bool:
     if power is not None:
         exponent = graph.constant(power.inputs[1])
         return power.inputs[0] is difference and exponent is not None and bool((exponent == 2).all())
-    return product is not None and all(one is difference for one in product.inputs)
+    return product is not None and all(input_ is difference for input_ in product.inputs)
 
 
 def _last_axes(graph: Graph, mean: Node) -> int | None:
@@ -74,11 +74,11 @@ def _last_axes(graph: Graph, mean: Node) -> int | None:
     rank = graph.rank(mean.inputs[0])
     axes: tuple[int, ...] = attribute(mean, "axes", ())
     if graph.opset >= _OPSET_OF_AXES_AS_INPUT:
-        given = graph.constant(mean.inputs[1]) if len(mean.inputs) > 1 else None
-        axes = () if given is None else tuple(int(one) for one in given.reshape(-1))
+        array = graph.constant(mean.inputs[1]) if len(mean.inputs) > 1 else None
+        axes = () if array is None else tuple(int(one) for one in array.reshape(-1))
     if not axes or rank is None or attribute(mean, "keepdims", 1) != 1:
         return None
-    found = sorted(one % rank for one in axes)
+    found = sorted(axis % rank for axis in axes)
     return found[0] if found == list(range(found[0], rank)) else None
 
 

@@ -20,8 +20,12 @@ _OPSET_OF_AXES_AS_INPUT = 18
 
 def fuse_rms_norm(graph: Graph) -> int:
     """Return how many norms were written in the form that is fused."""
-    loose = [one for one in rms_norms(graph) if not _is_written(graph, one) and residual_sum(graph, one) is None]
-    written = sum(_write(graph, one) for one in loose)
+    loose = [
+        rms_norm
+        for rms_norm in rms_norms(graph)
+        if not _is_written(graph, rms_norm) and residual_sum(graph, rms_norm) is None
+    ]
+    written = sum(_write(graph, rms_norm) for rms_norm in loose)
     if written:
         graph.remove_unused()
     return written

@@ -61,7 +61,7 @@ class _Tables:
         """Return the positions of a run: the input, or how many tokens the cache holds."""
         if POSITIONS in self._needs:
             return input_of(self._graph, POSITIONS)
-        past = next((one for one in self._graph.inputs if PAST.fullmatch(str(one.name))), None)
+        past = next((input_ for input_ in self._graph.inputs if PAST.fullmatch(str(input_.name))), None)
         if past is None or self._graph.opset < _OPSET_OF_SHAPE_PARTS:
             return None
         return self._graph.insert("Shape", [past], {"start": 2, "end": 3}, name="past_length").outputs[0]
@@ -82,7 +82,7 @@ class _Tables:
 
 
 def _fuse(graph: Graph, add: Node, tables: _Tables) -> bool:
-    pairs = [_factors(graph, one) for one in add.inputs]
+    pairs = [_factors(graph, input_) for input_ in add.inputs]
     for straight, turned in (pairs, pairs[::-1]):
         for x, cos in straight:
             for half, sin in turned:
@@ -94,7 +94,7 @@ def _fuse(graph: Graph, add: Node, tables: _Tables) -> bool:
 def _factors(graph: Graph, value: Value | None) -> list[tuple[Value, Value]]:
     """Return both orders of a product's factors."""
     product = graph.producer(value, "Mul")
-    if product is None or any(one is None for one in product.inputs):
+    if product is None or any(input_ is None for input_ in product.inputs):
         return []
     a, b = product.inputs
     return [(a, b), (b, a)] if a is not None and b is not None else []
@@ -116,7 +116,9 @@ def _half_turned(graph: Graph, value: Value) -> Value | None:
 
 def _fuse_standard(graph: Graph, node: Node, tables: _Tables) -> bool:
     x, cos, sin = node.inputs[:3]
-    is_plain = len([one for one in node.inputs if one is not None]) == 3 and not attribute(node, "interleaved", 0)
+    is_plain = len([input_ for input_ in node.inputs if input_ is not None]) == 3 and not attribute(
+        node, "interleaved", 0
+    )
     if x is None or cos is None or sin is None or not is_plain or graph.rank(x) != _RANK:
         return False
     return _write(graph, node, x, (cos, sin), tables, halves=1)

@@ -44,8 +44,8 @@ def _logistic_of(graph: Graph, value: Value | None) -> Value | None:
 
 
 def _divides_one(graph: Graph, node: Node) -> bool:
-    found = graph.split_scalar(node)
-    return found is not None and found[2] == 0 and found[1] == 1
+    scalar = graph.split_scalar(node)
+    return scalar is not None and scalar[2] == 0 and scalar[1] == 1
 
 
 PASS = Pass(fuse_silu, Phase.FUSE)

@@ -15,7 +15,7 @@ from edgeopt.passes._rms_norm import RmsNorm, residual_sum, rms_norms
 
 def fuse_skip_rms_norm(graph: Graph) -> int:
     """Return how many sums and norms became one node."""
-    fused = sum(_fuse(graph, one) for one in rms_norms(graph))
+    fused = sum(_fuse(graph, rms_norm) for rms_norm in rms_norms(graph))
     if fused:
         graph.remove_unused()
     return fused

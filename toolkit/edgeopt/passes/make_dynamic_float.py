@@ -44,7 +44,7 @@ def _make_float(graph: Graph, node: Node) -> bool:
     if real is None or (bias is not None and added is None):
         return False
     stored = graph.add_initializer(f"{node.name}_weight", real)
-    attributes = {name: one.value for name, one in node.attributes.items()}
+    attributes = {name: other.value for name, other in node.attributes.items()}
     made = graph.insert("Conv", [rounded.inputs[0], stored], attributes, before=scaled, name=str(node.name))
     if added is not None:
         made = graph.insert("Add", [made.outputs[0], added], before=scaled)
@@ -57,7 +57,7 @@ def _input(node: Node, place: int) -> Value | None:
 
 def _other(node: Node | None, value: Value) -> Value | None:
     """Return the other input of a node with two."""
-    return next((one for one in node.inputs if one is not value), None) if node else None
+    return next((input_ for input_ in node.inputs if input_ is not value), None) if node else None
 
 
 def _without_bias(graph: Graph, sums: Value) -> tuple[Value, Value | None]:

@@ -17,7 +17,7 @@ def make_slice_static(graph: Graph) -> int:
     made = 0
     for node in graph.nodes("Slice"):
         plain, written = _plain_bounds(graph, node), graph.constants(node.inputs[1:])
-        if plain is None or (written and [one.tolist() for one in written] == plain):
+        if plain is None or (written and [array.tolist() for array in written] == plain):
             continue
         for index, numbers in enumerate(plain, start=1):
             graph.set_input(node, index, np.array(numbers, np.int64))
@@ -28,12 +28,12 @@ def make_slice_static(graph: Graph) -> int:
 def _plain_bounds(graph: Graph, node: Node) -> list[list[int]] | None:
     """Return starts, ends, axes and steps of a Slice of opset 10 or later, None if they stay as they are."""
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    found = graph.constants(value for value in node.inputs[1:] if value is not None)
-    if shape is None or not found or len(found) != len(node.inputs) - 1:
+    arrays = graph.constants(value for value in node.inputs[1:] if value is not None)
+    if shape is None or not arrays or len(arrays) != len(node.inputs) - 1:
         return None
-    starts, ends = found[0].tolist(), found[1].tolist()
-    axes = found[2].tolist() if len(found) > 2 else list(range(len(starts)))
-    steps = found[3].tolist() if len(found) > 3 else [1] * len(starts)
+    starts, ends = arrays[0].tolist(), arrays[1].tolist()
+    axes = arrays[2].tolist() if len(arrays) > 2 else list(range(len(starts)))
+    steps = arrays[3].tolist() if len(arrays) > 3 else [1] * len(starts)
     axes = [axis % shape.rank() for axis in axes]
     lengths = [size for axis in axes if isinstance(size := shape[axis], int)]
     if min(steps, default=1) < 1 or len(lengths) != len(axes):

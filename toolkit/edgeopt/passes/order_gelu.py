@@ -25,9 +25,9 @@ _DTYPE = np.dtype(np.float32)
 def order_gelu(graph: Graph) -> int:
     """Return how many units are written in another order."""
     ordered, numbers = 0, dict[float, Value]()
-    for one in gelus(graph, *INSIDE):
-        if one.dtype == _DTYPE and not _is_ordered(graph, one):
-            ordered += graph.replace(one.last.outputs[0], _write(graph, one, numbers), keep_name=True)
+    for gelu in gelus(graph, *INSIDE):
+        if gelu.dtype == _DTYPE and not _is_ordered(graph, gelu):
+            ordered += graph.replace(gelu.last.outputs[0], _write(graph, gelu, numbers), keep_name=True)
     if ordered:
         graph.remove_unused()
     return ordered
@@ -41,21 +41,25 @@ def _is_ordered(graph: Graph, unit: Gelu) -> bool:
         return False
     if unit.function.op_type == "Erf":
         return first.op_type == "Div" and first.inputs[0] is unit.x
-    sum_ = next((graph.producer(one, "Add") for one in first.inputs if graph.producer(one, "Add")), None)
+    sum_ = next((graph.producer(input_, "Add") for input_ in first.inputs if graph.producer(input_, "Add")), None)
     found = graph.split_scalar(sum_) if sum_ is not None else None
     square = graph.producer(found[0], "Mul") if found is not None else None
-    scaled = [graph.producer(one, "Mul") for one in square.inputs if one is not unit.x] if square is not None else []
+    scaled = (
+        [graph.producer(input_, "Mul") for input_ in square.inputs if input_ is not unit.x]
+        if square is not None
+        else []
+    )
     return len(scaled) == 1 and scaled[0] is not None and unit.x in scaled[0].inputs and first.op_type == "Mul"
 
 
 def _is_halved(graph: Graph, unit: Gelu, total: Value) -> bool:
     """Whether the half is a product of x, or, with Erf, the last one."""
-    found = graph.split_scalar(unit.last)
-    if found is not None:
-        product = graph.producer(found[0], "Mul")
+    scalar = graph.split_scalar(unit.last)
+    if scalar is not None:
+        product = graph.producer(scalar[0], "Mul")
         is_last = unit.function.op_type == "Erf" and unit.last.op_type == "Mul"
         return is_last and product is not None and set(product.inputs) == {unit.x, total}
-    half = next((graph.producer(one, "Mul") for one in unit.last.inputs if one is not total), None)
+    half = next((graph.producer(input_, "Mul") for input_ in unit.last.inputs if input_ is not total), None)
     return half is not None and unit.x in half.inputs
 
 

@@ -61,9 +61,9 @@ def _comes_from_convs(graph: Graph, node: Node | None, order: tuple[int, ...]) -
         return False
     if node.op_type == "Conv":
         return True
-    sources = [graph.sole_producer(one) for one in node.inputs]
+    sources = [graph.sole_producer(input_) for input_ in node.inputs]
     if node.op_type == "Concat":
-        return bool(order) and all(_comes_from_convs(graph, one, order) for one in sources)
+        return bool(order) and all(_comes_from_convs(graph, source, order) for source in sources)
     if node.op_type == "Reshape":
         return _joins_positions(graph, node, order) and _comes_from_convs(graph, sources[0], _last(graph, node))
     return node.op_type in _ELEMENTWISE and _comes_from_convs(graph, sources[0], order)

@@ -37,15 +37,15 @@ def _split(graph: Graph, node: Node) -> bool:
     """Put a float op and its pairs in the place of one integer op; False where its grids have no such form."""
     grids = graph.constants(node.inputs[i] for i in (1, 2, 4, 5, 6, 7)) if len(node.inputs) >= _BIAS else None
     axis = _weight_axis(graph, node)
-    if grids is None or any(one.size > 1 for one in (*grids[:2], *grids[4:])) or (axis is None and grids[2].size > 1):
+    if grids is None or any(grid.size > 1 for grid in (*grids[:2], *grids[4:])) or (axis is None and grids[2].size > 1):
         return False
     read = [_dequantized(graph, node, 0, grids[0], grids[1]), _dequantized(graph, node, 3, grids[2], grids[3], axis)]
     bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
     if bias is not None:
         read.append(_dequantized(graph, node, _BIAS, grids[0].reshape(()) * grids[2], None, 0))
-    attributes = {name: one.value for name, one in node.attributes.items()}
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     made = graph.insert(_FLOAT_OPS[node.op_type], read, attributes, before=node, name=str(node.name))
-    stored = [_stored(graph, node, one) for one in grids[4:]]
+    stored = [_stored(graph, node, grid) for grid in grids[4:]]
     whole = graph.insert("QuantizeLinear", [made.outputs[0], *stored], before=node)
     return graph.bypass(node, keep=whole)
 
@@ -61,7 +61,7 @@ def _dequantized(
 ) -> Value:
     """Return an integer input as floats."""
     zeros = [] if zero_point is None else [np.broadcast_to(zero_point.reshape(-1), scale.reshape(-1).shape)]
-    values: Sequence[Value | None] = [node.inputs[place], *(_stored(graph, node, one) for one in (scale, *zeros))]
+    values: Sequence[Value | None] = [node.inputs[place], *(_stored(graph, node, array) for array in (scale, *zeros))]
     attributes = {} if scale.size == 1 or axis is None else {"axis": axis}
     return graph.insert("DequantizeLinear", values, attributes, before=node).outputs[0]
 

@@ -27,7 +27,7 @@ def _store(graph: Graph, node: Node) -> bool:
     readers = graph.consumers(node.outputs[0])
     if matrix is None or matrix.ndim != 2 or attribute(node, "perm", (1, 0)) != (1, 0):
         return False
-    if not all(one.op_type == "MatMul" and one.inputs[1] is node.outputs[0] for one in readers):
+    if not all(reader.op_type == "MatMul" and reader.inputs[1] is node.outputs[0] for reader in readers):
         return False
     value = graph.add_initializer(f"{node.outputs[0].name}_stored", np.ascontiguousarray(matrix.T))
     return bool(readers) and graph.replace(node.outputs[0], value)

@@ -87,9 +87,9 @@ def _bound(
         )
     if taken:
         recipe = replace(recipe, input=replace(recipe.input, shapes={**recipe.input.shapes, **taken}))
-        told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
+        text = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
         choice = _bound(recipe, reason, inputs, outputs, metadata, {})
-        return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
+        return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {text}")))
     if recipe.kind == "text":
         return _bind_texts(recipe, reason, inputs, outputs, metadata)
     require_states(recipe, inputs, outputs)
@@ -165,24 +165,24 @@ def _takes_pictures(recipe: Recipe, inputs: Sequence[TensorSpec], metadata: Mapp
 
 def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
     wanted = recipe.input.tensor
-    found = [one for one in inputs if not wanted or one.name == wanted]
+    specs = [spec for spec in inputs if not wanted or spec.name == wanted]
     shown = ", ".join(map(str, inputs))
-    if len(found) != 1 or len(inputs) != 1:
+    if len(specs) != 1 or len(inputs) != 1:
         raise UnsupportedError(
             f"recipe {recipe.name!r} feeds one picture, the model has inputs {shown}",
             remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
         )
-    if not has_axes_of_picture(found[0], recipe):
+    if not has_axes_of_picture(specs[0], recipe):
         raise UnsupportedError(
-            f"input {found[0]} is no picture of four dimensions",
+            f"input {specs[0]} is no picture of four dimensions",
             remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
         )
-    if found[0].dtype not in PICTURE_TYPES:
+    if specs[0].dtype not in PICTURE_TYPES:
         raise UnsupportedError(
-            f"input {found[0]} is no picture: its type is none of {', '.join(PICTURE_TYPES)}",
+            f"input {specs[0]} is no picture: its type is none of {', '.join(PICTURE_TYPES)}",
             remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
         )
-    return found[0]
+    return specs[0]
 
 
 def _class_names(
@@ -208,5 +208,5 @@ def _class_names(
 
 def _other_recipes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> str:
     """Return the advice to pass a shipped recipe that fits, `tensors` among them."""
-    names = [one.name for one in possible_recipes(inputs, outputs, metadata)]
+    names = [possible_recipe.name for possible_recipe in possible_recipes(inputs, outputs, metadata)]
     return f"pass --recipe with one of {', '.join([*names, ARRAYS_RECIPE])}; or "

@@ -20,25 +20,25 @@ def hear(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
     Raises:
         UnsupportedError: If inputs are left whose values nothing tells, or the window does not fit.
     """
-    rates = {one.name: float(recipe.audio.rate_hz) for one in inputs if is_rate(one)}
+    rates = {spec.name: float(recipe.audio.rate_hz) for spec in inputs if is_rate(spec)}
     constants = {**rates, **recipe.input.constants}
     known = {*constants, *recipe.input.states}
-    left = [one for one in inputs if one.name not in known]
+    left = [spec for spec in inputs if spec.name not in known]
     wanted = recipe.input.tensor
-    hearing = [one for one in left if one.name == wanted] if wanted else left
-    others = ", ".join(str(one) for one in left if one not in hearing[:1])
+    hearing = [spec for spec in left if spec.name == wanted] if wanted else left
+    others = ", ".join(str(spec) for spec in left if spec not in hearing[:1])
     if not hearing or others:
-        told = f"it does not tell {others}" if hearing else "no input is left for it"
+        text = f"it does not tell {others}" if hearing else "no input is left for it"
         raise UnsupportedError(
-            f"recipe {recipe.name!r} feeds one sound; {told}",
+            f"recipe {recipe.name!r} feeds one sound; {text}",
             remedy="under [input]: tensor = the input that hears, states = { input = output } of what is fed back, "
             "constants = { input = number } of what is always the same",
         )
     audio, shape = sized_for(recipe.audio, hearing[0], recipe.name)
     shapes = {
-        one.name: tuple(size if isinstance(size, int) and size > 0 else 1 for size in one.shape)
-        for one in inputs
-        if one.name in known and one.shape
+        spec.name: tuple(size if isinstance(size, int) and size > 0 else 1 for size in spec.shape)
+        for spec in inputs
+        if spec.name in known and spec.shape
     }
     shapes |= {hearing[0].name: shape}
     taken = replace(

@@ -27,17 +27,21 @@ def recognised(
 ) -> tuple[list[Recipe], list[Recipe]]:
     """Return the shipped recipes whose `match` a model meets, and all that could feed and read it."""
     possible = possible_recipes(inputs, outputs, metadata)
-    by_graph = [one for one in possible if _fits(one, inputs, outputs, metadata, by_graph=True)]
-    fitting = by_graph or _explaining([one for one in possible if _fits(one, inputs, outputs, metadata)], outputs)
+    by_graph = [recipe for recipe in possible if _fits(recipe, inputs, outputs, metadata, by_graph=True)]
+    fitting = by_graph or _explaining(
+        [recipe for recipe in possible if _fits(recipe, inputs, outputs, metadata)], outputs
+    )
     return fitting, possible
 
 
 def _explaining(fitting: list[Recipe], outputs: Sequence[TensorSpec]) -> list[Recipe]:
     """Return the recipes that explain the number of boxes, if any does: 3549 is the number of cells of 416 x 416."""
-    if not all(one.is_static for one in outputs):
+    if not all(output.is_static for output in outputs):
         return fitting
-    terms = {one.name: {term for match in one.match for shape in match.outputs for term in shape} for one in fitting}
-    exact = [one for one in fitting if any("cells" in term for term in terms[one.name])]
+    terms = {
+        recipe.name: {term for match in recipe.match for shape in match.outputs for term in shape} for recipe in fitting
+    }
+    exact = [recipe for recipe in fitting if any("cells" in term for term in terms[recipe.name])]
     return exact or fitting
 
 
@@ -52,7 +56,7 @@ def unlikeness(
         layout: Of its picture.
         metadata: What the exporter wrote: who exports queries in one output writes there what they are.
     """
-    are_many = any(isinstance(size, int) and size > _MOST_QUERIES for one in outputs for size in one.shape[1:2])
+    are_many = any(isinstance(size, int) and size > _MOST_QUERIES for output in outputs for size in output.shape[1:2])
     is_untold, head = len(outputs) == 1 and not metadata, head_of(recipe.postprocess.decoder)
     return (
         head is not None and head.are_queries and (are_many or is_untold),
@@ -72,7 +76,7 @@ def possible_recipes(
 ) -> list[Recipe]:
     """Return the shipped recipes that could feed a model and read its outputs."""
     recipes = [with_told_columns(with_points(recipe, metadata), outputs) for recipe in shipped_recipes()]
-    return [one for one in recipes if _is_possible(one, inputs, outputs, metadata)]
+    return [other for other in recipes if _is_possible(other, inputs, outputs, metadata)]
 
 
 def told_by(
@@ -120,8 +124,8 @@ def _fits(
 ) -> bool:
     """Return whether one of the recipe's matches has these shapes; `by_graph`: one that asks for names or operators."""
     size = size_of(inputs[0], recipe, metadata) if len(inputs) == 1 else None
-    told = [match for match in recipe.match if match.sees_graph or not by_graph]
-    return size is not None and any(_matches(match, size, inputs, outputs, metadata) for match in told)
+    matches = [match for match in recipe.match if match.sees_graph or not by_graph]
+    return size is not None and any(_matches(match, size, inputs, outputs, metadata) for match in matches)
 
 
 def _matches(
@@ -133,7 +137,7 @@ def _matches(
 ) -> bool:
     if any(text not in metadata.get(key, "") for key, text in match.metadata.items()):
         return False
-    if match.input_names and set(match.input_names) != {one.name for one in inputs}:
+    if match.input_names and set(match.input_names) != {spec.name for spec in inputs}:
         return False
     if len(match.outputs) != len(outputs):
         return False
@@ -145,17 +149,17 @@ def _matches(
     remaining = list(outputs)
     for i, pattern in enumerate(match.outputs):  # exporters order outputs as they like
         able = [
-            one
-            for one in remaining
-            if (not match.output_names or one.name == match.output_names[i])
-            and (not match.ops or _is_made_by(match.ops[i], one))
+            spec
+            for spec in remaining
+            if (not match.output_names or spec.name == match.output_names[i])
+            and (not match.ops or _is_made_by(match.ops[i], spec))
         ]
         if pattern and pattern[0] == "rows":  # the batch of the input is none, however it is called
-            able = [one for one in able if one.op not in SPREADING and {*one.shape[:1]}.isdisjoint(inputs[0].shape)]
-        found = next((one for one in able if shape_matches(pattern, one.shape, known)), None)
-        if found is None:
+            able = [spec for spec in able if spec.op not in SPREADING and {*spec.shape[:1]}.isdisjoint(inputs[0].shape)]
+        tensor_spec = next((spec for spec in able if shape_matches(pattern, spec.shape, known)), None)
+        if tensor_spec is None:
             return False
-        remaining.remove(found)
+        remaining.remove(tensor_spec)
     return True
 
 
@@ -167,7 +171,7 @@ def _priors(size: tuple[int, int]) -> int:
 def _is_made_by(asked: str, output: TensorSpec) -> bool:
     """Return whether one of the operators that a match asks for makes an output."""
     made = output.op, f"{output.before} > {output.op}"
-    return not asked or any(one in made for one in asked.split(" or "))
+    return not asked or any(part in made for part in asked.split(" or "))
 
 
 def shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], known: dict[str, int]) -> bool:

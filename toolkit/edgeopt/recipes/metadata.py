@@ -29,7 +29,7 @@ def class_names_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
     names = _literal(metadata, "names")
     if isinstance(names, dict):
         names = [names.get(i) for i in range(len(names))]
-    if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         return ()
     return tuple(names)
 
@@ -104,7 +104,7 @@ def other_task(metadata: Mapping[str, str], recipes: Iterable[Recipe]) -> str:
     task = metadata.get("task", "")
     if not is_ultralytics(metadata) or task in ("", _DETECT):
         return ""
-    return "" if any(task in _tasks_named_by(one) for one in recipes) else task
+    return "" if any(task in _tasks_named_by(recipe) for recipe in recipes) else task
 
 
 def named_task(task: str) -> str:
@@ -118,11 +118,11 @@ def _tasks_named_by(recipe: Recipe) -> set[str | None]:
 
 
 def _is_end_to_end(metadata: Mapping[str, str]) -> bool:
-    arguments, told = _literal(metadata, "args"), metadata.get("end2end", "").lower()
+    arguments, text = _literal(metadata, "args"), metadata.get("end2end", "").lower()
     if isinstance(arguments, dict) and arguments.get("nms") is True:
         return True
     words = metadata.get("description", "").lower()
-    return told == "true" if told else "yolov10" in words or "yolo26" in words
+    return text == "true" if text else "yolov10" in words or "yolo26" in words
 
 
 def _literal(metadata: Mapping[str, str], key: str) -> Any:

@@ -292,7 +292,7 @@ class Recipe:
         Args:
             inputs: Of that form.
         """
-        picture = next((one for one in inputs if one.name == self.input.tensor), inputs[0] if inputs else None)
+        picture = next((spec for spec in inputs if spec.name == self.input.tensor), inputs[0] if inputs else None)
         is_fed_otherwise = any(part.takes_pictures for part in self.embedded)
         if not self.input.size or picture is None or len(picture.shape) != len(self.input.layout) or is_fed_otherwise:
             return self
@@ -314,7 +314,7 @@ class Recipe:
     def with_inputs(self, inputs: Sequence[TensorSpec]) -> Recipe:
         """Return the recipe with the whole shape of each of these inputs that has one."""
         whole = {
-            one.name: tuple(size for size in one.shape if isinstance(size, int)) for one in inputs if one.is_static
+            spec.name: tuple(size for size in spec.shape if isinstance(size, int)) for spec in inputs if spec.is_static
         }
         return replace(self, input=replace(self.input, shapes={**self.input.shapes, **whole}))
 

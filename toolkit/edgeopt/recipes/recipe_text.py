@@ -69,14 +69,14 @@ def recipe_text(
 
 def _line(key: str, value: Any, comment: str) -> list[str]:
     """Return a key with its comment; without a value the comment alone."""
-    told = printable(comment)
+    text = printable(comment)
     if comment and value in (None, "", (), {}):
-        return [f"# {key}: {told}"]
+        return [f"# {key}: {text}"]
     line = f"{key} = {_value(value)}"
     if not comment:
         return [line]
-    whole = f"{line:<{_COMMENT}}  # {told}"
-    return [whole] if len(whole) <= _WIDTH else [f"# {told}", line]
+    whole = f"{line:<{_COMMENT}}  # {text}"
+    return [whole] if len(whole) <= _WIDTH else [f"# {text}", line]
 
 
 def changed_lines(before: Recipe, after: Recipe) -> list[str]:
@@ -84,7 +84,7 @@ def changed_lines(before: Recipe, after: Recipe) -> list[str]:
     lines = []
     for table in ("preprocess", "postprocess"):
         old, new = getattr(before, table), getattr(after, table)
-        changed = [one.name for one in fields(new) if getattr(old, one.name) != getattr(new, one.name)]
+        changed = [field.name for field in fields(new) if getattr(old, field.name) != getattr(new, field.name)]
         if changed:
             lines.append(f"[{table}] " + ", ".join(f"{key} = {_value(getattr(new, key))}" for key in changed))
     return lines
@@ -98,10 +98,10 @@ def _values(table: Any, name: str, comments: Mapping[str, str]) -> list[str]:
     """Return the lines of a table, without defaults that need no comment."""
     assert is_dataclass(table)
     lines = list[str]()
-    for one in fields(table):
-        value, comment = getattr(table, one.name), comments.get(f"{name}.{one.name}", "")
-        if comment or (value != one.default and value not in ((), {})):
-            lines += _line(one.name, value, comment)
+    for field in fields(table):
+        value, comment = getattr(table, field.name), comments.get(f"{name}.{field.name}", "")
+        if comment or (value != field.default and value not in ((), {})):
+            lines += _line(field.name, value, comment)
     return lines
 
 

@@ -53,12 +53,12 @@ def choose_recipe(
     """
     inputs, taken = _as_given(inputs, given or {})
     if asked is not None:
-        told = "asked for with --recipe"
-        return replace(bind_recipe(find_recipe(asked), told, inputs, outputs, metadata, taken), is_given=True)
+        text = "asked for with --recipe"
+        return replace(bind_recipe(find_recipe(asked), text, inputs, outputs, metadata, taken), is_given=True)
     own = beside(path, "recipe.toml") if path else None
     if own is not None and own.is_file():
-        found, told = read_recipe(own, stays_inside=True), f"{own.name} lies beside the model"
-        return replace(bind_recipe(found, told, inputs, outputs, metadata, taken), is_given=True)
+        found, text = read_recipe(own, stays_inside=True), f"{own.name} lies beside the model"
+        return replace(bind_recipe(found, text, inputs, outputs, metadata, taken), is_given=True)
     beside_it = configured(path, inputs, outputs, metadata, taken)
     if beside_it and beside_it.recipe.task != ARRAYS_RECIPE:
         return beside_it
@@ -92,14 +92,14 @@ def choose_recipe(
         )
     first, *rest = (
         bind_recipe(
-            one,
-            f"{told_by(one, inputs, outputs, metadata)} fit it {'alone' if len(fitting) == 1 else 'too'} ({shapes})",
+            other,
+            f"{told_by(other, inputs, outputs, metadata)} fit it {'alone' if len(fitting) == 1 else 'too'} ({shapes})",
             inputs,
             outputs,
             metadata,
             taken,
         )
-        for one in fitting
+        for other in fitting
     )
     return replace(first, rivals=tuple(rest))
 
@@ -111,7 +111,7 @@ def _heard(
     if (found := sound_recipe(inputs, outputs)) is None:
         return None
     recipe, comments = found
-    guesses = tuple(key for key, told in comments.items() if told.startswith(NOT_KNOWN))
+    guesses = tuple(key for key, comment in comments.items() if comment.startswith(NOT_KNOWN))
     reason = comments.get("task", "the names and shapes of its inputs")
     return bind_recipe(replace(recipe, guesses=guesses), reason, inputs, outputs, metadata, taken)
 
@@ -119,8 +119,8 @@ def _heard(
 def _as_they_are(inputs: Sequence[TensorSpec]) -> str:
     """Return what a recipe says where outputs are no known answer to a picture; nothing where none goes in."""
     takes_picture = len(inputs) == 1 and len(inputs[0].shape) == 4 and inputs[0].dtype in PICTURE_TYPES
-    told = ' ([preprocess] says how a picture goes in; task = "tensors" where nothing reads the outputs)'
-    return told if takes_picture else ""
+    text = ' ([preprocess] says how a picture goes in; task = "tensors" where nothing reads the outputs)'
+    return text if takes_picture else ""
 
 
 def _told_path(path: Path | None) -> str:
@@ -130,11 +130,11 @@ def _told_path(path: Path | None) -> str:
 def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[TensorSpec, ...], Shapes]:
     """Return the inputs with free dimensions fixed, and the shapes of the inputs that had free ones."""
     bound, taken = [], {}
-    for one in inputs:
-        sizes = sample_shape(given.get(one.name, ()), one)
-        if one.name in given and not one.is_static and one.takes_shape(sizes):
-            one, taken[one.name] = replace(one, shape=sizes, is_unranked=False), sizes
-        bound.append(one)
+    for spec in inputs:
+        sizes = sample_shape(given.get(spec.name, ()), spec)
+        if spec.name in given and not spec.is_static and spec.takes_shape(sizes):
+            spec, taken[spec.name] = replace(spec, shape=sizes, is_unranked=False), sizes
+        bound.append(spec)
     return tuple(bound), taken
 
 

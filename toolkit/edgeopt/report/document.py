@@ -55,7 +55,7 @@ def make_table(
         is_whole: See `Table.is_whole`.
     """
     items, (first, *_) = tuple(items), columns
-    cells = {head: [cell(one) for one in items] for head, cell in columns.items()}
+    cells = {head: [cell(other) for other in items] for head, cell in columns.items()}
     told = {head: column for head, column in cells.items() if head == first or not {*column} <= {"", "n/a"}}
     return Table(tuple(told), tuple(zip(*told.values(), strict=True)), frozenset(words), tuple(less), chosen, is_whole)
 

@@ -62,10 +62,10 @@ def _left_out(given: Sound | str, opened: EncoderDecoder, long: Long) -> list[No
     audio = opened.files.audio
     if isinstance(given, Sound) and audio and long is not Long.WINDOWS:
         window_s = audio.samples / audio.rate_hz
-        told = f"{given.seconds - window_s:.1f} s of the sound were" if given.seconds > window_s else ""
+        text = f"{given.seconds - window_s:.1f} s of the sound were" if given.seconds > window_s else ""
     elif isinstance(given, str):
         count = len(opened.tokenizer.encode(given)) - opened.reads
-        told = f"{plural(count, 'token')} of the text were" if count > 0 else ""
+        text = f"{plural(count, 'token')} of the text were" if count > 0 else ""
     else:
-        told = ""
-    return [Note(NoteKind.INFO, f"{told} left out: --long {long}")] if told else []
+        text = ""
+    return [Note(NoteKind.INFO, f"{text} left out: --long {long}")] if text else []

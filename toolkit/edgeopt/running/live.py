@@ -145,7 +145,7 @@ def _run(
     judged, began_s, count, interrupted = _Judged(), time.monotonic(), 0, False
     failure: EdgeoptError | None = None
     with _outputs(subject, stream, source, bundle, options) as outputs:
-        view = next((one.address for one in outputs if isinstance(one, View)), "")
+        view = next((other.address for other in outputs if isinstance(other, View)), "")
         listener.begin(
             subject, (*subject.notes, *stream.source.notes), view, by_line=isinstance(stream.source, Pictures)
         )
@@ -167,8 +167,8 @@ def _run(
             failure = error
         stream.stop()
         seconds = time.monotonic() - began_s
-        saved = "".join(one.close() for one in outputs if not isinstance(one, View))
-        viewed = "".join(one.close() for one in outputs if isinstance(one, View))
+        saved = "".join(other.close() for other in outputs if not isinstance(other, View))
+        viewed = "".join(other.close() for other in outputs if isinstance(other, View))
     return LiveResult(
         bundle=str(bundle),
         code=options.code,
@@ -199,8 +199,8 @@ def _outputs(
             opened.append(View(lambda: _figures(stream, bundle)))
         yield tuple(opened)
     finally:
-        for one in opened:
-            one.close()
+        for output in opened:
+            output.close()
 
 
 def _saver(stream: Stream, source: str, path: Path, fps: float | None, draw_windows: DrawAll | None) -> Output:
@@ -215,6 +215,6 @@ def _saver(stream: Stream, source: str, path: Path, fps: float | None, draw_wind
 
 def _figures(stream: Stream, bundle: Path) -> dict[str, Any]:
     stats = stream.stats()
-    events = [str(one) for one in stats.events]
+    events = [str(event) for event in stats.events]
     told = stats.to_json() | {"bundle": bundle.name, "source": stream.source.name, "note": events[-1] if events else ""}
     return {name: value for name, value in told.items() if name != "events"}

@@ -169,8 +169,8 @@ class _Model:
     def require_drawable(self, kind: str, source: str) -> None:
         if kind not in self._task.draws:
             task = self.served.bundle.recipe.task
-            told = f"answers of task {task} to {_HELD.get(kind, f'{kind}s')} have no picture ({source})"
-            raise EdgeoptError(told, remedy=_NOT_DRAWN)
+            text = f"answers of task {task} to {_HELD.get(kind, f'{kind}s')} have no picture ({source})"
+            raise EdgeoptError(text, remedy=_NOT_DRAWN)
 
     def draw(self, frame: Any, answer: Any) -> Frame:
         return self._task.draw(frame, answer, _height(frame))
@@ -206,7 +206,7 @@ class _Whole:
 
     def as_json(self, answer: Answer) -> dict[str, Any]:
         """Return `last`, the answer of the last stage, `stages`, those of all by name, and `runs` of each model."""
-        stages = {name: self._told(name, one) for name, one in answer.stages.items()}
+        stages = {name: self._told(name, stage) for name, stage in answer.stages.items()}
         return {"last": stages[self._stages[-1].name], "stages": stages, "runs": dict(answer.runs)}
 
     def why_no_answer(self, frame: Any, answer: Any) -> str:
@@ -217,8 +217,8 @@ class _Whole:
     def require_drawable(self, kind: str, source: str) -> None:
         """Only boxes in the frame itself have a place there."""
         if kind != "picture":
-            told = f"answers of a pipeline to {_HELD.get(kind, f'{kind}s')} have no picture ({source})"
-            raise EdgeoptError(told, remedy=_NOT_DRAWN)
+            text = f"answers of a pipeline to {_HELD.get(kind, f'{kind}s')} have no picture ({source})"
+            raise EdgeoptError(text, remedy=_NOT_DRAWN)
         if self._drawn is None:
             name = self.served.description.name
             raise EdgeoptError(f"no stage of {name} finds boxes in the frame: nothing to draw", remedy=_NOT_DRAWN)

@@ -61,9 +61,9 @@ def _counts(result: LiveResult) -> Iterator[Value]:
     stats = result.stats
     yield Value("source", f"{result.source}, {result.seconds:.1f} s")
     parts = (("served", stats.served), ("dropped", stats.dropped), ("failed", stats.failed))
-    told = ", ".join(f"{count} {word}" for word, count in parts if count or word == "served")
+    text = ", ".join(f"{count} {word}" for word, count in parts if count or word == "served")
     yield Value(
-        "frames", f"{stats.fed} fed: {told}; {stats.missed} of the served over {format_budget(stats.budget_ms)} ms"
+        "frames", f"{stats.fed} fed: {text}; {stats.missed} of the served over {format_budget(stats.budget_ms)} ms"
     )
     if not result.is_on_demand:
         yield Value("queue", stats.queue + _growth(stats))
@@ -92,8 +92,8 @@ def _events(stats: StreamStats) -> Iterator[Note]:
     hidden = len(stats.events) - _MOST_EVENTS
     if hidden > 0:
         yield Note(NoteKind.INFO, f"{plural(hidden, 'event')} before these")
-    for one in stats.events[-_MOST_EVENTS:]:
-        yield Note(NoteKind.INFO, str(one))
+    for event in stats.events[-_MOST_EVENTS:]:
+        yield Note(NoteKind.INFO, str(event))
 
 
 def _verdict(result: LiveResult) -> Verdict:

@@ -42,7 +42,7 @@ def _plain(value: Any, deeper: int) -> Any:
             return {"height": value.shape[0], "width": value.shape[1]}
         return _plain(value.tolist(), deeper - 1)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _plain(getattr(value, one.name), deeper - 1) for one in dataclasses.fields(value)}
+        return {field.name: _plain(getattr(value, field.name), deeper - 1) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(one, deeper - 1) for key, one in value.items()}
     if isinstance(value, set | frozenset):

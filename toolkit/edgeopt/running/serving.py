@@ -217,8 +217,8 @@ def open_texts(model: str, options: ServeOptions) -> Opened:
     name, reader = options.name or names[0], read[0]
     tally, tracer = Tally(name, STAGES, holder, writes=True), Tracer(name)
     texts = Texts(name, holder, reader, limits, tally, tracer)
-    told = "/v1, completions and chat " + ("in a plain form" if reader.stop else "by the model's own template")
-    return Opened(name, tally, holder, texts.routes(), texts.close, told, tuple(notes))
+    text = "/v1, completions and chat " + ("in a plain form" if reader.stop else "by the model's own template")
+    return Opened(name, tally, holder, texts.routes(), texts.close, text, tuple(notes))
 
 
 def _reader_of(opened: LanguageModel, recipe: Recipe, file: Path, system: str) -> Reader:

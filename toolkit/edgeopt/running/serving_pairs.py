@@ -47,11 +47,11 @@ def open_pair(model: str, options: ServeOptions) -> Opened:
         heard = Holder(opened, options.keep_s)
         tally = Tally(name, sounds.STAGES, heard, writes=True)
         routes = sounds.Sounds(name, heard, files.audio.rate_hz, options.limits, tally, Tracer(name))
-        told = "/v1/audio/transcriptions, a WAV in, its text out"
-        return Opened(name, tally, heard, routes.routes(), routes.close, told, notes)
+        text = "/v1/audio/transcriptions, a WAV in, its text out"
+        return Opened(name, tally, heard, routes.routes(), routes.close, text, notes)
     written = Holder(lambda: sounds.Translations(opened()), options.keep_s)
     tally = Tally(name, texts.STAGES, written, writes=True)
     reader = Reader(first.tokenizer, first.reads + 1, (), None)
     answering = texts.Texts(name, written, reader, options.limits, tally, Tracer(name))
-    told = "/v1/completions, a text in, the model's answer to it out"
-    return Opened(name, tally, written, answering.routes()[:1], answering.close, told, notes)
+    text = "/v1/completions, a text in, the model's answer to it out"
+    return Opened(name, tally, written, answering.routes()[:1], answering.close, text, notes)

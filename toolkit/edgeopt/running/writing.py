@@ -146,8 +146,8 @@ def write_answer(
                 tokens = list(prefix.tokens)
                 notes += [Note(NoteKind.INFO, prefix.note)] if prefix.note else []
                 if count := prefix.computed_tokens:
-                    told = f"{plural(count, 'token')} before the prompt computed, for later runs too"
-                    notes.append(Note(NoteKind.INFO, told))
+                    text = f"{plural(count, 'token')} before the prompt computed, for later runs too"
+                    notes.append(Note(NoteKind.INFO, text))
             if prompting.long == SUMMARISE:
                 before = len(tokens) + opened.begins_with
                 whole = len(opened.tokenizer.encode(prompt)) + before
@@ -157,8 +157,8 @@ def write_answer(
                     opened, prompt, room, lambda done, of: tell("summarise the prompt", done, of)
                 )
                 left = len(opened.tokenizer.encode(prompt)) + len(tokens) + opened.begins_with
-                told = f"the prompt of {whole} tokens is summarised to {left}"
-                notes += [Note(NoteKind.INFO, told)] if taken else []
+                text = f"the prompt of {whole} tokens is summarised to {left}"
+                notes += [Note(NoteKind.INFO, text)] if taken else []
             else:
                 asked = replace(asked, long=Long(prompting.long), keep=len(tokens))
             answer = opened.generate([*tokens, *opened.tokenizer.encode(prompt)], asked)

@@ -303,11 +303,11 @@ def write_bundle(
     test = selftest[0] if selftest else None
     manifest = {
         "schema": SCHEMA,
-        "artefacts": [dataclasses.asdict(one) for one in artefacts],
-        "lighter": [dataclasses.asdict(one) for one in others],
-        "parts": [dataclasses.asdict(one) for one, _ in parts],
+        "artefacts": [dataclasses.asdict(other) for other in artefacts],
+        "lighter": [dataclasses.asdict(other) for other in others],
+        "parts": [dataclasses.asdict(other) for other, _ in parts],
         "selftest": dataclasses.asdict(test) if test else None,
-        "attachments": [dataclasses.asdict(one) for one in attachments],
+        "attachments": [dataclasses.asdict(attachment) for attachment in attachments],
         "target": dataclasses.asdict(target),
         "recipe": {key: value for key, value in dataclasses.asdict(deployed).items() if key != "folder"},
         "expected": dict(expected),
@@ -315,7 +315,7 @@ def write_bundle(
     }
     sealed = {**manifest, "sha256": seal(manifest)}
     write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
-    beside = tuple(one for one, _ in parts)
+    beside = tuple(other for other, _ in parts)
     return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools), others, test, attachments, beside)
 
 
@@ -324,13 +324,13 @@ def _attached(recipe: Recipe) -> dict[str, bytes]:
     path = recipe.path_of(recipe.tokenizer.file)
     if path is None:
         return {}
-    named = {TOKENIZER: path} | {one.name: one for one in (chat_files(path) if recipe.task == GENERATION else ())}
+    named = {TOKENIZER: path} | {other.name: other for other in (chat_files(path) if recipe.task == GENERATION else ())}
     if recipe.generation.encoder:
-        named |= {one.name: one for one in configurations(path.parent)}
+        named |= {configuration.name: configuration for configuration in configurations(path.parent)}
     draft = recipe.path_of(recipe.generation.draft)
     named |= {DRAFT: draft} if draft else {}
     remedy = "put it back beside the recipe"
-    return {name: read_file(one, remedy=remedy, most_bytes=_MOST_BYTES_ATTACHED) for name, one in named.items()}
+    return {name: read_file(other, remedy=remedy, most_bytes=_MOST_BYTES_ATTACHED) for name, other in named.items()}
 
 
 def make_selftest(file: str, data: bytes, samples: int) -> SelfTest:
@@ -354,10 +354,10 @@ class _Manifest:
     parts: tuple[Artefact, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.recipe.generation.encoder not in ("", *(one.file for one in self.parts)):
+        if self.recipe.generation.encoder not in ("", *(part.file for part in self.parts)):
             raise ValueError("it does not name the encoder, which its recipe reads")
         for read in self.recipe.files:
-            if read not in (self.recipe.generation.encoder, *(one.file for one in self.attachments)):
+            if read not in (self.recipe.generation.encoder, *(attachment.file for attachment in self.attachments)):
                 raise ValueError(f"it does not name {read!r}, which its recipe reads")
         if len(self.lighter) > _MOST_LIGHTER:
             raise ValueError(f"it names {len(self.lighter)} lighter models, more than {_MOST_LIGHTER}")

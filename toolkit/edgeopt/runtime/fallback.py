@@ -144,8 +144,8 @@ def _token_bytes(artefact: Artefact) -> int:
     """Return the memory of one token in the cache; 0 where the manifest's ports do not tell it."""
     inputs, outputs = (
         [
-            TensorSpec(one.name, one.dtype, tuple("free" if size is None else size for size in one.shape))
-            for one in ports
+            TensorSpec(port.name, port.dtype, tuple("free" if size is None else size for size in port.shape))
+            for port in ports
         ]
         for ports in (artefact.inputs, artefact.outputs)
     )

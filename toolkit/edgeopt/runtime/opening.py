@@ -58,7 +58,7 @@ class Opening:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, for a process of its own."""
-        options = {one.name: getattr(self.options, one.name) for one in dataclasses.fields(self.options)}
+        options = {field.name: getattr(self.options, field.name) for field in dataclasses.fields(self.options)}
         options |= {"providers": list(self.options.providers), "entries": dict(self.options.entries)}
         return {"executor": self.executor, "options": options}
 

@@ -299,6 +299,6 @@ class Pool:
         return Work(self, task, beside, Lock())
 
     def _end(self) -> None:
-        for one in reversed(self._sessions):
-            one.close()
+        for session in reversed(self._sessions):
+            session.close()
         self._free.clear()

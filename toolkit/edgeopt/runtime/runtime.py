@@ -301,8 +301,8 @@ def _no_language_model(writer: EncoderDecoder | None) -> UnsupportedError:
 
 def _require_picture(frame: object) -> None:
     if not isinstance(frame, np.ndarray):
-        told = "None, as OpenCV reads what it cannot" if frame is None else type(frame).__name__
-        raise ValueError(f"a frame is an array (height, width, 3) uint8, not {told}")
+        text = "None, as OpenCV reads what it cannot" if frame is None else type(frame).__name__
+        raise ValueError(f"a frame is an array (height, width, 3) uint8, not {text}")
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != "uint8" or not frame.size:
         raise ValueError(f"a frame is (height, width, 3) uint8, not {frame.shape} {frame.dtype}")
 
@@ -317,11 +317,11 @@ def _require_text(sample: object) -> None:
 
 
 def _require_inputs(given: Mapping[str, Any], wanted: Sequence[TensorSpec]) -> None:
-    require_names(given, [one.name for one in wanted])
-    for one in wanted:
-        array = np.asarray(given[one.name])
-        if not one.takes_shape(array.shape) or (
-            str(array.dtype) != one.dtype and one.dtype not in ("object", "string")
+    require_names(given, [spec.name for spec in wanted])
+    for tensor_spec in wanted:
+        array = np.asarray(given[tensor_spec.name])
+        if not tensor_spec.takes_shape(array.shape) or (
+            str(array.dtype) != tensor_spec.dtype and tensor_spec.dtype not in ("object", "string")
         ):
             found = f"{array.dtype} {'x'.join(map(str, array.shape))}"
-            raise ValueError(f"{one.name} is {found}, the model takes {one}")
+            raise ValueError(f"{tensor_spec.name} is {found}, the model takes {tensor_spec}")

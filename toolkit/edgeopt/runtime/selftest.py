@@ -92,8 +92,8 @@ def choose_samples(samples: Sequence[Sample], size: Sequence[int]) -> tuple[Samp
     for sample in samples[:MOST_SAMPLES]:
         small = _small(sample, size) if isinstance(sample, np.ndarray) else sample
         arrays = list(arrays_of(small).values())
-        needed = sum(one.nbytes for one in arrays)
-        if needed > _MOST_SAMPLE or any(one.dtype.kind not in "fiub" for one in arrays):
+        needed = sum(array.nbytes for array in arrays)
+        if needed > _MOST_SAMPLE or any(array.dtype.kind not in "fiub" for array in arrays):
             return ()
         if kept and stored + needed > _MOST_STORED:
             break
@@ -139,7 +139,7 @@ def record(
     outputs = run_rows(session, task, samples)
     positions = [{name: _telling(rows) for name, rows in each.items()} for each in outputs]
     expected, meant = _joined(_chosen(outputs, positions)), _joined(_chosen(original or outputs, positions))
-    moved = _joined(run_rows(session, task, [_moved(one) for one in samples], positions))
+    moved = _joined(run_rows(session, task, [_moved(sample) for sample in samples], positions))
     least = ROUNDING_INT8 if precision.startswith("w") else ROUNDING[arithmetic(precision)]
     if session.simulated or elsewhere:
         least = max(least, _ROUNDING_ELSEWHERE)
@@ -168,10 +168,10 @@ def pack(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> byte
             arrays |= {f"input_{i}_{j}": np.asarray(sample[name]) for j, name in enumerate(names)}
             continue
         for begin, name in _NAMES.items():
-            arrays |= {f"{begin}_{i}": one for key, one in arrays_of(sample).items() if key == name}
+            arrays |= {f"{begin}_{i}": array for key, array in arrays_of(sample).items() if key == name}
     for i, one in enumerate(recorded):
         if one is not None:
-            arrays |= {f"expected_{i}_{j}": found for j, found in enumerate(one.expected.values())}
+            arrays |= {f"expected_{i}_{j}": array for j, array in enumerate(one.expected.values())}
             for k, each in enumerate(one.positions):
                 arrays |= {f"rows_{i}_{k}_{j}": rows for j, rows in enumerate(each.values())}
     file = io.BytesIO()
@@ -217,13 +217,13 @@ def check(stored: Stored, bundle: Bundle, artefact: Artefact, session: Session, 
     """
     place, none = (*bundle.artefacts, *bundle.lighter).index(artefact), np.empty(0, np.int32)
     positions = [
-        {one.name: stored.arrays.get(f"rows_{place}_{k}_{i}", none) for i, one in enumerate(session.outputs)}
+        {output.name: stored.arrays.get(f"rows_{place}_{k}_{i}", none) for i, output in enumerate(session.outputs)}
         for k in range(len(stored.samples))
     ]
-    wanted_of = {one.name: stored.arrays.get(f"expected_{place}_{i}") for i, one in enumerate(session.outputs)}
-    columns = {name: one.shape[1] for name, one in wanted_of.items() if one is not None and one.ndim == 2}
+    wanted_of = {output.name: stored.arrays.get(f"expected_{place}_{i}") for i, output in enumerate(session.outputs)}
+    columns = {name: array.shape[1] for name, array in wanted_of.items() if array is not None and array.ndim == 2}
     try:
-        found = _joined(run_rows(session, task, stored.samples, positions, columns))
+        arrays = _joined(run_rows(session, task, stored.samples, positions, columns))
     except (ValueError, KeyError) as error:
         raise InvalidFileError(f"{FILE} does not fit {artefact.file}: {error}", remedy=REMEDY) from error
     notes, tables = [], _tables_of(session)
@@ -231,12 +231,12 @@ def check(stored: Stored, bundle: Bundle, artefact: Artefact, session: Session, 
         limit, wanted = artefact.noise_limits.get(spec.name), wanted_of[spec.name]
         if limit is None or wanted is None:
             continue
-        off = noise(found[spec.name], wanted, is_table=spec.name in tables)
-        told = f"output {spec.name} is {_off(off)} ({100 * limit.rounding:.2g} % is rounding)"
+        off = noise(arrays[spec.name], wanted, is_table=spec.name in tables)
+        text = f"output {spec.name} is {_off(off)} ({100 * limit.rounding:.2g} % is rounding)"
         if not off <= limit.wrong:
-            raise UnavailableError(f"its numbers are wrong on this device: {told}", remedy=OPTIMIZE_HERE)
+            raise UnavailableError(f"its numbers are wrong on this device: {text}", remedy=OPTIMIZE_HERE)
         if off > limit.rounding:
-            notes.append(Note(NoteKind.WARNING, f"{artefact.file}: {told}", f"accuracy may differ: {OPTIMIZE_HERE}"))
+            notes.append(Note(NoteKind.WARNING, f"{artefact.file}: {text}", f"accuracy may differ: {OPTIMIZE_HERE}"))
     return tuple(notes)
 
 
@@ -270,23 +270,25 @@ def run_rows(
     for i, sample in enumerate(samples):
         outputs = session.run(task.preprocess(sample)[0])
         rows = {
-            one.name: _rows_of(np.asarray(outputs[one.name]), (columns or {}).get(one.name, 0))
-            for one in session.outputs
+            output.name: _rows_of(np.asarray(outputs[output.name]), (columns or {}).get(output.name, 0))
+            for output in session.outputs
         }
-        kept = {name: _at(one, positions[i][name]) if positions else one.copy() for name, one in rows.items()}
+        kept = {name: _at(row, positions[i][name]) if positions else row.copy() for name, row in rows.items()}
         found.append(kept)  # the next run may write over the outputs themselves
     return found
 
 
 def _tables_of(session: Session) -> set[str]:
     """Return the outputs whose columns may be of different units: rows of numbers, no maps and no vectors."""
-    return {one.name for one in session.outputs if len([size for size in one.shape[1:] if size != 1]) == 2}
+    return {output.name for output in session.outputs if len([size for size in output.shape[1:] if size != 1]) == 2}
 
 
 def _chosen(
     outputs: Sequence[Mapping[str, Rows]], positions: Sequence[Mapping[str, NDArray[np.int32]]]
 ) -> list[dict[str, Rows]]:
-    return [{name: _at(one[name], each[name]) for name in each} for one, each in zip(outputs, positions, strict=True)]
+    return [
+        {name: _at(output[name], each[name]) for name in each} for output, each in zip(outputs, positions, strict=True)
+    ]
 
 
 def _rows_of(output: NDArray[Any], columns: int = 0) -> Rows:
@@ -329,15 +331,15 @@ def _at(rows: Rows, places: NDArray[np.int32]) -> Rows:
 
 def _joined(samples: Sequence[Mapping[str, Rows]]) -> dict[str, Rows]:
     """Return by output the rows of all samples; none where their channels are not as many in each."""
-    found = {}
+    arrays = {}
     for name in samples[0]:
-        parts = [one[name] for one in samples]
-        alike = len({one.shape[1] for one in parts}) == 1
-        found[name] = np.concatenate(parts) if alike else np.empty((0, 0))
-    return found
+        parts = [sample[name] for sample in samples]
+        alike = len({part.shape[1] for part in parts}) == 1
+        arrays[name] = np.concatenate(parts) if alike else np.empty((0, 0))
+    return arrays
 
 
-def noise(found: NDArray[Any], expected: NDArray[Any], *, is_table: bool = True) -> float:
+def noise(array: NDArray[Any], expected: NDArray[Any], *, is_table: bool = True) -> float:
     """Return how far numbers are from those expected, relative to how these differ among themselves.
 
     0: equal; 1.4: nothing in common; infinite: another shape, or NaN where a number was. Each channel counts alike,
@@ -345,21 +347,21 @@ def noise(found: NDArray[Any], expected: NDArray[Any], *, is_table: bool = True)
     numbers count by the share that differ.
 
     Args:
-        found: (rows, channels).
+        array: (rows, channels).
         expected: (rows, channels); a channel that is constant there is compared with its value.
         is_table: Whether channels may be of different units; else weak ones are compared with the others.
     """
-    if found.shape != expected.shape or found.dtype.kind != expected.dtype.kind:
+    if array.shape != expected.shape or array.dtype.kind != expected.dtype.kind:
         return np.inf
     if expected.dtype.kind != "f":
-        return float(np.mean(found != expected)) if expected.size else 0.0
+        return float(np.mean(array != expected)) if expected.size else 0.0
     there = np.isfinite(expected)
-    if not np.array_equal(there, np.isfinite(found)):
+    if not np.array_equal(there, np.isfinite(array)):
         return np.inf
     if not expected.size:
         return 0.0
     wanted = np.where(there, expected, 0).astype(np.float64)
-    error = np.where(there, found, 0).astype(np.float64) - wanted
+    error = np.where(there, array, 0).astype(np.float64) - wanted
     compared = wanted.reshape(-1, 1) if len(wanted) < _FEW_ROWS else wanted
     error = error.reshape(compared.shape)
     errors = (error**2).mean(axis=0)

@@ -84,7 +84,7 @@ def upgrade_opset(model: Model, opset: int) -> Model:
     Raises:
         ValueError: If onnx's converter or checker refuses.
     """
-    if unknown := sorted({one.op_type for one in all_nodes(model.proto.graph) if _is_unknown(one)}):
+    if unknown := sorted({node.op_type for node in all_nodes(model.proto.graph) if _is_unknown(node)}):
         raise ValueError(f"ONNX has no {' and no '.join(unknown)}")
     proto = Graph.from_model(model).to_model().proto  # the converter keeps constants that are inputs as inputs
     try:

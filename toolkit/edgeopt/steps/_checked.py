@@ -171,18 +171,20 @@ def probe(specs: Sequence[TensorSpec]) -> Tensors:
 
 def in_float32(inputs: Tensors) -> Tensors:
     """Return inputs with float64 as float32."""
-    return {name: one.astype(np.float32) if one.dtype == np.float64 else one for name, one in inputs.items()}
+    return {
+        name: input_.astype(np.float32) if input_.dtype == np.float64 else input_ for name, input_ in inputs.items()
+    }
 
 
 def _as_read(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
-    wide = {one.name for one in model.inputs if one.dtype == "float64"}
-    return [one if wide & one.keys() else in_float32(one) for one in inputs]
+    wide = {spec.name for spec in model.inputs if spec.dtype == "float64"}
+    return [input_ if wide & input_.keys() else in_float32(input_) for input_ in inputs]
 
 
 def _run(model: Model, inputs: Sequence[Tensors], entries: Mapping[str, str]) -> list[Tensors]:
     session = EXECUTOR.open(model.source, SessionOptions(entries=entries))
     try:
-        return [_in_time(session, one) for one in inputs]
+        return [_in_time(session, input_) for input_ in inputs]
     finally:
         session.close()
 

@@ -241,7 +241,7 @@ class Context:
     def search_seconds(self, engine: Engine) -> float:
         """Return how long the INT8 search for an engine may take: it shares what is left with those that follow."""
         engines = (self.engine, *self.alternatives)
-        following = [one for one in engines[engines.index(engine) + 1 :] if _runs_int8(one.target)]
+        following = [other for other in engines[engines.index(engine) + 1 :] if _runs_int8(other.target)]
         return max((self.searches_end - monotonic()) / (1 + len(following)), 0.0)
 
     def recipe_of(self, model: Model) -> Recipe:
@@ -273,7 +273,9 @@ class Context:
 
 
 def _runs_int8(target: Target) -> bool:
-    return any(one.startswith("w8a8") and not target.why_no_precision(one) for one in target.precisions)
+    return any(
+        precision.startswith("w8a8") and not target.why_no_precision(precision) for precision in target.precisions
+    )
 
 
 def out_of_time(before: str) -> Note:
@@ -287,11 +289,11 @@ def outputs_of(session: Session, inputs: Sequence[Tensors]) -> list[Tensors]:
     Raises:
         OutOfTime: At the end of a time limit.
     """
-    found = []
-    for one in inputs:
+    outputs = []
+    for input_ in inputs:
         require_time()
-        found.append(session.run(one))
-    return found
+        outputs.append(session.run(input_))
+    return outputs
 
 
 def reference_answers(

@@ -88,10 +88,10 @@ def _reader(proto: onnx.ModelProto, name: str, is_planar: bool) -> _Reader | Non
     own = {id(node) for node in proto.graph.node}
     quantizer = None
     while True:
-        found = readers.get(name, [])
-        if len(found) != 1 or name in outputs or id(found[0]) not in own or found[0].domain not in ("", "ai.onnx"):
+        nodes = readers.get(name, [])
+        if len(nodes) != 1 or name in outputs or id(nodes[0]) not in own or nodes[0].domain not in ("", "ai.onnx"):
             return None
-        node = found[0]
+        node = nodes[0]
         if node.op_type == "Conv":
             is_first = list(node.input).index(name) == 0
             return _Reader(node, quantizer) if is_planar and is_first and _attribute(node, "group", 1) == 1 else None

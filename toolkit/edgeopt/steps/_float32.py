@@ -37,7 +37,7 @@ def make_float32(model: Model, inputs: Sequence[Tensors] = (), *, tolerance: flo
         return Outcome(model, {})
     changed = Model(proto, model.name)
     given = list(inputs) or [probe(model.inputs)]
-    expected = Expectation([in_float32(one) for one in given], _run_float64(model, given), tolerance)
+    expected = Expectation([in_float32(arrays) for arrays in given], _run_float64(model, given), tolerance)
     reason = expected.why_not(changed)
     if reason is not None:
         raise StepError(
@@ -55,7 +55,7 @@ def _run_float64(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
     except InvalidFileError:
         session = REFERENCE.open(model.source, SessionOptions())
     try:
-        return [session.run(one) for one in inputs]
+        return [session.run(input_) for input_ in inputs]
     finally:
         session.close()
 

@@ -34,7 +34,7 @@ def in_float(model: Model, inputs: Sequence[Tensors] = (), *, rewrites: Sequence
     if not changes:
         return Outcome(model, {})
     graph.remove_unused()
-    told = f"{plural(sum(changes.values()), 'convolution')} in float: answers differ by the original's rounding"
-    note = Note(NoteKind.INFO, told, "--eval with labels scores both")
+    text = f"{plural(sum(changes.values()), 'convolution')} in float: answers differ by the original's rounding"
+    note = Note(NoteKind.INFO, text, "--eval with labels scores both")
     fused = fuse(graph.to_model(), inputs, rewrites=rewrites)
     return replace(fused, changes={**changes, **fused.changes}, notes=(note, *fused.notes))

@@ -56,17 +56,17 @@ def groups_of(original: Model, model: Model, groups: ChannelGroups, names: Itera
 def _outputs_by_name(model: Model) -> dict[str, set[str]]:
     """Return what is made by the layer of each name: a node's own, one of its outputs, or a constant that it reads."""
     constants = {one.name for one in model.proto.graph.initializer}
-    found = defaultdict[str, set[str]](set)
+    outputs = defaultdict[str, set[str]](set)
     for node in model.proto.graph.node:
         for name in (node.name, *node.output, *(one for one in node.input if one in constants)):
             if name:
-                found[name] |= {one for one in node.output if one}
-    return found
+                outputs[name] |= {one for one in node.output if one}
+    return outputs
 
 
 def _readers(model: Model) -> dict[str, list[onnx.NodeProto]]:
-    found = defaultdict[str, list[onnx.NodeProto]](list)
+    readers = defaultdict[str, list[onnx.NodeProto]](list)
     for node in model.proto.graph.node:
         for name in node.input:
-            found[name].append(node)
-    return found
+            readers[name].append(node)
+    return readers

@@ -42,7 +42,7 @@ def take_over(model: Model, recipe: Recipe, fed: str, *, has_border: bool) -> tu
         UnsupportedError: If onnx cannot bring the model into the opset of the nodes.
     """
     model = prepared(model, fed)
-    named = (one for one in model.inputs if one.name.removeprefix(PREFIX) == recipe.input.tensor)
+    named = (spec for spec in model.inputs if spec.name.removeprefix(PREFIX) == recipe.input.tensor)
     taken = next(named, model.inputs[0]).name
     colour, layout = recipe.preprocess.colour, recipe.input.layout
     channels = 1 if colour is Colour.GREY else 3

@@ -79,7 +79,7 @@ def _heatmaps(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> _R
 
 def _simcc(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> _Read:
     """Read columns and lines: the highest place of each; a point is as sure as the lesser of its two heights."""
-    flat = [nodes("Squeeze", nodes.cast(one.name, "float32"), ints(0)) for one in outputs]
+    flat = [nodes("Squeeze", nodes.cast(spec.name, "float32"), ints(0)) for spec in outputs]
     places, heights = [], []
     for one, output, side in zip(flat, outputs, reversed(recipe.input.size), strict=True):
         count = fixed(output, 2)

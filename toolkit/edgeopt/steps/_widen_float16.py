@@ -45,8 +45,8 @@ def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
     expected = Expectation.of(model, list(inputs) or [probe(model.inputs)], _TOLERANCE)
     if reason := expected.why_not(changed):
         return Outcome(model, {}, (left_out(f"float32 in place of {' and '.join(sorted(set(halves)))}", reason),))
-    told = f"{plural(len(halves), 'weight')} in {' and '.join(sorted(set(halves)))}"
-    detail = f"{told} became float32; inputs and outputs keep their types"
+    text = f"{plural(len(halves), 'weight')} in {' and '.join(sorted(set(halves)))}"
+    detail = f"{text} became float32; inputs and outputs keep their types"
     why = "the processor's kernels compute in float32, and integers are made from it"
     return Outcome(changed, {"widen_float16": len(halves)}, (Note(NoteKind.CHOICE, detail, why),))
 

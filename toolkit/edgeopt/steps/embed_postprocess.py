@@ -76,10 +76,10 @@ def embed_postprocess(model: Model, recipe: Recipe) -> Model:
     """
     if reason := _why_not_written(recipe):
         raise UnsupportedError(reason, remedy="leave the step embed-postprocess out")
-    is_fed_frames = FRAME in {one.name for one in model.inputs}
+    is_fed_frames = FRAME in {spec.name for spec in model.inputs}
     model = prepared(model)
     nodes = Nodes("postprocess", model.opset)
-    raw = [one for one in model.outputs if one.name not in (FRAME_SCALE, FRAME_OFFSET)]
+    raw = [output for output in model.outputs if output.name not in (FRAME_SCALE, FRAME_OFFSET)]
     if recipe.postprocess.decoder in CLASSIFIERS:
         _classify(nodes, recipe, raw[0])
         made = [TensorSpec(CLASSES, "int64", (None,)), TensorSpec(SCORES, "float32", (None,))]

@@ -83,7 +83,7 @@ def simplify(
     if after <= before * _GROWTH_RATIO + _GROWTH_BYTES:
         return outcome if may_grow else kept_small(given, outcome, [upgraded, narrowed.then(fixed)])
     slimmed = _slim(upgraded, expected, fold=False)
-    unfolded = {name: one for name, one in passes_of(Phase.SIMPLIFY).items() if name != "fold_constants"}
+    unfolded = {name: pass_ for name, pass_ in passes_of(Phase.SIMPLIFY).items() if name != "fold_constants"}
     outcome = slimmed.then(apply_checked(slimmed.model, unfolded, expected))
     grown = f"folding made the constants grow from {format_bytes(before)} to {format_bytes(after)}"
     told = outcome.noted(Note(NoteKind.INFO, f"{grown}, so what can be computed stays computed"))
@@ -97,12 +97,12 @@ def _with_fixed_shapes(model: Model, static: Model) -> Outcome:
         for entries in (UNOPTIMIZED, {}):  # one branch that is never taken may fail in either way alone
             EXECUTOR.open(fixed.source, SessionOptions(entries=entries)).close()
     except InvalidFileError as error:
-        told = f"the shapes stay free, as with fixed ones {error.problem}"
+        text = f"the shapes stay free, as with fixed ones {error.problem}"
         return Outcome(
-            inline_functions(model), {}, (Note(NoteKind.WARNING, told, "the model stays right without them"),)
+            inline_functions(model), {}, (Note(NoteKind.WARNING, text, "the model stays right without them"),)
         )
-    free, told = sum(not one.is_static for one in model.inputs), told_of(static.stale)
-    notes = (Note(NoteKind.INFO, f"{told}; they are derived anew"),) if told else ()
+    free, text = sum(not spec.is_static for spec in model.inputs), told_of(static.stale)
+    notes = (Note(NoteKind.INFO, f"{text}; they are derived anew"),) if text else ()
     return Outcome(fixed, {"fix_shapes": free} if free else {}, notes)
 
 
@@ -149,8 +149,10 @@ def _slim(upgraded: Outcome, expected: Expectation, *, fold: bool = True) -> Out
 
 def _constant_bytes(model: Model) -> int:
     return sum(
-        piece_of(one).length if one.data_location == one.EXTERNAL else int(one.ByteSize())
-        for one in stored_tensors(model.proto.graph)
+        piece_of(stored_tensor).length
+        if stored_tensor.data_location == stored_tensor.EXTERNAL
+        else int(stored_tensor.ByteSize())
+        for stored_tensor in stored_tensors(model.proto.graph)
     )
 
 

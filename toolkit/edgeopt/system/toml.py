@@ -85,7 +85,7 @@ def require_measurable(seconds: object, seed: object, threads: object) -> None:
 
 def _limits_of(hint: Any) -> tuple[Within, ...]:
     """Return the ranges in an annotation, also inside a union or a tuple."""
-    return tuple(limit for one in get_args(hint) for limit in ((one,) if isinstance(one, Within) else _limits_of(one)))
+    return tuple(limit for arg in get_args(hint) for limit in ((arg,) if isinstance(arg, Within) else _limits_of(arg)))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def parse_table(kind: type[T], values: Mapping[str, Any], where: str, given: Map
     """
     hints = _hints_of(kind)  # type: ignore[arg-type]
     ready = given or {}
-    known = {one.name: one for one in fields(kind) if one.name not in ready and hints[one.name] is not Path}  # type: ignore[arg-type]
+    known = {field.name: field for field in fields(kind) if field.name not in ready and hints[field.name] is not Path}  # type: ignore[arg-type]
     required = {n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
     unknown, missing = sorted(values.keys() - known.keys()), sorted(required - values.keys())
     if unknown or missing:

@@ -186,8 +186,8 @@ def find_task(name: str) -> type[Task]:
     Raises:
         NotFoundError: If there is none.
     """
-    found: type[Task] = registry.load(tasks, name).TASK
-    return found
+    task: type[Task] = registry.load(tasks, name).TASK
+    return task
 
 
 def make_task(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, evaluating: bool) -> Task:

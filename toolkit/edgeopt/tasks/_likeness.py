@@ -57,31 +57,33 @@ class Kind(StrEnum):
     """Whole numbers, truth values, text: by equality."""
 
 
-def kind_of(expected: Sequence[NDArray[Any]], told: str = "") -> Kind:
+def kind_of(expected: Sequence[NDArray[Any]], text: str = "") -> Kind:
     """Return what kind of output this is.
 
     Args:
         expected: The reference's, sample by sample.
-        told: Kind by the recipe or the graph, where the values allow it; empty: unknown.
+        text: Kind by the recipe or the graph, where the values allow it; empty: unknown.
     """
-    if any(one.dtype.kind != "f" for one in expected):
+    if any(array.dtype.kind != "f" for array in expected):
         return Kind.WHOLE
-    if told == Kind.MAP:
+    if text == Kind.MAP:
         return Kind.MAP
-    if any(one.size and not (one.min() >= 0 and one.max() <= 1 + _ROWS_SUM) for one in expected):
+    if any(array.size and not (array.min() >= 0 and array.max() <= 1 + _ROWS_SUM) for array in expected):
         return Kind.LOGITS if _one_stands_out(expected) and not _has_units(expected) else Kind.MAP
-    if all(class_axis(one) is not None for one in expected):
+    if all(class_axis(array) is not None for array in expected):
         return Kind.DISTRIBUTION
-    return Kind.PROBABILITY if told == Kind.PROBABILITY else Kind.MAP
+    return Kind.PROBABILITY if text == Kind.PROBABILITY else Kind.MAP
 
 
 def _one_stands_out(expected: Sequence[NDArray[Any]]) -> bool:
     """Return whether one value stands out in most rows along the last axis."""
-    rows = [_long_rows(one) for one in expected if one.ndim > 1 and one.shape[-1] >= _FEWEST_CLASSES and one.size]
+    rows = [
+        _long_rows(array) for array in expected if array.ndim > 1 and array.shape[-1] >= _FEWEST_CLASSES and array.size
+    ]
     if (
         len(rows) < len(expected)
         or sum(map(len, rows)) < _FEWEST_ROWS
-        or not all(np.isfinite(one).all() for one in rows)
+        or not all(np.isfinite(row).all() for row in rows)
     ):
         return False
     above = []
@@ -96,10 +98,10 @@ def _has_units(expected: Sequence[NDArray[Any]]) -> bool:
 
     Boxes in pixels stand out beside scores in every row, and decide nothing.
     """
-    rows = [_long_rows(one) for one in expected]
-    if len({one.shape[1] for one in rows}) > 1:
+    rows = [_long_rows(array) for array in expected]
+    if len({row.shape[1] for row in rows}) > 1:
         return False
-    largest = {int(column) for one in rows for column in one.argmax(axis=1)}
+    largest = {int(column) for row in rows for column in row.argmax(axis=1)}
     statistics = statistics_of(rows)
     variance = np.sort(statistics.variance[statistics.is_varying])
     return len(largest) == 1 or bool((variance[1:] > _UNITS * variance[:-1]).any())
@@ -118,32 +120,35 @@ def class_axis(values: NDArray[Any]) -> int | None:
     return None
 
 
-def compare_output(expected: Sequence[NDArray[Any]], found: Arrays, kind: Kind) -> list[Shares]:
+def compare_output(expected: Sequence[NDArray[Any]], arrays: Arrays, kind: Kind) -> list[Shares]:
     """Return the shares of each comparison of an output; the lowest counts.
 
     A sample that is missing, has another shape, or is NaN or infinite where the other is not agrees in nothing.
 
     Args:
         expected: The reference's, sample by sample.
-        found: Of the same samples.
+        arrays: Of the same samples.
         kind: Of the output.
     """
     if kind is Kind.WHOLE:
-        return [_equality(expected, found)]
+        return [_equality(expected, arrays)]
     if kind is Kind.MAP:
-        return [_nearness(expected, found, _FLOOR, _ALONE), *_worst_column(expected, found)]
+        return [_nearness(expected, arrays, _FLOOR, _ALONE), *_worst_column(expected, arrays)]
     if kind is Kind.LOGITS:
         chances = [
-            None if y is None or y.shape != x.shape else _softmax(y) for x, y in zip(expected, found, strict=True)
+            None if y is None or y.shape != x.shape else _softmax(y) for x, y in zip(expected, arrays, strict=True)
         ]
-        return [_decisions([_softmax(one) for one in expected], chances), _nearness(expected, found, _FLOOR, _BESIDE)]
-    rows = [_rows(one, kind, class_axis(one)) for one in expected]
+        return [
+            _decisions([_softmax(array) for array in expected], chances),
+            _nearness(expected, arrays, _FLOOR, _BESIDE),
+        ]
+    rows = [_rows(array, kind, class_axis(array)) for array in expected]
     likewise = [
         None if y is None or y.shape != x.shape else _rows(y, kind, class_axis(x))
-        for x, y in zip(expected, found, strict=True)
+        for x, y in zip(expected, arrays, strict=True)
     ]
     shares = [_decisions(rows, likewise), _nearness(rows, likewise, _FLOOR, _BESIDE)]
-    return [*shares, *_worst_column_of_decisions(expected, found)] if kind is Kind.PROBABILITY else shares
+    return [*shares, *_worst_column_of_decisions(expected, arrays)] if kind is Kind.PROBABILITY else shares
 
 
 def share_of_each(shares: Shares) -> NDArray[np.float64]:
@@ -152,15 +157,15 @@ def share_of_each(shares: Shares) -> NDArray[np.float64]:
     return np.clip(np.divide(agreeing, whole, out=np.ones_like(whole), where=whole > 0), 0.0, 1.0)
 
 
-def cosines(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
+def cosines(expected: Sequence[NDArray[Any]], arrays: Arrays) -> Shares:
     """Return the cosine of each sample, less where one output is longer than the other; equality of whole numbers."""
     if kind_of(expected) is Kind.WHOLE:
-        return _equality(expected, found)
-    return _nearness(expected, found, 0.0, _BESIDE)
+        return _equality(expected, arrays)
+    return _nearness(expected, arrays, 0.0, _BESIDE)
 
 
-def _equality(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
-    pairs = zip(expected, found, strict=True)
+def _equality(expected: Sequence[NDArray[Any]], arrays: Arrays) -> Shares:
+    pairs = zip(expected, arrays, strict=True)
     shares = [
         (0, max(x.size, 1)) if y is None or x.shape != y.shape else (np.sum(x == y) + (not x.size), max(x.size, 1))
         for x, y in pairs
@@ -168,7 +173,7 @@ def _equality(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
     return np.array(shares, np.float64)
 
 
-def _nearness(expected: Sequence[NDArray[Any]], found: Arrays, least: float, weight: float) -> Shares:
+def _nearness(expected: Sequence[NDArray[Any]], arrays: Arrays, least: float, weight: float) -> Shares:
     """Return 1 - w |x - y|^2 / (|x| |y|) of each sample: for w = 1/2 the cosine where both are equally long.
 
     An error is compared with this sample's own power, and at least with a part of what all samples have in the mean, so
@@ -176,19 +181,19 @@ def _nearness(expected: Sequence[NDArray[Any]], found: Arrays, least: float, wei
 
     Args:
         expected: x, sample by sample.
-        found: y.
+        arrays: y.
         least: That part of the mean power over all samples.
         weight: w.
     """
-    pairs = [_finite(x, y) for x, y in zip(expected, found, strict=True)]
-    peak = max((np.abs(one).max(initial=0.0) for pair in pairs if pair for one in pair), default=0.0)
+    pairs = [_finite(x, y) for x, y in zip(expected, arrays, strict=True)]
+    peak = max((np.abs(array).max(initial=0.0) for pair in pairs if pair for array in pair), default=0.0)
     power, count = _power(expected, peak)
     floor = least * power / count if count else 0.0
     shares = [(0.0 if pair is None else _nearness_of(*pair, peak, floor, weight), 1.0) for pair in pairs]
     return np.array(shares, np.float64)
 
 
-def _worst_column(expected: Sequence[NDArray[Any]], found: Arrays) -> list[Shares]:
+def _worst_column(expected: Sequence[NDArray[Any]], arrays: Arrays) -> list[Shares]:
     """Return the shares of the column or channel that agrees least; none where columns cannot be told apart.
 
     A column x becomes 1 - w |x - y|^2 / (|x| |y|), where x and y are what varies about their means over all samples: of
@@ -197,7 +202,7 @@ def _worst_column(expected: Sequence[NDArray[Any]], found: Arrays) -> list[Share
     axis = common_axis(expected)
     if axis is None:
         return []
-    rows = [_comparable_rows(x, y, axis) for x, y in zip(expected, found, strict=True)]
+    rows = [_comparable_rows(x, y, axis) for x, y in zip(expected, arrays, strict=True)]
     there = [pair for pair in rows if pair is not None]
     values = sum(len(x) for x, _ in there)
     peak = max((float(np.abs(np.nan_to_num(x)).max(initial=0.0)) for x, _ in there), default=0.0)
@@ -215,7 +220,7 @@ def _worst_column(expected: Sequence[NDArray[Any]], found: Arrays) -> list[Share
     worst = int(np.argmax(np.divide(total, scales, out=np.zeros_like(scales), where=scales > 0)))
     if not scales[worst] > 0:
         return []
-    lost = iter(weight * one[worst] / scales[worst] for one in errors)
+    lost = iter(weight * error[worst] / scales[worst] for error in errors)
     mean_rows = values / len(there)
     shares = [
         (0.0, mean_rows) if pair is None else (len(pair[0]) - min(next(lost), 1e12), float(len(pair[0])))
@@ -238,9 +243,9 @@ def weight_of_worst(columns: int, values: int, samples: int) -> float:
 def common_axis(expected: Sequence[NDArray[Any]]) -> int | None:
     """Return the axis of columns, where every sample has as many; None where columns cannot be told apart."""
     axis = column_axis(expected[0].shape, expected) if expected else None
-    if axis is None or any(one.ndim != expected[0].ndim for one in expected):
+    if axis is None or any(array.ndim != expected[0].ndim for array in expected):
         return None
-    return axis if len({one.shape[axis] for one in expected}) == 1 else None
+    return axis if len({array.shape[axis] for array in expected}) == 1 else None
 
 
 def _comparable_rows(
@@ -249,13 +254,13 @@ def _comparable_rows(
     """Return (rows, columns) of both, NaN where they are not finite; None where they cannot be compared."""
     if _finite(x, y) is None or y is None:
         return None
-    both = [np.asarray(as_rows(one, axis), np.float64) for one in (x, y)]
+    both = [np.asarray(as_rows(array, axis), np.float64) for array in (x, y)]
     finite = np.isfinite(both[0])
     return np.where(finite, both[0], np.nan), np.where(finite, both[1], np.nan)
 
 
 def _power(expected: Sequence[NDArray[Any]], peak: float) -> tuple[float, int]:
-    finite = [one[np.isfinite(one)].astype(np.float64) for one in expected]
+    finite = [array[np.isfinite(array)].astype(np.float64) for array in expected]
     scaled = [one / peak if peak else one for one in finite]
     return sum(float(one @ one) for one in scaled), sum(one.size for one in scaled)
 
@@ -295,15 +300,15 @@ def _softmax(values: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def _decisions(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
+def _decisions(expected: Sequence[NDArray[Any]], arrays: Arrays) -> Shares:
     """Return the share of equal decisions (F1), without the most common decision.
 
     The most common one is the background of most maps, which a blind model decides too. Near a tie either is right.
     """
-    chosen = [one.argmax(axis=1) for one in expected]
+    chosen = [array.argmax(axis=1) for array in expected]
     commonest = int(np.bincount(np.concatenate(chosen)).argmax()) if sum(map(len, chosen)) else 0
     shares = []
-    for x, mine, y in zip(expected, chosen, found, strict=True):
+    for x, mine, y in zip(expected, chosen, arrays, strict=True):
         if y is None or not np.isfinite(y).all():
             shares.append((0, max(2 * len(mine), 1)))
             continue
@@ -315,7 +320,7 @@ def _decisions(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
     return np.array(shares, np.float64)
 
 
-def _worst_column_of_decisions(expected: Sequence[NDArray[Any]], found: Arrays) -> list[Shares]:
+def _worst_column_of_decisions(expected: Sequence[NDArray[Any]], arrays: Arrays) -> list[Shares]:
     """Return the share of equal decisions of the column that loses most; none where columns cannot be told apart.
 
     A class that is rare would be lost unseen among the others. One decision in a column is chance.
@@ -323,14 +328,14 @@ def _worst_column_of_decisions(expected: Sequence[NDArray[Any]], found: Arrays) 
     axis = common_axis(expected)
     if axis is None or expected[0].shape[axis] < 2:
         return []
-    pairs = [_comparable_rows(x, y, axis) for x, y in zip(expected, found, strict=True)]
+    pairs = [_comparable_rows(x, y, axis) for x, y in zip(expected, arrays, strict=True)]
     chances = [pair for pair in pairs if pair is not None]
     if len(chances) < len(pairs):
         return []  # the whole output tells that
     is_mostly_yes = np.mean(np.concatenate([x for x, _ in chances]) > _HALF, axis=0) > _HALF
     tells, lost = [], []
     for x, y in chances:
-        mine, theirs = ((one > _HALF) != is_mostly_yes for one in (x, y))
+        mine, theirs = ((array > _HALF) != is_mostly_yes for array in (x, y))
         is_sure = np.maximum(np.abs(2 * x - 1), np.abs(2 * y - 1)) > _TIE
         tells.append(mine.sum(axis=0) + theirs.sum(axis=0))
         lost.append(((mine != theirs) & is_sure).sum(axis=0))

@@ -34,7 +34,7 @@ def worst_error(outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> flo
     errors = []
     for name in reference[0]:
         both = zip(reference, outputs, strict=True)
-        pairs = [(np.asarray(expected[name]), np.asarray(found[name])) for expected, found in both]
+        pairs = [(np.asarray(expected[name]), np.asarray(arrays[name])) for expected, arrays in both]
         errors.append(_worst_column([pair for pair in pairs if _is_compared(pair[0])]))
     return max((whole, *errors))
 
@@ -49,13 +49,13 @@ def _worst_column(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> float:
     axis = common_axis(wanted)
     if axis is None:
         return 0.0
-    rows = [[_some_rows(as_rows(one, axis)) for one in pair] for pair in pairs]
+    rows = [[_some_rows(as_rows(array, axis)) for array in pair] for pair in pairs]
     largest, count = max(float(np.abs(expected).max(initial=0.0)) for expected, _ in rows), sum(len(x) for x, _ in rows)
     if count < FEWEST_VALUES or largest == 0:
         return 0.0
-    scaled = [(expected / largest, found / largest) for expected, found in rows]
+    scaled = [(expected / largest, array / largest) for expected, array in rows]
     scales = statistics_of([expected for expected, _ in scaled]).scales(is_table=is_table(wanted[0].shape))
-    errors = np.sum([np.square(found - expected).sum(axis=0) for expected, found in scaled], axis=0) / count
+    errors = np.sum([np.square(array - expected).sum(axis=0) for expected, array in scaled], axis=0) / count
     shares = np.divide(errors, scales, out=np.zeros_like(errors), where=scales > 0)
     return weight_of_worst(len(scales), count, len(rows)) * float(shares.max())
 
@@ -75,29 +75,29 @@ def relative_error(outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> 
     errors = []
     for name in sorted(reference[0]) if reference else ():
         wrong = whole = 0.0
-        for found, expected in zip(outputs, reference, strict=True):
+        for output, expected in zip(outputs, reference, strict=True):
             wanted = np.asarray(expected[name])
             if not _is_compared(wanted):
                 continue
-            given = np.asarray(found[name])
-            if given.shape != wanted.shape or not np.isfinite(given).all():
+            array = np.asarray(output[name])
+            if array.shape != wanted.shape or not np.isfinite(array).all():
                 return math.inf
-            wrong += float(np.square(given.astype(np.float64) - wanted).sum())
+            wrong += float(np.square(array.astype(np.float64) - wanted).sum())
             whole += float(np.square(wanted.astype(np.float64)).sum())
         if whole > 0:
             errors.append(wrong / whole)
     return float(np.mean(errors)) if errors else 0.0
 
 
-def divergence(found: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
+def divergence(array: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
     """Return the mean Kullback-Leibler divergence of rows of probabilities, in nats; infinite where one is NaN.
 
     Args:
-        found: (pictures, classes).
+        array: (pictures, classes).
         expected: The same of the model that is compared with.
     """
-    if not np.isfinite(found).all():
+    if not np.isfinite(array).all():
         return math.inf
-    p, q = np.clip(expected, _LEAST_SHARE, 1.0), np.clip(found, _LEAST_SHARE, 1.0)
+    p, q = np.clip(expected, _LEAST_SHARE, 1.0), np.clip(array, _LEAST_SHARE, 1.0)
     p, q = p / p.sum(axis=1, keepdims=True), q / q.sum(axis=1, keepdims=True)
     return float((p * np.log(p / q)).sum(axis=1).mean())

@@ -30,7 +30,7 @@ def places_of(task: object, outputs: Iterable[Tensors]) -> tuple[NDArray[np.floa
         task: Of the model.
         outputs: Of the model, picture by picture; asked for only where the task says something.
     """
-    return tuple(task.places(one) for one in outputs) if isinstance(task, Placed) else ()
+    return tuple(task.places(output) for output in outputs) if isinstance(task, Placed) else ()
 
 
 def spread_over(boxes: NDArray[np.float32], amounts: NDArray[np.float64], size: Sequence[int]) -> NDArray[np.float64]:
@@ -42,7 +42,7 @@ def spread_over(boxes: NDArray[np.float32], amounts: NDArray[np.float64], size: 
         size: Rows and columns of the input, in pixels.
     """
     rows, columns = (-(-one // CELL) for one in size)
-    found = np.zeros((rows + 1, columns + 1))
+    array = np.zeros((rows + 1, columns + 1))
     with np.errstate(invalid="ignore", over="ignore"):
         kept = np.isfinite(boxes).all(axis=1) & np.isfinite(amounts)
         cells = np.clip(boxes[kept].astype(np.float64) / CELL, -1.0, 1.0 + max(rows, columns))
@@ -54,5 +54,5 @@ def spread_over(boxes: NDArray[np.float32], amounts: NDArray[np.float64], size: 
     left, right, top, bottom = (one[inside] for one in (left, right, top, bottom))
     each = amounts[kept][inside] / ((right - left) * (bottom - top))
     for row, column, sign in ((top, left, 1), (bottom, right, 1), (top, right, -1), (bottom, left, -1)):
-        np.add.at(found, (row, column), sign * each)  # corners, from which sums make the boxes
-    return np.asarray(np.maximum(found.cumsum(axis=0).cumsum(axis=1)[:rows, :columns], 0.0))
+        np.add.at(array, (row, column), sign * each)  # corners, from which sums make the boxes
+    return np.asarray(np.maximum(array.cumsum(axis=0).cumsum(axis=1)[:rows, :columns], 0.0))

@@ -35,7 +35,7 @@ class Things(FrameTask):
         outputs = outputs_of(outputs)
         thresholds = recipe.evaluation if evaluating else recipe.postprocess
         self._is_fed_frames = Embedded.PREPROCESS in recipe.embedded
-        self._name, self._outputs = recipe.input.tensor or inputs[0].name, tuple(one.name for one in outputs)
+        self._name, self._outputs = recipe.input.tensor or inputs[0].name, tuple(spec.name for spec in outputs)
         self._recipe = recipe
         self._fitting: Sequence[tuple[int | str | None, ...] | None] = [
             None if output.is_unranked else output.shape for output in outputs
@@ -70,7 +70,7 @@ class Things(FrameTask):
             UnsupportedError: If the outputs of this frame have shapes that the decoder cannot read.
         """
         ordered = [outputs[name] for name in self._outputs]
-        if (shapes := [one.shape for one in ordered]) != self._fitting:
+        if (shapes := [array.shape for array in ordered]) != self._fitting:
             require_fit(self._recipe, [TensorSpec(n, str(outputs[n].dtype), outputs[n].shape) for n in self._outputs])
             self._fitting = shapes
         return ordered
@@ -110,7 +110,7 @@ class Things(FrameTask):
         A picture fed in the wrong way often gives one sure thing and many that are not.
         """
         least = self._recipe.postprocess.score_threshold
-        seen = (np.clip(one.scores[one.scores > least], 0.0, 1.0) for one in answers)
+        seen = (np.clip(answer.scores[answer.scores > least], 0.0, 1.0) for answer in answers)
         return np.array([float(one.max() * one.mean()) if len(one) else 0.0 for one in seen])
 
     def rightness(self, answers: Sequence[Any], labels: Labels) -> None:
@@ -119,7 +119,7 @@ class Things(FrameTask):
 
 def outputs_of(outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """Return a model's own outputs, without what an embedded preprocess adds."""
-    return [one for one in outputs if one.name not in (FRAME_SCALE, FRAME_OFFSET)]
+    return [output for output in outputs if output.name not in (FRAME_SCALE, FRAME_OFFSET)]
 
 
 def require_boxes(labels: Labels, what: str) -> BoxLabels:

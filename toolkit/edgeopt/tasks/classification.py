@@ -69,7 +69,7 @@ class Classification(FrameTask):
             raise NotFoundError("decoder of task classification", recipe.postprocess.decoder, CLASSIFIERS)
         self._is_read = Embedded.POSTPROCESS in recipe.embedded
         states = set(recipe.input.states.values())
-        outputs = [one for one in outputs if one.name not in states] or outputs
+        outputs = [output for output in outputs if output.name not in states] or outputs
         if not self._is_read:
             require_fit(recipe, outputs)
         self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
@@ -122,11 +122,11 @@ class Classification(FrameTask):
         del geometry
         if self._is_read:
             return Classes(outputs[CLASSES], outputs[SCORES])
-        found = np.asarray(outputs[self._output])
-        if found.shape != self._fitting:
-            require_fit(self._recipe, [TensorSpec(self._output, str(found.dtype), found.shape)])
-            self._fitting = found.shape
-        values = np.asarray(found, np.float32).reshape(-1)[self._first :]
+        array = np.asarray(outputs[self._output])
+        if array.shape != self._fitting:
+            require_fit(self._recipe, [TensorSpec(self._output, str(array.dtype), array.shape)])
+            self._fitting = array.shape
+        values = np.asarray(array, np.float32).reshape(-1)[self._first :]
         if np.isnan(values).any():
             return Classes(np.empty(0, np.int64), np.empty(0, np.float32))
         values = np.clip(values, -LARGEST, LARGEST)  # differences stay finite
@@ -200,8 +200,8 @@ class Classification(FrameTask):
                 remedy=f"count classes from 0 to {known - 1}, in the order of the model's output",
             )
         places = [
-            next(iter(np.flatnonzero(one.indices == true)), _NOT_LISTED)
-            for one, true in zip(answers, classes, strict=True)
+            next(iter(np.flatnonzero(answer.indices == true)), _NOT_LISTED)
+            for answer, true in zip(answers, classes, strict=True)
         ]
         return Ranks(np.array(places, np.int64), known)
 
@@ -214,7 +214,7 @@ class Classification(FrameTask):
         if not isinstance(labels, ClassLabels):
             raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
         indices = labels.indices_of(self._recipe.class_names, max(self._classes, 0))
-        return [indices[one] for one in labels.classes] if labels.names else labels.classes
+        return [indices[class_] for class_ in labels.classes] if labels.names else labels.classes
 
     def agreement(self, answers: Sequence[Classes], reference: Sequence[Classes]) -> float:
         """Return the mean overlap of the listed probabilities, 1 when they are the same.
@@ -232,7 +232,7 @@ class Classification(FrameTask):
 
     def _probabilities(self, outputs: Sequence[Tensors]) -> NDArray[np.float64]:
         """Return (pictures, classes)."""
-        rows = np.stack([np.asarray(one[self._output], np.float64).reshape(-1)[self._first :] for one in outputs])
+        rows = np.stack([np.asarray(output[self._output], np.float64).reshape(-1)[self._first :] for output in outputs])
         if self._is_probability:
             return rows
         powers = np.exp(np.clip(rows - rows.max(axis=1, keepdims=True), -80, 0))
@@ -243,10 +243,10 @@ class Classification(FrameTask):
 
         Source: the divergences whose mean is the logarithm of the Inception score, over the logarithm of the answers.
         """
-        listed = sorted({int(i) for one in answers for i in one.indices})
+        listed = sorted({int(i) for answer in answers for i in answer.indices})
         shares = np.zeros((len(answers), len(listed) + 1))
-        for row, one in zip(shares, answers, strict=True):
-            row[np.searchsorted(listed, one.indices)] = np.clip(one.scores, 0.0, 1.0)
+        for row, classes in zip(shares, answers, strict=True):
+            row[np.searchsorted(listed, classes.indices)] = np.clip(classes.scores, 0.0, 1.0)
             row[-1] = max(1 - row.sum(), 0.0)  # classes that are not listed
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
         ratios = np.divide(shares, shares.mean(axis=0), out=np.ones_like(shares), where=shares > 0)
@@ -260,10 +260,10 @@ class Classification(FrameTask):
         """
         unlisted = max(self._classes - self._top, 1)
         shares = np.empty(len(answers))
-        for i, (one, true) in enumerate(zip(answers, self._classes_of(labels), strict=True)):
-            told = np.clip(one.scores.astype(np.float64), 0.0, 1.0)
-            is_true = one.indices == true
-            shares[i] = told[is_true].sum() if is_true.any() else (1 - told.sum()) / unlisted
+        for i, (classes, true) in enumerate(zip(answers, self._classes_of(labels), strict=True)):
+            array = np.clip(classes.scores.astype(np.float64), 0.0, 1.0)
+            is_true = classes.indices == true
+            shares[i] = array[is_true].sum() if is_true.any() else (1 - array.sum()) / unlisted
         return 1 - np.log(np.clip(shares, _LEAST_SHARE, 1.0)) / math.log(_LEAST_SHARE)
 
 

@@ -57,9 +57,9 @@ class Embedder(FrameTask):
         """
         if recipe.postprocess.decoder != NO_DECODER:
             raise NotFoundError("decoder of task embedding", recipe.postprocess.decoder, [NO_DECODER])
-        floats = [one for one in outputs if "float" in one.dtype]
-        vectors = [one for one in floats if len([size for size in one.shape[1:] if size != 1]) == 1]
-        tokens = [one for one in floats if len(one.shape) == 3]
+        floats = [output for output in outputs if "float" in output.dtype]
+        vectors = [spec for spec in floats if len([size for size in spec.shape[1:] if size != 1]) == 1]
+        tokens = [spec for spec in floats if len(spec.shape) == 3]
         if not vectors and not tokens:
             raise UnsupportedError(
                 f"recipe {recipe.name!r} does not fit this model: an embedding is 1 x length, or 1 x tokens x length; "
@@ -67,7 +67,7 @@ class Embedder(FrameTask):
                 remedy='write task = "tensors" in the recipe',
             )
         self._output, self._pooling = _read(recipe, vectors, tokens)
-        self._recipe, self._names = recipe, tuple(one.name for one in inputs)
+        self._recipe, self._names = recipe, tuple(spec.name for spec in inputs)
         self._is_cosine = recipe.evaluation.metric == "cosine"
         self._picture, self._text = None, TextInput(recipe, inputs) if recipe.kind == "text" else None
         self._sound = SoundInput(recipe, inputs) if recipe.kind == "sound" else None
@@ -97,16 +97,16 @@ class Embedder(FrameTask):
 
     def postprocess(self, outputs: Tensors, geometry: NDArray[Any] | None = None) -> Embedding:
         """Return the vector, of length 1."""
-        found = np.asarray(outputs[self._output], np.float64)
+        array = np.asarray(outputs[self._output], np.float64)
         if self._pooling is Pooling.FIRST:
-            found = found.reshape(-1, found.shape[-1])[0]
+            array = array.reshape(-1, array.shape[-1])[0]
         if self._pooling is Pooling.MEAN:
-            rows = found.reshape(-1, found.shape[-1])
+            rows = array.reshape(-1, array.shape[-1])
             there = np.ones(len(rows)) if geometry is None else np.asarray(geometry, np.float64).reshape(-1)
             if len(there) != len(rows):  # a model that pools tokens in between
                 there = np.ones(len(rows))
-            found = there @ rows / max(there.sum(), 1.0)
-        flat = found.reshape(-1)
+            array = there @ rows / max(there.sum(), 1.0)
+        flat = array.reshape(-1)
         largest = float(np.abs(flat).max(initial=0.0))
         if not math.isfinite(largest) or largest == 0:
             return Embedding(np.zeros(len(flat), np.float32))
@@ -170,15 +170,15 @@ class Embedder(FrameTask):
         if self._is_cosine or len(theirs) < 3:
             return cosine
         rows = np.arange(len(theirs))
-        chosen, best = (np.sum(theirs[rows] * theirs[nearest(one)], axis=1) for one in (mine, theirs))
+        chosen, best = (np.sum(theirs[rows] * theirs[nearest(array)], axis=1) for array in (mine, theirs))
         return min(cosine, float(np.mean(chosen >= best - _AS_NEAR)))
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return 1 less the mean cosine; infinite where an embedding is not finite."""
         if not reference:
             return 0.0
-        mine, theirs = ([self.postprocess(one) for one in many] for many in (outputs, reference))
-        if not all(np.isfinite(one[self._output]).all() for one in outputs):
+        mine, theirs = ([self.postprocess(arrays) for arrays in many] for many in (outputs, reference))
+        if not all(np.isfinite(output[self._output]).all() for output in outputs):
             return math.inf
         return float(np.mean(1 - _cosines(_stacked(mine), _stacked(theirs))))
 
@@ -191,7 +191,7 @@ class Embedder(FrameTask):
 
 
 def _stacked(answers: Sequence[Embedding]) -> NDArray[np.float32]:
-    return np.stack([one.vector for one in answers])
+    return np.stack([answer.vector for answer in answers])
 
 
 def _cosines(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -222,7 +222,7 @@ def _read(recipe: Recipe, vectors: Sequence[TensorSpec], tokens: Sequence[Tensor
 def _retrieval(answers: Sequence[Embedding], labels: Labels) -> Retrieval:
     if isinstance(labels, TextLabels):
         kinds = {name: i for i, name in enumerate(sorted({*labels.classes}))}
-        return retrieve(_stacked(answers), np.array([kinds[one] for one in labels.classes], np.int64))
+        return retrieve(_stacked(answers), np.array([kinds[class_] for class_ in labels.classes], np.int64))
     if not isinstance(labels, ClassLabels):
         raise InvalidFileError(
             f"{labels.source} does not say what each picture shows", remedy="pass a CSV of file,class_index"

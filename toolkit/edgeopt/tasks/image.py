@@ -180,9 +180,9 @@ class ImageToImage(FrameTask):
 
         A channel that is all but constant in all pictures of the reference is compared in the span of all channels.
         """
-        finite = [one.values for one in reference if np.isfinite(one.values).all()]
+        finite = [image.values for image in reference if np.isfinite(image.values).all()]
         channels = 1 if reference[0].values.ndim < 3 else reference[0].values.shape[2]
-        spans = np.array([_span([_channel(one, channel) for one in finite]) for channel in range(channels)])
+        spans = np.array([_span([_channel(array, channel) for array in finite]) for channel in range(channels)])
         whole = max(_span(finite), 1e-30)
         spans = np.where(spans < _LEAST_SPAN * whole, whole, spans)
         likeness = [
@@ -195,7 +195,7 @@ class ImageToImage(FrameTask):
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return the relative error, squared, of the output that is read."""
-        if not all(np.isfinite(one[self._output]).all() for one in outputs):
+        if not all(np.isfinite(output[self._output]).all() for output in outputs):
             return math.inf
         name = self._output
         return relative_error([{name: one[name]} for one in outputs], [{name: one[name]} for one in reference])
@@ -208,12 +208,12 @@ class ImageToImage(FrameTask):
         """Return None: no labels say what the picture should be."""
 
 
-def _likeness(found: Image, expected: Image, channel: int, how: Any, span: float) -> float:
-    if found.values.shape != expected.values.shape or not np.isfinite(found.values).all():
+def _likeness(image: Image, expected: Image, channel: int, how: Any, span: float) -> float:
+    if image.values.shape != expected.values.shape or not np.isfinite(image.values).all():
         return 0.0
     if not np.isfinite(expected.values).all():
         return 1.0
-    return float(how(_channel(found.values, channel), _channel(expected.values, channel), span))
+    return float(how(_channel(image.values, channel), _channel(expected.values, channel), span))
 
 
 def _channel(values: NDArray[np.float32], channel: int) -> NDArray[np.float32]:
@@ -222,8 +222,8 @@ def _channel(values: NDArray[np.float32], channel: int) -> NDArray[np.float32]:
 
 def _span(arrays: Sequence[NDArray[np.float32]]) -> float:
     """Return how far the largest value of arrays lies above the smallest; 0 for none."""
-    highest = max((float(one.max()) for one in arrays), default=0.0)
-    return highest - min((float(one.min()) for one in arrays), default=0.0)
+    highest = max((float(array.max()) for array in arrays), default=0.0)
+    return highest - min((float(array.min()) for array in arrays), default=0.0)
 
 
 def _cut(first: float, count: float, size: int) -> slice:

@@ -99,7 +99,7 @@ class Reader(FrameTask):
         sizes = [one if isinstance(one, int) else 0 for one in output.shape]
         found = [(axis, self._recipe.alphabet.of_scores(size)) for axis, size in enumerate(sizes)]
         fitting = [(axis, symbols) for axis, symbols in found if symbols is not None]
-        if not fitting or sum(one > 1 for one in sizes) > 2 or "float" not in output.dtype:
+        if not fitting or sum(other > 1 for other in sizes) > 2 or "float" not in output.dtype:
             count = len(self._recipe.alphabet.symbols)
             raise UnsupportedError(
                 f"recipe {self._recipe.name!r} does not fit this model: its alphabet of {plural(count, 'character')} "
@@ -139,11 +139,11 @@ class Reader(FrameTask):
 
     def _steps(self, outputs: Tensors) -> tuple[NDArray[Any], tuple[str, ...]]:
         """Return (steps, scores), and what each score stands for."""
-        found = np.asarray(outputs[self._output])
-        if found.shape not in self._axes:
-            self._axes[found.shape] = self._scores_of(TensorSpec(self._output, str(found.dtype), found.shape))
-        axis, symbols = self._axes[found.shape]
-        return np.moveaxis(found, axis, -1).reshape(-1, len(symbols)), symbols
+        array = np.asarray(outputs[self._output])
+        if array.shape not in self._axes:
+            self._axes[array.shape] = self._scores_of(TensorSpec(self._output, str(array.dtype), array.shape))
+        axis, symbols = self._axes[array.shape]
+        return np.moveaxis(array, axis, -1).reshape(-1, len(symbols)), symbols
 
     def _probabilities(self, steps: NDArray[Any]) -> NDArray[np.float64]:
         """Return (steps, scores) as probabilities; unless the recipe tells, rows that sum to 1 are such already."""
@@ -207,7 +207,7 @@ class Reader(FrameTask):
 
     def sureness(self, answers: Sequence[Line]) -> NDArray[np.float64]:
         """Return (answers,) the confidence of each."""
-        return np.array([one.confidence for one in answers], np.float64)
+        return np.array([answer.confidence for answer in answers], np.float64)
 
     def rightness(self, answers: Sequence[Line], labels: Labels) -> None:
         """Return None: an error rate does not see how sure an answer is."""
@@ -218,7 +218,7 @@ def _spelling(answers: Sequence[Line], labels: Labels) -> Spelling:
         raise InvalidFileError(
             f"{labels.source} holds no texts", remedy="pass a list of file, tab, text, or a CSV of file,text"
         )
-    return spelling_of([one.text for one in answers], labels.lines)
+    return spelling_of([answer.text for answer in answers], labels.lines)
 
 
 TASK = Reader

@@ -140,10 +140,10 @@ class Segmentation(FrameTask):
         Scores are scaled to the frame (bilinear, corners not aligned, as `interpolate` of torch does by default), then
         the largest wins; a map of classes takes the nearest.
         """
-        found = np.asarray(outputs[self._output])
+        array = np.asarray(outputs[self._output])
         if self._decoder == _CLASS_MAP:
-            return Segments(self._nearest(found, geometry))
-        planes = self._planes(found)
+            return Segments(self._nearest(array, geometry))
+        planes = self._planes(array)
         size = (geometry.height, geometry.width)
         if not np.isfinite(planes).all():
             return Segments(np.full(size, _NOTHING, np.uint16))
@@ -164,11 +164,11 @@ class Segmentation(FrameTask):
         first = scores[0].transpose(2, 0, 1) if self._is_last else scores[0]
         return np.ascontiguousarray(first, np.float32)
 
-    def _nearest(self, found: NDArray[Any], geometry: Geometry) -> NDArray[np.uint16]:
+    def _nearest(self, array: NDArray[Any], geometry: Geometry) -> NDArray[np.uint16]:
         size = (geometry.height, geometry.width)
-        if found.dtype.kind == "f" and not np.isfinite(found).all():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             return np.full(size, _NOTHING, np.uint16)
-        plane = np.clip(np.rint(found.reshape(_plane_shape(found.shape))), 0, _NOTHING).astype(np.uint16)
+        plane = np.clip(np.rint(array.reshape(_plane_shape(array.shape))), 0, _NOTHING).astype(np.uint16)
         return np.asarray(self._in_frame(plane, geometry, cv2.INTER_NEAREST_EXACT), np.uint16)
 
     def _in_frame(self, plane: NDArray[Any], geometry: Geometry, how: int) -> NDArray[Any]:
@@ -241,15 +241,15 @@ class Segmentation(FrameTask):
         if not isinstance(labels, MaskLabels):
             raise InvalidFileError(f"{labels.source} holds no masks", remedy="pass a folder of masks (.png)")
         rows, known = list[NDArray[np.int64]](), self._classes or UNLABELLED
-        for i, one in enumerate(answers):
+        for i, answer in enumerate(answers):
             mask = labels.read(i)
-            require_size(labels, i, mask, one.classes.shape)
+            require_size(labels, i, mask, answer.classes.shape)
             if beyond := [c for c in np.unique(mask).tolist() if c >= known and c != UNLABELLED]:
                 raise InvalidFileError(
                     f"{labels.source / labels.masks[i]} has class {beyond[0]}, beyond the model's {known} classes",
                     remedy=f"count classes from 0 to {known - 1}, as the model's output does; 255 is not scored",
                 )
-            rows.append(areas_of(one.classes, mask, known, UNLABELLED))
+            rows.append(areas_of(answer.classes, mask, known, UNLABELLED))
         return ClassAreas(*np.stack(rows, axis=1))
 
     def agreement(self, answers: Sequence[Segments], reference: Sequence[Segments]) -> float:
@@ -273,7 +273,7 @@ class Segmentation(FrameTask):
         if self._decoder == _CLASS_MAP:
             pairs = zip(outputs, reference, strict=True)
             return float(np.mean([np.mean(a[self._output] != b[self._output]) for a, b in pairs]))
-        rows = [np.concatenate([self._probabilities(one) for one in many]) for many in (outputs, reference)]
+        rows = [np.concatenate([self._probabilities(arrays) for arrays in many]) for many in (outputs, reference)]
         return divergence(rows[0], rows[1])
 
     def _probabilities(self, outputs: Tensors) -> NDArray[np.float64]:

@@ -57,8 +57,8 @@ class TensorsAsTheyAre(FrameTask):
             raise NotFoundError("decoder of task tensors", recipe.postprocess.decoder, [_DECODER])
         self._metric: Metric = require_metric_of("tensors", recipe.evaluation.metric)
         self._is_cosine = recipe.evaluation.metric == _COSINE
-        self._recipe, self._names = recipe.name, tuple(one.name for one in inputs)
-        self._has_float = any("float" in one.dtype for one in outputs)
+        self._recipe, self._names = recipe.name, tuple(spec.name for spec in inputs)
+        self._has_float = any("float" in output.dtype for output in outputs)
         self._kinds, self._states = recipe.evaluation.kinds, frozenset(recipe.input.states.values())
         self._picture, self._samples = None, evaluating
         self._sound = SoundInput(recipe, inputs) if recipe.kind == "sound" else None
@@ -143,7 +143,7 @@ class TensorsAsTheyAre(FrameTask):
         shares = self._shares(answers, reference)
         if not shares:
             return np.ones(len(reference))
-        least = min(shares, key=lambda one: one[:, 0].sum() / max(one[:, 1].sum(), 1e-30))
+        least = min(shares, key=lambda share: share[:, 0].sum() / max(share[:, 1].sum(), 1e-30))
         return share_of_each(least)
 
     def _shares(self, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> list[Shares]:
@@ -151,7 +151,7 @@ class TensorsAsTheyAre(FrameTask):
         if not reference:
             return []
         names = [name for name in reference[0] if name not in self._states] or list(reference[0])
-        return [one for name in names for one in self._compare(name, answers, reference)]
+        return [array for name in names for array in self._compare(name, answers, reference)]
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return the relative error, squared, mean over the outputs, or that of the worst column where it is more."""
@@ -165,13 +165,13 @@ class TensorsAsTheyAre(FrameTask):
         """Return None: no labels say what the outputs should be."""
 
     def _compare(self, name: str, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> list[Shares]:
-        expected = [np.asarray(one[name]) for one in reference]
-        found = [np.asarray(one[name]) if name in one else None for one in answers]
+        expected = [np.asarray(arrays[name]) for arrays in reference]
+        found = [np.asarray(answer[name]) if name in answer else None for answer in answers]
         kind = kind_of(expected, self._kinds.get(name, ""))
         shares = [cosines(expected, found)] if self._is_cosine else compare_output(expected, found, kind)
         if kind is Kind.WHOLE and self._has_float:
-            equal = [one[:, 0].sum() >= LEAST_EQUAL * one[:, 1].sum() for one in shares]
-            return [one for one, is_forgiven in zip(shares, equal, strict=True) if not is_forgiven]
+            equal = [share[:, 0].sum() >= LEAST_EQUAL * share[:, 1].sum() for share in shares]
+            return [share for share, is_forgiven in zip(shares, equal, strict=True) if not is_forgiven]
         return shares
 
 
@@ -179,7 +179,9 @@ def _as_json(value: NDArray[Any]) -> dict[str, Any]:
     flat = value.reshape(-1)
     elements = flat.tolist()
     if value.dtype.kind == "f":
-        elements = [one if finite else None for one, finite in zip(elements, np.isfinite(flat).tolist(), strict=True)]
+        elements = [
+            element if finite else None for element, finite in zip(elements, np.isfinite(flat).tolist(), strict=True)
+        ]
     return {"dtype": str(value.dtype), "shape": list(value.shape), "values": elements}
 
 
@@ -189,20 +191,20 @@ def _drawable(name: str, value: NDArray[Any]) -> Output:
 
 def _as_text(value: NDArray[Any]) -> str:
     is_text = value.dtype.kind in "OUS"
-    told = f"{'string' if is_text else value.dtype} {'x'.join(map(str, value.shape))}".rstrip()
+    text = f"{'string' if is_text else value.dtype} {'x'.join(map(str, value.shape))}".rstrip()
     if is_text:
         more = ", ..." if value.size > _MOST_TEXTS else ""
         return (
-            f"{told}: {', '.join(map(short, value.reshape(-1)[:_MOST_TEXTS].tolist()))}{more}" if value.size else told
+            f"{text}: {', '.join(map(short, value.reshape(-1)[:_MOST_TEXTS].tolist()))}{more}" if value.size else text
         )
     if not value.size or value.dtype.kind not in "fiub":
-        return told
+        return text
     finite = value[np.isfinite(value)]
     if finite.size < value.size:
-        told += f" NaN or infinite in {value.size - finite.size} of {value.size}"
+        text += f" NaN or infinite in {value.size - finite.size} of {value.size}"
     if value.size == 1 or not finite.size:
-        return f"{told} {finite[0]:g}" if finite.size else told
-    return f"{told} from {np.min(finite):g} to {np.max(finite):g}"
+        return f"{text} {finite[0]:g}" if finite.size else text
+    return f"{text} from {np.min(finite):g} to {np.max(finite):g}"
 
 
 def _sampled(value: NDArray[Any]) -> NDArray[Any]:

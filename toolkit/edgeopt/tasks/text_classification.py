@@ -48,7 +48,7 @@ class TextClassification(Classification):
 
     def _ranks(self, answers: Sequence[Classes], labels: Labels) -> NamedClasses:
         ranks = super()._ranks(answers, labels)
-        first = [int(one.indices[0]) if len(one) else -1 for one in answers]
+        first = [int(answer.indices[0]) if len(answer) else -1 for answer in answers]
         true = np.array(self._classes_of(labels), np.int64)
         return NamedClasses(ranks.places, ranks.classes, true, np.array(first, np.int64))
 
@@ -63,16 +63,16 @@ class TextClassification(Classification):
                 f"{labels.source} holds no classes of texts", remedy="pass a CSV or JSONL with text and label"
             )
         known = {name: i for i, name in enumerate(self._recipe.class_names)}
-        found = [known.get(one, int(one) if _is_index(one) else -1) for one in labels.classes]
-        wrong = [one for one, index in zip(labels.classes, found, strict=True) if index < 0]
+        classes = [known.get(class_, int(class_) if _is_index(class_) else -1) for class_ in labels.classes]
+        wrong = [class_ for class_, index in zip(labels.classes, classes, strict=True) if index < 0]
         if wrong:
             names = ", ".join([*known][:8]) or "numbered from 0"
-            told = f"{plural(len(wrong), 'label')} no class of the model, for example {short(wrong[0])}"
+            text = f"{plural(len(wrong), 'label')} no class of the model, for example {short(wrong[0])}"
             raise InvalidFileError(
-                f"{labels.source}: {told}; its classes are {names}",
+                f"{labels.source}: {text}; its classes are {names}",
                 remedy="name the classes as the recipe does, or write their indices",
             )
-        return found
+        return classes
 
 
 def require_tokenizer(recipe: Recipe) -> None:

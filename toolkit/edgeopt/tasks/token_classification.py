@@ -109,11 +109,11 @@ class TokenClassification(FrameTask):
         """
         if geometry is None:
             raise UnsupportedError("tokens that are fed as arrays have no text to find spans in", remedy="feed texts")
-        found = self._probabilities(outputs)
+        array = self._probabilities(outputs)
         words = [(one.start(), one.end()) for one in self._words.finditer(geometry.text)]
-        if not np.isfinite(found).all():
+        if not np.isfinite(array).all():
             return Spans((), len(words))
-        best, sure = found.argmax(axis=1), found.max(axis=1)
+        best, sure = array.argmax(axis=1), array.max(axis=1)
         tokens = _first_tokens(words, geometry.offsets)
         tags = [OUTSIDE if at < 0 else self._recipe.class_name(int(best[at])) for at in tokens]
         spans = []
@@ -138,21 +138,27 @@ class TokenClassification(FrameTask):
 
     def as_text(self, answer: Spans) -> str:
         """Return the spans with their kinds."""
-        told = [f"{short(one.text)} {one.kind} {one.score:.2f}" for one in answer.spans[:_MOST_LISTED]]
+        told = [f"{short(span.text)} {span.kind} {span.score:.2f}" for span in answer.spans[:_MOST_LISTED]]
         return "; ".join([*told, *(["..."] if len(answer.spans) > _MOST_LISTED else [])]) or "nothing"
 
     def as_json(self, answer: Spans) -> dict[str, Any]:
         """Return `spans`, each with `text`, `kind`, `start`, `end` and `score`."""
         return {
             "spans": [
-                {"text": one.text, "kind": one.kind, "start": one.start, "end": one.end, "score": round(one.score, 4)}
-                for one in answer.spans
+                {
+                    "text": span.text,
+                    "kind": span.kind,
+                    "start": span.start,
+                    "end": span.end,
+                    "score": round(span.score, 4),
+                }
+                for span in answer.spans
             ]
         }
 
     def draw(self, frame: Any, answer: Spans, height: int = HEIGHT) -> Frame:
         """Return a picture of the text with its spans coloured, their kinds above them."""
-        return draw_spans_of_text(str(frame), [Mark(one.start, one.end, one.kind) for one in answer.spans], height)
+        return draw_spans_of_text(str(frame), [Mark(span.start, span.end, span.kind) for span in answer.spans], height)
 
     def score(self, answers: Sequence[Spans], labels: Labels) -> Accuracy:
         """Return the recipe's metric.
@@ -186,7 +192,7 @@ class TokenClassification(FrameTask):
 
     def agreement(self, answers: Sequence[Spans], reference: Sequence[Spans]) -> float:
         """Return the F1 of spans as if the reference's were true; 1 where neither finds any."""
-        counted = _compared(answers, [_keys(one) for one in reference])
+        counted = _compared(answers, [_keys(spans) for spans in reference])
         if not (counted.found.any() or counted.true.any()):
             return 1.0
         return float(span_f1(counted, np.ones((1, len(reference)), np.int64))[0])
@@ -195,12 +201,14 @@ class TokenClassification(FrameTask):
         """Return the mean divergence of the tags' probabilities over all tokens, in nats."""
         if not reference:
             return 0.0
-        mine, theirs = (np.concatenate([self._probabilities(one) for one in many]) for many in (outputs, reference))
+        mine, theirs = (
+            np.concatenate([self._probabilities(arrays) for arrays in many]) for many in (outputs, reference)
+        )
         return divergence(mine, theirs)
 
     def sureness(self, answers: Sequence[Spans]) -> NDArray[np.float64]:
         """Return (answers,) the mean score of the spans; 0 where none is."""
-        return np.array([np.mean([one.score for one in each.spans] or [0.0]) for each in answers], np.float64)
+        return np.array([np.mean([span.score for span in each.spans] or [0.0]) for each in answers], np.float64)
 
     def rightness(self, answers: Sequence[Spans], labels: Labels) -> None:
         """Return None: spans of all texts are counted together."""
@@ -209,12 +217,12 @@ class TokenClassification(FrameTask):
 def _first_tokens(words: Sequence[tuple[int, int]], offsets: NDArray[np.int64]) -> list[int]:
     """Return for each word the first token that has a part of it; -1 where it was cut off."""
     tokens = [(int(start), int(end), i) for i, (start, end) in enumerate(offsets) if end > start]
-    found, at = list[int](), 0
+    first_tokens, at = list[int](), 0
     for start, end in words:
         while at < len(tokens) and tokens[at][1] <= start:
             at += 1
-        found.append(tokens[at][2] if at < len(tokens) and tokens[at][0] < end else -1)
-    return found
+        first_tokens.append(tokens[at][2] if at < len(tokens) and tokens[at][0] < end else -1)
+    return first_tokens
 
 
 Key = tuple[str, int, int]
@@ -222,19 +230,19 @@ Key = tuple[str, int, int]
 
 
 def _keys(answer: Spans) -> set[Key]:
-    return {(one.kind, one.start, one.end) for one in answer.spans}
+    return {(span.kind, span.start, span.end) for span in answer.spans}
 
 
 def _true_spans(words: Sequence[str], tags: Sequence[str]) -> set[Key]:
     """Return the spans of tagged words in characters of the words with one space between."""
-    starts = np.cumsum([0, *(len(one) + 1 for one in words)]).tolist()
+    starts = np.cumsum([0, *(len(word) + 1 for word in words)]).tolist()
     places = [(start, following - 1) for start, following in pairwise(starts)]
     return {(kind, places[first][0], places[behind - 1][1]) for kind, first, behind in spans_of(tags)}
 
 
 def _compared(answers: Sequence[Spans], true: Sequence[set[Key]]) -> SpanCounts:
-    pairs = [(_keys(one), those) for one, those in zip(answers, true, strict=True)]
-    right, found, there = (
+    pairs = [(_keys(answer), those) for answer, those in zip(answers, true, strict=True)]
+    right, array, there = (
         np.array(one, np.int64)
         for one in (
             [len(mine & theirs) for mine, theirs in pairs],
@@ -242,7 +250,7 @@ def _compared(answers: Sequence[Spans], true: Sequence[set[Key]]) -> SpanCounts:
             [len(theirs) for _, theirs in pairs],
         )
     )
-    return SpanCounts(right, found, there)
+    return SpanCounts(right, array, there)
 
 
 TASK = TokenClassification

@@ -42,8 +42,8 @@ class Activity:
     @property
     def is_speech(self) -> NDArray[np.bool_]:
         """(stretches,) whether it is above the threshold."""
-        found: NDArray[np.bool_] = self.probabilities >= self.threshold
-        return found
+        array: NDArray[np.bool_] = self.probabilities >= self.threshold
+        return array
 
 
 class VoiceActivity(FrameTask):
@@ -68,14 +68,16 @@ class VoiceActivity(FrameTask):
                 f"recipe {recipe.name!r} takes no sounds", remedy="write rate_hz = 16000, or the model's, under [audio]"
             )
         states = set(recipe.input.states.values())
-        told = [one for one in outputs if one.name not in states and "float" in one.dtype and _is_row(one)]
-        if not told:
+        specs = [
+            output for output in outputs if output.name not in states and "float" in output.dtype and _is_row(output)
+        ]
+        if not specs:
             raise UnsupportedError(
                 f"recipe {recipe.name!r} does not fit this model: none of its outputs is a row of probabilities: "
                 f"{', '.join(map(str, outputs))}",
                 remedy='write task = "tensors" in the recipe',
             )
-        self._output, self._is_logit = told[0].name, recipe.postprocess.decoder == "logit"
+        self._output, self._is_logit = specs[0].name, recipe.postprocess.decoder == "logit"
         self._recipe, self._threshold = recipe, recipe.postprocess.score_threshold
         self._sound = SoundInput(recipe, inputs)
 
@@ -86,10 +88,10 @@ class VoiceActivity(FrameTask):
     def postprocess(self, outputs: Tensors, geometry: Any = None) -> Activity:
         """Return the probabilities; logits become such by a sigmoid."""
         del geometry
-        found = np.array(outputs[self._output], np.float32).reshape(-1)
+        array = np.array(outputs[self._output], np.float32).reshape(-1)
         if self._is_logit:
-            found = np.asarray(1 / (1 + np.exp(-np.clip(found, -80, 80))), np.float32)
-        return Activity(found, self._threshold)
+            array = np.asarray(1 / (1 + np.exp(-np.clip(array, -80, 80))), np.float32)
+        return Activity(array, self._threshold)
 
     def count(self, answer: Activity) -> int:
         """Return how many stretches have a probability; 0 where the output holds NaN."""
@@ -97,9 +99,9 @@ class VoiceActivity(FrameTask):
 
     def as_text(self, answer: Activity) -> str:
         """Return whether somebody speaks, and how probable that is."""
-        told = ", ".join(f"{one:.3f}" for one in answer.probabilities[:_MOST_TOLD].tolist())
+        text = ", ".join(f"{one:.3f}" for one in answer.probabilities[:_MOST_TOLD].tolist())
         more = ", ..." if len(answer.probabilities) > _MOST_TOLD else ""
-        return f"{'speech' if answer.is_speech.any() else 'no speech'} {told}{more}"
+        return f"{'speech' if answer.is_speech.any() else 'no speech'} {text}{more}"
 
     def as_json(self, answer: Activity) -> dict[str, Any]:
         """Return `speech`, whether it is there, and `probabilities` in their order; None where not finite."""
@@ -119,9 +121,9 @@ class VoiceActivity(FrameTask):
     def joined(self, frames: Sequence[Sound], answers: Sequence[Activity]) -> tuple[Sound, Activity]:
         """Return the windows of one sound as one, and their answers; context and overlap are taken once."""
         audio = self._recipe.audio
-        new = [one.samples[audio.context :][: audio.hop or None] for one in frames]
-        found = np.concatenate([one.probabilities for one in answers])
-        return Sound(np.concatenate(new), frames[0].rate_hz), Activity(found, self._threshold)
+        new = [frame.samples[audio.context :][: audio.hop or None] for frame in frames]
+        array = np.concatenate([answer.probabilities for answer in answers])
+        return Sound(np.concatenate(new), frames[0].rate_hz), Activity(array, self._threshold)
 
     def score(self, answers: Sequence[Activity], labels: Labels) -> Accuracy:
         """Return the recipe's metric, the others beside it.
@@ -140,8 +142,8 @@ class VoiceActivity(FrameTask):
     def _stretches(self, answers: Sequence[Activity], labels: Labels) -> Stretches:
         if not isinstance(labels, IntervalLabels):
             raise InvalidFileError(f"{labels.source} holds no intervals", remedy="pass a CSV of file,start_s,end_s")
-        found = np.stack([one.probabilities for one in answers]).astype(np.float64)
-        return Stretches(found, labels.truth(found.shape[1]), self._threshold)
+        array = np.stack([answer.probabilities for answer in answers]).astype(np.float64)
+        return Stretches(array, labels.truth(array.shape[1]), self._threshold)
 
     def agreement(self, answers: Sequence[Activity], reference: Sequence[Activity]) -> float:
         """Return the decisions at one half that are the same, of those that are not the most common one.
@@ -150,8 +152,8 @@ class VoiceActivity(FrameTask):
         """
         if not reference:
             return 1.0
-        found, expected = ([one.probabilities for one in both] for both in (answers, reference))
-        shares = compare_output(expected, found, Kind.PROBABILITY)
+        arrays, expected = ([activity.probabilities for activity in both] for both in (answers, reference))
+        shares = compare_output(expected, arrays, Kind.PROBABILITY)
         return find_metric("agreement").score(np.stack(shares), len(reference))
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
@@ -161,15 +163,15 @@ class VoiceActivity(FrameTask):
 
     def sureness(self, answers: Sequence[Activity]) -> NDArray[np.float64]:
         """Return (answers,) how far each is from one half."""
-        return np.array([float(np.abs(2 * one.probabilities - 1).mean()) for one in answers])
+        return np.array([float(np.abs(2 * answer.probabilities - 1).mean()) for answer in answers])
 
     def rightness(self, answers: Sequence[Activity], labels: Labels) -> NDArray[np.float64]:
         """Return (answers,) the logarithm of the probability of what is true: 1 where it is sure, 0 at the least.
 
         Source: the logarithmic score, Good 1952.
         """
-        found = self._stretches(answers, labels)
-        true = np.where(found.is_true, found.probabilities, 1 - found.probabilities)
+        stretches = self._stretches(answers, labels)
+        true = np.where(stretches.is_true, stretches.probabilities, 1 - stretches.probabilities)
         shares = np.log(np.clip(np.nan_to_num(true), _LEAST_SHARE, 1.0)) / np.log(_LEAST_SHARE)
         return np.asarray(1 - shares.mean(axis=1), np.float64)
 

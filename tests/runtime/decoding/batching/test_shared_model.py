@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from edgeopt.export.decoder.llama import read_configuration, write_llama
-from edgeopt.export.decoder.tensors_file import TensorFiles
 from small_decoders import VOCABULARY, byte_tokenizer, write_decoder
 
 from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.rows import RowsApart, SharedRows, takes_rows
+from edgeopt.export.decoder.llama import read_configuration, write_llama
+from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.graph.model import Model
 from edgeopt.runtime.decoding.batching.admission import MOST_OVERTAKEN
 from edgeopt.runtime.decoding.batching.batch import Batch

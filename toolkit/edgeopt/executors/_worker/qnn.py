@@ -26,7 +26,7 @@ class _Worker:
         self._ort = import_module("onnxruntime")
         plugin = import_module("onnxruntime_qnn")
         self._ort.register_execution_provider_library(_PROVIDER, plugin.get_library_path())
-        self._devices = [one for one in self._ort.get_ep_devices() if one.ep_name == _PROVIDER]
+        self._devices = [ep_device for ep_device in self._ort.get_ep_devices() if ep_device.ep_name == _PROVIDER]
         if not self._devices:
             raise RuntimeError("the plugin offers no device here")
         self._session: Any = None
@@ -41,8 +41,8 @@ class _Worker:
         ]
         return Message(
             {
-                "inputs": [[one.name, one.type, list(one.shape)] for one in self._session.get_inputs()],
-                "outputs": [[one.name, one.type, list(one.shape)] for one in self._session.get_outputs()],
+                "inputs": [[input_.name, input_.type, list(input_.shape)] for input_ in self._session.get_inputs()],
+                "outputs": [[output.name, output.type, list(output.shape)] for output in self._session.get_outputs()],
                 "placement": placed,
                 "simulated": not self._is_present,
             }
@@ -54,11 +54,11 @@ class _Worker:
 
     @property
     def _is_present(self) -> bool:
-        return "NPU" in {str(one.device.type).rpartition(".")[2] for one in self._devices}
+        return "NPU" in {str(device.device.type).rpartition(".")[2] for device in self._devices}
 
     def run(self, message: Message) -> Message:
         """Run once."""
-        names = [one.name for one in self._session.get_outputs()]
+        names = [output.name for output in self._session.get_outputs()]
         results = self._session.run(None, dict(message.arrays))
         return Message({}, dict(zip(names, results, strict=True)))
 
@@ -74,7 +74,7 @@ class _Worker:
             flags=flags.ERROR_IF_NO_NODES_COMPILED | flags.ERROR_IF_OUTPUT_FILE_EXISTS,
         )
         compiler.compile_to_file(str(out))
-        return Message({"files": sorted(one.name for one in out.parent.iterdir())})
+        return Message({"files": sorted(path.name for path in out.parent.iterdir())})
 
     def _options(self, values: Mapping[str, Any]) -> Any:
         made = self._ort.SessionOptions()

@@ -52,7 +52,7 @@ class _Worker:
         results = self._rknn.inference(inputs=inputs, data_format=formats)
         if results is None:
             raise RuntimeError("inference returned nothing")
-        return Message({}, {name: one for (name, _, _), one in zip(self._outputs, results, strict=True)})
+        return Message({}, {name: result for (name, _, _), result in zip(self._outputs, results, strict=True)})
 
     def _must(self, what: str, code: int) -> None:
         if code != _OK:

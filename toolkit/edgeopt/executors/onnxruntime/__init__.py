@@ -176,14 +176,14 @@ class OnnxRuntime(Executor):
         _require_built(ort, options.providers)
         made = _session_options(ort, options, entries)
         source = _reachable(source)
-        given = with_weights(made, source)
+        weights = with_weights(made, source)
         if isinstance(source, Outside) and not memory_of(options.providers):
-            require_bytes(sum(one.stat().st_size for one in source.files), "weights", "close other programs")
+            require_bytes(sum(file.stat().st_size for file in source.files), "weights", "close other programs")
         if options.providers[0] == TENSORRT:
-            asked = tensorrt_options(provided[0], given, options.precision, options.cache_folder)
+            asked = tensorrt_options(provided[0], weights, options.precision, options.cache_folder)
             provided = (asked, *provided[1:])
         listed = _listed(options.providers, entries)
-        session = _create(ort, given, made, listed, provided[: len(listed)])
+        session = _create(ort, weights, made, listed, provided[: len(listed)])
         converted = session.get_modelmeta().custom_metadata_map.get(ARITHMETIC_KEY) == "fp16"
         if options.precision == "fp16" and not converted and options.providers[0] not in _OWN_FP16:
             raise _other_arithmetic(options.precision)
@@ -193,9 +193,9 @@ class OnnxRuntime(Executor):
 
         def placed() -> tuple[Placement, ...]:
             again = self._open(source, replace(options, entries={**options.entries, **plain}))
-            found = again.listed()
+            placements = again.listed()
             again.close()
-            return found
+            return placements
 
         bound = Binding(session, memory, device_id, _takes_turns(provided[0], memory)) if memory else None
         opened = OnnxRuntimeSession(session, bound, placed if plain else None)
@@ -236,7 +236,7 @@ def _takes_turns(provided: Mapping[str, str], memory: str) -> bool:
 def _listed(providers: tuple[str, ...], entries: Mapping[str, str]) -> tuple[str, ...]:
     """Return the providers to name: ONNX Runtime refuses the processor where falling back to it is forbidden."""
     strict = entries.get("session.disable_cpu_ep_fallback") == "1" and providers[0] != CPU
-    return tuple(one for one in providers if one != CPU) if strict else providers
+    return tuple(provider for provider in providers if provider != CPU) if strict else providers
 
 
 def _libraries(ort: Any) -> Path:

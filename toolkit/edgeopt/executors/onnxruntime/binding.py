@@ -40,10 +40,10 @@ class Binding:
         self._takes_turns = takes_turns
         self._binding = session.io_binding()
         self._session, self._memory, self._device_id = session, memory, device_id
-        self._inputs = frozenset(one.name for one in session.get_inputs())
+        self._inputs = frozenset(input_.name for input_ in session.get_inputs())
         outputs = session.get_outputs()
-        self._names = tuple(one.name for one in outputs)
-        self._free = tuple(one.name for one in outputs if not _is_static(one.shape))
+        self._names = tuple(output.name for output in outputs)
+        self._free = tuple(output.name for output in outputs if not _is_static(output.shape))
         self._bind_outputs(self._names)
 
     def _bind_outputs(self, names: tuple[str, ...]) -> None:
@@ -101,9 +101,9 @@ class HostBinding:
         """
         self._binding = session.io_binding()
         self._raw, self._run = self._binding._iobinding, session._sess.run_with_iobinding
-        self._names = frozenset(one.name for one in session.get_inputs())
+        self._names = frozenset(input_.name for input_ in session.get_inputs())
         self._held: dict[str, NDArray[Any]] = {}
-        self.results = {one.name: np.empty([int(str(n)) for n in one.shape], one.dtype) for one in outputs}
+        self.results = {output.name: np.empty([int(str(n)) for n in output.shape], output.dtype) for output in outputs}
         """By name; a run writes into them."""
         for name, value in self.results.items():
             self._binding.bind_output(name, "cpu", 0, value.dtype.type, value.shape, value.ctypes.data)
@@ -111,7 +111,7 @@ class HostBinding:
     @staticmethod
     def fits(outputs: Sequence[TensorSpec]) -> bool:
         """Return whether memory can be reserved: shapes are known, and elements are numbers of NumPy's own."""
-        return all(one.is_static and one.dtype in _PLAIN for one in outputs)
+        return all(output.is_static and output.dtype in _PLAIN for output in outputs)
 
     def upload(self, inputs: Tensors) -> None:
         """Tell where the inputs lie: leave them alone until `execute` is done.

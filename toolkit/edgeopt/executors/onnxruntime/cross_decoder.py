@@ -32,16 +32,16 @@ class CrossCache:
         self.own, self.cross = dict[str, str](), dict[str, str]()
         """Inputs to the outputs that continue them: of the answer itself, and of what the encoder gave."""
         self.empty = dict[str, NDArray[Any]]()
-        for one in inputs:
-            match = _PART.fullmatch(one.name)
+        for spec in inputs:
+            match = _PART.fullmatch(spec.name)
             if match is None:
                 continue
-            heads, head = one.shape[1], one.shape[3]
+            heads, head = spec.shape[1], spec.shape[3]
             if not isinstance(heads, int) or not isinstance(head, int):
-                raise UnsupportedError(f"input {one} does not tell its heads", remedy="export the decoder again")
+                raise UnsupportedError(f"input {spec} does not tell its heads", remedy="export the decoder again")
             found = self.own if match[2] == "decoder" else self.cross
-            found[one.name] = one.name.replace("past_key_values", "present", 1)
-            self.empty[one.name] = np.zeros((1, heads, 0, head), one.dtype)
+            found[spec.name] = spec.name.replace("past_key_values", "present", 1)
+            self.empty[spec.name] = np.zeros((1, heads, 0, head), spec.dtype)
         if not self.own or not self.cross:
             raise UnsupportedError(
                 "the decoder has no cache of its own answer and of what the encoder gave",
@@ -60,8 +60,8 @@ class CrossCache:
         return sum(self._bytes(name) for name in self.cross)
 
     def _bytes(self, name: str) -> int:
-        one = self.empty[name]
-        return int(one.shape[1] * one.shape[3] * one.itemsize)
+        array = self.empty[name]
+        return int(array.shape[1] * array.shape[3] * array.itemsize)
 
 
 class CrossDecoder:
@@ -130,7 +130,7 @@ class CrossDecoder:
             raise ValueError(f"the cache holds {self._past} tokens, and forgets none")
 
     def _run_first(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        empty = {name: self._wrap(one) for name, one in self._cache.empty.items()}
+        empty = {name: self._wrap(array) for name, array in self._cache.empty.items()}
         if self._cross:
             self._own = {name: empty[name] for name in self._cache.own}
             return self._run_next(tokens)
@@ -151,10 +151,10 @@ class CrossDecoder:
     ) -> list[Any]:
         given = {IDS: self._wrap(np.asarray(tokens, np.int64)[None]), **self._beside, **past}
         given[HAS_PAST] = self._wrap(np.array([has_past]))
-        known = {one.name for one in session.get_inputs()}
+        known = {input_.name for input_ in session.get_inputs()}
         feeds = {name: one for name, one in given.items() if name in known}
-        found: list[Any] = session.run_with_ort_values(list(names), feeds, self._options)
-        return found
+        run: list[Any] = session.run_with_ort_values(list(names), feeds, self._options)
+        return run
 
 
 def _copied(logits: Any) -> NDArray[np.float32]:
@@ -185,11 +185,11 @@ def encoded(session: Any, fed: Mapping[str, NDArray[Any]], outputs: Sequence[str
     """
     import onnxruntime
 
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(one) for name, one in fed.items()}
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in fed.items()}
     try:
-        found = session.run_with_ort_values(list(outputs), values, quiet())
+        run = session.run_with_ort_values(list(outputs), values, quiet())
     except Exception as error:  # pybind raises a class per status code
         raise_run_error(error)
     if len(outputs) == 1:
-        return Heard(int(found[0].shape()[1]), found[0])
-    return Heard(int(found[0].shape()[2]), cross=dict(zip(outputs, found, strict=True)))
+        return Heard(int(run[0].shape()[1]), run[0])
+    return Heard(int(run[0].shape()[2]), cross=dict(zip(outputs, run, strict=True)))

@@ -58,23 +58,23 @@ def cache_parts(
     Raises:
         UnsupportedError: If it has none, or a part of it is not continued by an output.
     """
-    known, found = {one.name for one in outputs}, list[CachePart]()
-    for one in inputs:
-        match = PAST.fullmatch(one.name)
+    known, found = {output.name for output in outputs}, list[CachePart]()
+    for spec in inputs:
+        match = PAST.fullmatch(spec.name)
         if match is None:
             continue
         present = f"present.{match[1]}.{match[2]}"
-        heads, head = (one.shape[1], one.shape[3]) if len(one.shape) == _RANK else (None, None)
+        heads, head = (spec.shape[1], spec.shape[3]) if len(spec.shape) == _RANK else (None, None)
         head = head if isinstance(head, int) else free_head or None
         if present not in known or not isinstance(heads, int) or not isinstance(head, int):
             raise UnsupportedError(
-                f"input {one} is no cache that an output {present} continues",
+                f"input {spec} is no cache that an output {present} continues",
                 remedy="export the decoder with its cache: past_key_values.N.key (batch, heads, past, head)",
             )
-        found.append(CachePart(one.name, present, heads, head, one.dtype))
-    if not found or not {IDS, LOGITS} <= {one.name for one in inputs} | known:
+        found.append(CachePart(spec.name, present, heads, head, spec.dtype))
+    if not found or not {IDS, LOGITS} <= {spec.name for spec in inputs} | known:
         raise UnsupportedError(
-            f"the model is no decoder with a cache: it takes {', '.join(one.name for one in inputs)}",
+            f"the model is no decoder with a cache: it takes {', '.join(spec.name for spec in inputs)}",
             remedy="export it with input_ids, past_key_values.N.key and .value, and logits, as edgeopt export does",
         )
     return tuple(found)
@@ -107,7 +107,7 @@ def shares_cache(session: Any, parts: Sequence[CachePart]) -> bool:
 
 def takes_last(session: Any) -> bool:
     """Return whether an `InferenceSession` computes the logits of the last tokens alone where it is asked to."""
-    return LAST in {one.name for one in session.get_overridable_initializers()}
+    return LAST in {overridable_initializer.name for overridable_initializer in session.get_overridable_initializers()}
 
 
 class Decoder:
@@ -134,8 +134,8 @@ class Decoder:
         self._single_from = capacity
         """The first token that was run alone: those before it have the numbers of a text that is run at once."""
         self.capacity, self._session, self._parts, self._shares = capacity, session, tuple(parts), shares
-        self._takes_positions = POSITIONS in {one.name for one in session.get_inputs()}
-        self._takes_mask = MASK in {one.name for one in session.get_inputs()}
+        self._takes_positions = POSITIONS in {input_.name for input_ in session.get_inputs()}
+        self._takes_mask = MASK in {input_.name for input_ in session.get_inputs()}
         self._takes_last = takes_last(session)
         self._ones = np.ones((1, capacity), np.int64)
         self._counted = np.arange(capacity, dtype=np.int64)[None]
@@ -315,14 +315,16 @@ class _BoundTokens:
         self._session, self._binding = session, binding
         self._ids, self._position = np.zeros((1, count), np.int64), np.zeros((1, count), np.int64)
         self._logits = np.zeros((1, count, width), np.float32)
-        asked = {IDS: self._ids, POSITIONS: self._position}
-        bind_arrays(binding, {one.name: asked[one.name] for one in session.get_inputs() if one.name in asked})
+        arrays = {IDS: self._ids, POSITIONS: self._position}
+        bind_arrays(
+            binding, {input_.name: arrays[input_.name] for input_ in session.get_inputs() if input_.name in arrays}
+        )
         binding.bind_ortvalue_output(LOGITS, onnxruntime.OrtValue.ortvalue_from_numpy(self._logits))
 
     @classmethod
     def of(cls, session: Any, binding: Any, count: int = 1) -> _BoundTokens | None:
         """Return the runs of so many tokens; None where the model does not say how many logits it gives."""
-        logits = next(one for one in session.get_outputs() if one.name == LOGITS)
+        logits = next(output for output in session.get_outputs() if output.name == LOGITS)
         width = logits.shape[-1]
         is_known = isinstance(width, int) and logits.type == "tensor(float)" and len(logits.shape) == _LOGITS_RANK
         return cls(session, binding, width, count) if is_known else None
@@ -390,5 +392,5 @@ def raise_run_error(error: Exception) -> NoReturn:
         "lloc": "memory does not suffice: ask for a shorter --context, or close other programs",
         "idx=": "the tokenizer has tokens that the model has not: name the tokenizer.json that came with it",
     }
-    remedy = next((one for word, one in remedies.items() if word in raw), "look whether the model's file is whole")
+    remedy = next((other for word, other in remedies.items() if word in raw), "look whether the model's file is whole")
     raise UnsupportedError(f"ONNX Runtime does not run the decoder: {said(error)}", remedy=remedy) from error

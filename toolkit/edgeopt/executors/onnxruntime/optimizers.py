@@ -84,8 +84,8 @@ def disabled(families: tuple[str, ...]) -> dict[str, str]:
 
 def merged(entries: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Return entries that switch off all that any of several does."""
-    names = [name for one in entries for name in one.get(DISABLED_OPTIMIZERS, "").split(";") if name]
-    level = max((one.get(LEVEL, LEVELS[0]) for one in entries), key=LEVELS.index, default=LEVELS[0])
+    names = [name for entry in entries for name in entry.get(DISABLED_OPTIMIZERS, "").split(";") if name]
+    level = max((entry.get(LEVEL, LEVELS[0]) for entry in entries), key=LEVELS.index, default=LEVELS[0])
     made = {DISABLED_OPTIMIZERS: ";".join(dict.fromkeys(names))} if names else {}
     return made | ({LEVEL: level} if level != LEVELS[0] else {})
 

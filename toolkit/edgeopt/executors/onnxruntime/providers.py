@@ -185,11 +185,11 @@ def split_entries(
                 remedy="leave it out of [options], or take a bundle from somebody who does not set it",
             )
     facts = [PROVIDERS.get(name) for name in providers]
-    known = session_entries.union(*(one.entries for one in facts if one))
-    options = tuple({key: _value(entries[key]) for key in entries if one and key in one.options} for one in facts)
+    known = session_entries.union(*(fact.entries for fact in facts if fact))
+    options = tuple({key: _value(entries[key]) for key in entries if fact and key in fact.options} for fact in facts)
     for key in entries:
-        if key not in known and not any(key in one for one in options):
-            names = known.union(*(one.options for one in facts if one))
+        if key not in known and not any(key in option for option in options):
+            names = known.union(*(fact.options for fact in facts if fact))
             raise NotFoundError("session configuration entry or provider option", key, names)
     return {key: value for key, value in entries.items() if key in known}, options
 

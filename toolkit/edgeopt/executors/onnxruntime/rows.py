@@ -112,7 +112,7 @@ class SharedRows:
         """
         self._pairs = pairs
         self._session, self._parts = session, tuple(parts)
-        names = {one.name for one in session.get_inputs()}
+        names = {input_.name for input_ in session.get_inputs()}
         self._takes_positions, self._takes_mask = POSITIONS in names, MASK in names
         self._takes_last = takes_last(session)
         self._tokens = tokens or count * capacity
@@ -226,8 +226,8 @@ class SharedRows:
         self.count, self.capacity = count, capacity
         self._past = [0] * count
         self._buffers = [
-            memory[: count * one.heads * capacity * one.head].reshape(count, one.heads, capacity, one.head)
-            for memory, one in zip(self._memory, self._parts, strict=True)
+            memory[: count * part.heads * capacity * part.head].reshape(count, part.heads, capacity, part.head)
+            for memory, part in zip(self._memory, self._parts, strict=True)
         ]
         self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
 

@@ -34,8 +34,8 @@ class OnnxRuntimeSession(Staged):
         self._binding, self._session, self._placed = binding, session, placed
         self._run = session.run
         self._names = [output.name for output in session.get_outputs()]
-        self.inputs = tuple(_spec(one) for one in session.get_inputs())
-        outputs = [_spec(one) for one in session.get_outputs()]
+        self.inputs = tuple(_spec(input_) for input_ in session.get_inputs())
+        outputs = [_spec(other) for other in session.get_outputs()]
         self.outputs = tuple(replace(spec, is_unranked=not spec.shape) for spec in outputs)  # of a scalar too: no word
         self.first_run: FirstRun | None = None
 
@@ -69,7 +69,7 @@ class OnnxRuntimeSession(Staged):
             except Exception as error:  # pybind raises a class per status code, all below Exception
                 if not type(error).__module__.startswith("onnxruntime"):
                     raise  # not the engine's words: a bug stays what it is
-                has_free = not all(one.is_static for one in self.inputs)
+                has_free = not all(spec.is_static for spec in self.inputs)
                 raise not_run(error, has_free_sizes=has_free) from error
         try:
             return self._binding.execute()

@@ -90,7 +90,7 @@ def texts_are_alike(session: Any, parts: Sequence[CachePart], slots: int) -> boo
     rows = SharedRows(session, parts, most, 4 * _PROMPT, pairs=True)
     for row in range(most):
         rows.run(row, [1 + i % 3 for i in range(_PROMPT + row)], is_prompt=True)
-    for count in (one for one in _TEXTS if one <= most):
+    for count in (text for text in _TEXTS if text <= most):
         tokens = [1 + (row + count) % 3 for row in range(count)]
         alone = [rows.run(row, [token])[-1] for row, token in enumerate(tokens)]
         for row in range(count):
@@ -109,7 +109,7 @@ def _logits(
     decoder.is_exact = paired
     tokens = [1 + (i * i) % 3 for i in range(count)]
     decoder.run(tokens[:_PROMPT])
-    found = list[NDArray[np.float32]]()
+    arrays = list[NDArray[np.float32]]()
     for width in widths:
-        found.append(decoder.run(tokens[decoder.past : decoder.past + width]))
-    return np.concatenate(found)
+        arrays.append(decoder.run(tokens[decoder.past : decoder.past + width]))
+    return np.concatenate(arrays)

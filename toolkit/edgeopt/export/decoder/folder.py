@@ -136,7 +136,7 @@ def compare_logits(
     Raises:
         UnsupportedError: If they lie further apart than `TOLERANCE`.
     """
-    found = list[Drift]()
+    drifts = list[Drift]()
     session = EXECUTOR.open(model.data, SessionOptions(entries=UNOPTIMIZED))
     try:
         parts = cache_parts(session.inputs, session.outputs)
@@ -146,10 +146,10 @@ def compare_logits(
             decoder = Decoder(session.engine, parts, length, shares=shares_cache(session, parts))
             first = max(length - _ONE_BY_ONE, 1)
             logits = [decoder.run(tokens[:first]), *(decoder.run([token]) for token in tokens[first:])]
-            found.append(measure_drift({"logits": expected(tokens)}, {"logits": np.concatenate(logits)}))
+            drifts.append(measure_drift({"logits": expected(tokens)}, {"logits": np.concatenate(logits)}))
     finally:
         session.close()
-    worst = worst_drift(found)
+    worst = worst_drift(drifts)
     if not worst.is_within(TOLERANCE):
         raise UnsupportedError(
             f"the graph of {model.name} answers differently than its weights say: {worst.worst_db:.0f} dB",

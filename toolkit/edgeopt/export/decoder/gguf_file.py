@@ -81,7 +81,7 @@ class GgufFile:
         try:
             require_bounded_head(file)
             self._reader = package.GGUFReader(file)
-            self._tensors = {one.name: one for one in self._reader.tensors}
+            self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         except Exception as error:  # the package raises whatever its arithmetic on a damaged file ends in
             raise InvalidFileError(f"{file} is no GGUF file: {str(error)[:120]}", remedy=_REMEDY) from error
         self._kind = str(self._told("general.architecture", ""))
@@ -127,8 +127,8 @@ class GgufFile:
                 remedy="convert it to Q8_0 or F16",
             ) from error
         if made.shape != shape:
-            told = f"{'x'.join(map(str, made.shape))}, not {'x'.join(map(str, shape))}"
-            raise InvalidFileError(f"{self.file}: {one.name} is {told}", remedy=_REMEDY)
+            text = f"{'x'.join(map(str, made.shape))}, not {'x'.join(map(str, shape))}"
+            raise InvalidFileError(f"{self.file}: {one.name} is {text}", remedy=_REMEDY)
         if not np.isfinite(made).all():
             raise InvalidFileError(f"{self.file}: {one.name} holds NaN or infinity", remedy=_REMEDY)
         part = re.search(r"self_attn\.([qk])_proj", name)
@@ -145,9 +145,9 @@ class GgufFile:
         """
         kind, words = str(self._told("tokenizer.ggml.model", "no")), str(self._told("tokenizer.ggml.pre", "gpt-2"))
         if kind != "gpt2" or words not in _PATTERNS:
-            told = "SentencePiece's" if kind == "llama" else f"{kind[:40]}, cut as {words[:40]}"
+            text = "SentencePiece's" if kind == "llama" else f"{kind[:40]}, cut as {words[:40]}"
             raise UnsupportedError(
-                f"{self.file}: its tokenizer is {told}, which is not read from GGUF",
+                f"{self.file}: its tokenizer is {text}, which is not read from GGUF",
                 remedy="edgeopt export hf:FOLDER, of the folder from which it was converted",
             )
         tokens, kinds = self._told("tokenizer.ggml.tokens"), self._told("tokenizer.ggml.token_type", [])
@@ -161,7 +161,11 @@ class GgufFile:
         split = {"type": "Split", "pattern": {"Regex": _PATTERNS[words]}, "behavior": "Isolated", "invert": False}
         level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
         last = level | {"use_regex": words in _AS_GPT_2}
-        model = {"type": "BPE", "vocab": {one: i for i, one in enumerate(tokens) if i not in marked}, "merges": merges}
+        model = {
+            "type": "BPE",
+            "vocab": {token: i for i, token in enumerate(tokens) if i not in marked},
+            "merges": merges,
+        }
         values = {
             "version": "1.0",
             "added_tokens": added,
@@ -186,7 +190,7 @@ class GgufFile:
             heads, hidden = int(self._own("attention.head_count")), int(self._own("embedding_length"))
             context = int(self._own("context_length"))
             end, begin = (self._told(f"tokenizer.ggml.{name}_token_id", None) for name in ("eos", "bos"))
-            found = Configuration(
+            configuration = Configuration(
                 kind=self._kind,
                 vocabulary=int(self._tensors["token_embd.weight"].shape[1]),
                 hidden=hidden,
@@ -207,8 +211,8 @@ class GgufFile:
             raise InvalidFileError(
                 f"{self.file} lacks a size, or holds no number there: {error}", remedy=_REMEDY
             ) from error
-        require_sizes(found, self.file)
-        return found
+        require_sizes(configuration, self.file)
+        return configuration
 
     def _own(self, name: str, *other: Any) -> Any:
         return self._told(f"{self._kind}.{name}", *other)

@@ -81,7 +81,7 @@ def read_configuration(folder: Path) -> Configuration:
     try:
         heads, context = int(values["num_attention_heads"]), int(values.get("max_position_embeddings", 2048))
         end, begin = values.get("eos_token_id"), values.get("bos_token_id")
-        found = Configuration(
+        configuration = Configuration(
             kind=kind,
             vocabulary=int(values["vocab_size"]),
             hidden=int(values["hidden_size"]),
@@ -100,16 +100,16 @@ def read_configuration(folder: Path) -> Configuration:
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
-    require_sizes(found, file)
-    return found
+    require_sizes(configuration, file)
+    return configuration
 
 
-def require_sizes(config: Configuration, told: Path) -> None:
+def require_sizes(config: Configuration, path: Path) -> None:
     """Raise where sizes do not fit each other.
 
     Args:
         config: Of a decoder.
-        told: Where it stands.
+        path: Where it stands.
 
     Raises:
         InvalidFileError: If one is below 1, or heads are not shared evenly.
@@ -121,12 +121,12 @@ def require_sizes(config: Configuration, told: Path) -> None:
         )
         < 1
     ):
-        raise InvalidFileError(f"{told} holds a size below 1", remedy=_REMEDY)
+        raise InvalidFileError(f"{path} holds a size below 1", remedy=_REMEDY)
     if config.heads % config.kv_heads:
-        raise InvalidFileError(f"{told}: {config.heads} heads do not share {config.kv_heads} evenly", remedy=_REMEDY)
+        raise InvalidFileError(f"{path}: {config.heads} heads do not share {config.kv_heads} evenly", remedy=_REMEDY)
     if config.head % _HEAD_STEP:
         raise UnsupportedError(
-            f"{told}: heads of {config.head} numbers do not run in GroupQueryAttention, which turns multiples of 16",
+            f"{path}: heads of {config.head} numbers do not run in GroupQueryAttention, which turns multiples of 16",
             remedy="export it with torch, without a fused attention",
         )
 

@@ -37,8 +37,8 @@ class Reference:
 
     def _norm(self, x: Numbers, name: str) -> Numbers:
         scale = self._weights.read(f"{name}.weight", (x.shape[-1],))
-        found: Numbers = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(self._config.epsilon)) * scale
-        return found
+        array: Numbers = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(self._config.epsilon)) * scale
+        return array
 
     def _product(self, x: Numbers, name: str, outputs: int) -> Numbers:
         made = x @ self._weights.read(f"{name}.weight", (outputs, x.shape[-1])).T
@@ -57,7 +57,7 @@ class Reference:
 
         queries, keys = self._turned(heads("q", config.heads)), self._turned(heads("k", config.kv_heads))
         shared = config.heads // config.kv_heads
-        keys, values = (np.repeat(one, shared, axis=0) for one in (keys, heads("v", config.kv_heads)))
+        keys, values = (np.repeat(array, shared, axis=0) for array in (keys, heads("v", config.kv_heads)))
         scores = queries @ keys.transpose(0, 2, 1) / np.float32(np.sqrt(config.head))
         behind = np.arange(length)[:, None] - np.arange(length)[None]  # how far back a key lies
         is_seen = (behind >= 0) & (behind < (config.window or length))

@@ -75,8 +75,8 @@ class TensorFiles:
         if place is None:
             raise InvalidFileError(f"{self.folder} lacks the weights {name}", remedy=_REMEDY)
         if place.shape != shape:
-            told = f"{'x'.join(map(str, place.shape))}, config.json says {'x'.join(map(str, shape))}"
-            raise InvalidFileError(f"{place.file}: {name} is {told}", remedy=_REMEDY)
+            text = f"{'x'.join(map(str, place.shape))}, config.json says {'x'.join(map(str, shape))}"
+            raise InvalidFileError(f"{place.file}: {name} is {text}", remedy=_REMEDY)
         if place.dtype not in _DTYPES:
             raise InvalidFileError(
                 f"{place.file}: {name} is {place.dtype}, which is no float", remedy="save the weights in float first"

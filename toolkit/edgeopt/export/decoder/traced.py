@@ -64,8 +64,8 @@ class TracedDecoder:
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return (tokens, vocabulary) behind each token of a text, computed by torch at once."""
         with self._torch.no_grad():
-            found: NDArray[np.float32] = self._module(self._torch.tensor([list(tokens)])).logits[0].numpy()
-        return found
+            array: NDArray[np.float32] = self._module(self._torch.tensor([list(tokens)])).logits[0].numpy()
+        return array
 
     def traced(self, name: str) -> Model:
         """Return the graph, with the inputs and outputs that `write_llama` has, and `position_ids`.
@@ -84,8 +84,8 @@ class TracedDecoder:
                     made,
                     dynamo=True,
                     opset_version=_OPSET,
-                    input_names=[IDS, MASK, POSITIONS, *(f"past_key_values.{one}" for one in parts)],
-                    output_names=[LOGITS, *(f"present.{one}" for one in parts)],
+                    input_names=[IDS, MASK, POSITIONS, *(f"past_key_values.{other}" for other in parts)],
+                    output_names=[LOGITS, *(f"present.{other}" for other in parts)],
                     verbose=False,
                 )
             except Exception as error:
@@ -103,7 +103,7 @@ class TracedDecoder:
             with torch.no_grad():
                 tokens = torch.zeros(1, 2, dtype=torch.int64)
                 layers = self._module(tokens, use_cache=True).past_key_values.layers
-                return [(int(one.keys.shape[1]), int(one.keys.shape[3])) for one in layers]
+                return [(int(layer.keys.shape[1]), int(layer.keys.shape[3])) for layer in layers]
         except (AttributeError, TypeError, IndexError) as error:
             raise self._refused("it keeps something else than keys and values") from error
 

@@ -27,10 +27,14 @@ def computation_hash(proto: onnx.ModelProto) -> str | None:
         known[one.name] = _hash("weight", value.dtype.str, str(value.shape), value.tobytes())
     for node in graph.node:
         attributes = sorted(node.attribute, key=lambda one: one.name)
-        if any(one.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for one in attributes):
+        if any(attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for attribute in attributes):
             return None
         defaults = _defaults(node, versions)
-        values = [one.SerializeToString(deterministic=True) for one in attributes if one != defaults.get(one.name)]
+        values = [
+            attribute.SerializeToString(deterministic=True)
+            for attribute in attributes
+            if attribute != defaults.get(attribute.name)
+        ]
         made = _hash(node.domain, node.op_type, *values, *(known[name] for name in node.input))
         known |= {name: _hash(made, str(i)) for i, name in enumerate(node.output) if name}
     return _hash(str(len(graph.node)), *(part for one in graph.output for part in (one.name, known[one.name])))
@@ -42,7 +46,9 @@ def _defaults(node: onnx.NodeProto, versions: Mapping[str, int]) -> Mapping[str,
         schema = onnx.defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
     except onnx.defs.SchemaError:
         return {}
-    return {name: one.default_value for name, one in schema.attributes.items() if one.default_value.name}
+    return {
+        name: attribute.default_value for name, attribute in schema.attributes.items() if attribute.default_value.name
+    }
 
 
 def _hash(*parts: str | bytes) -> str:

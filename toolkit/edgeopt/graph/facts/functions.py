@@ -29,7 +29,7 @@ def require_bounded_functions(proto: ModelProto, where: str) -> None:
     """
     if not proto.functions:
         return
-    bodies = {(one.domain, one.name, one.overload): one for one in proto.functions}
+    bodies = {(function.domain, function.name, function.overload): function for function in proto.functions}
     called = {key: [_key(node) for node in _with_subgraphs(body.node)] for key, body in bodies.items()}
     sizes, depths, unsized = dict[_Key, int](), dict[_Key, int](), set(bodies)
     while unsized:
@@ -45,8 +45,8 @@ def require_bounded_functions(proto: ModelProto, where: str) -> None:
         unsized.difference_update(ready)
     count = sum(sizes.get(_key(node), 1) for node in all_nodes(proto.graph))
     if count > _MOST_NODES:
-        told = f"{count:,}" if count < 10**15 else "more than 10^15"
-        raise InvalidFileError(f"{where}: its functions become {told} nodes once written out", remedy=_REMEDY)
+        text = f"{count:,}" if count < 10**15 else "more than 10^15"
+        raise InvalidFileError(f"{where}: its functions become {text} nodes once written out", remedy=_REMEDY)
 
 
 def _key(node: NodeProto) -> _Key:

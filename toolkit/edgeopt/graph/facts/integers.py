@@ -58,8 +58,8 @@ def why_not_again(model: Model) -> str:
     What is left in float stays so: its ranges would be those of tensors that are rounded already, and whoever made the
     integers left it out for a reason.
     """
-    found = read_integers(model)
-    return f"{model.name} is quantized already ({found})" if found.kind else ""
+    integers = read_integers(model)
+    return f"{model.name} is quantized already ({integers})" if integers.kind else ""
 
 
 _FLOAT = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "FusedConv", "FusedMatMul"})
@@ -81,14 +81,14 @@ def read_integers(model: Model) -> Integers:
 
 def _kinds(graph: GraphProto, outer: ChainMap[str, NodeProto], stored: frozenset[str]) -> Iterator[Kind | None]:
     """Yield the kind of each weighted layer, None for one in float."""
-    stored |= {one.name for one in (*graph.initializer, *(each.values for each in graph.sparse_initializer))}
+    stored |= {subgraph.name for subgraph in (*graph.initializer, *(each.values for each in graph.sparse_initializer))}
     makers = outer.new_child({name: node for node in graph.node for name in node.output if name})
     for node in graph.node:
         place = _PLACES.get(node.op_type)
         if place is not None and place < len(node.input) and _is_stored(node.input[place], makers, stored):
             yield _kind(node, makers)
-        for one in subgraphs([node]):
-            yield from _kinds(one, makers, stored)
+        for subgraph in subgraphs([node]):
+            yield from _kinds(subgraph, makers, stored)
 
 
 def _kind(node: NodeProto, makers: Mapping[str, NodeProto]) -> Kind | None:

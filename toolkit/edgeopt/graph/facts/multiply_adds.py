@@ -30,8 +30,8 @@ _REPEATED = frozenset({"Loop", "Scan", "SequenceMap"})
 
 def count_numbers(model: Model) -> int:
     """Return how many numbers are stored: initializers and Constant nodes, those of subgraphs and functions too."""
-    functions = (tensors_of(one.node) for one in model.proto.functions)
-    return sum(math.prod(one.dims) for one in chain(stored_tensors(model.proto.graph), *functions))
+    functions = (tensors_of(function.node) for function in model.proto.functions)
+    return sum(math.prod(stored_tensor.dims) for stored_tensor in chain(stored_tensors(model.proto.graph), *functions))
 
 
 def count_multiply_adds(model: Model) -> int | None:
@@ -52,7 +52,7 @@ def _work_in(graph: GraphProto, outer: _Shapes) -> int | None:
     shapes = {**outer, **_known_shapes(graph)}
     total = 0
     for node in graph.node:
-        inside = [_work_in(one, shapes) for one in subgraphs([node])]
+        inside = [_work_in(subgraph, shapes) for subgraph in subgraphs([node])]
         work = _work_of(node, shapes)
         if work is None or None in inside or (any(inside) and node.op_type in _REPEATED):
             return None

@@ -37,8 +37,8 @@ def maker_of(name: str, makers: ChainMap[str, onnx.NodeProto]) -> str:
         node = makers[name]
         if node.op_type in _FIRST_RESULT:
             place = list(node.output).index(name) + _FIRST_RESULT[node.op_type]
-            inner = [one for one in subgraphs([node]) if place < len(one.output)]
-            found = {maker_of(one.output[place].name, makers.new_child(nodes_by_output(one))) for one in inner}
+            inner = [subgraph for subgraph in subgraphs([node]) if place < len(subgraph.output)]
+            found = {maker_of(graph.output[place].name, makers.new_child(nodes_by_output(graph))) for graph in inner}
             return found.pop() if len(found) == 1 else str(node.op_type)
         if node.op_type not in _KEEP_VALUES or not node.input:
             return str(node.op_type)

@@ -28,13 +28,17 @@ def part_of(graph: Graph, value: Value) -> Model | None:
         if any(each.type is ir.AttributeType.GRAPH for each in node.attributes.values()):
             return None
         found.add(node)
-        waiting += [given for given in node.inputs if given is not None]
+        waiting += [input_ for input_ in node.inputs if input_ is not None]
     if graph.producer(value) is None:
         return None
     nodes = [ir.to_proto(node) for node in graph.nodes() if node in found]
-    stored = [ir.to_proto(one.const_value) for one in graph.initializers if one in seen and one.const_value is not None]
-    given = [ir.to_proto(one) for one in graph.inputs if one in seen]
-    made = onnx.helper.make_graph(nodes, "part", given, [onnx.ValueInfoProto(name=str(value.name))], stored)
+    stored = [
+        ir.to_proto(initializer.const_value)
+        for initializer in graph.initializers
+        if initializer in seen and initializer.const_value is not None
+    ]
+    infos = [ir.to_proto(input_) for input_ in graph.inputs if input_ in seen]
+    made = onnx.helper.make_graph(nodes, "part", infos, [onnx.ValueInfoProto(name=str(value.name))], stored)
     domains = {node.domain or "" for node in found} - {""}
     imports = {"": graph.opset, **dict.fromkeys(domains, 1)}
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]

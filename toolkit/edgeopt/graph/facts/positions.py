@@ -67,11 +67,11 @@ def _fields(data: mmap.mmap, place: int, end: int) -> Iterator[Field]:
 
 
 def _numbers(data: mmap.mmap, place: int, end: int) -> list[int]:
-    found = list[int]()
+    numbers = list[int]()
     while place < end:
         value, place = _number(data, place)
-        found.append(value)
-    return found
+        numbers.append(value)
+    return numbers
 
 
 def _number(data: mmap.mmap, place: int) -> tuple[int, int]:

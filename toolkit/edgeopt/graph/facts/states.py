@@ -23,17 +23,17 @@ def find_states(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
     all be states has none: it makes a picture of a picture.
     """
     found: dict[str, str] = {}
-    for one in inputs:
-        fitting = [other.name for other in outputs if _is_same(one, other)]
+    for spec in inputs:
+        fitting = [other.name for other in outputs if _is_same(spec, other)]
         if len(fitting) == 1 and fitting[0] not in found.values():
-            found[one.name] = fitting[0]
-    for one in (one for one in inputs if one.name not in found):
+            found[spec.name] = fitting[0]
+    for spec in (spec for spec in inputs if spec.name not in found):
         fitting = [
-            other.name for other in outputs if _is_numbered_alike(one, other) and other.name not in found.values()
+            other.name for other in outputs if _is_numbered_alike(spec, other) and other.name not in found.values()
         ]
-        rivals = [other for other in inputs if _words(other.name) == _words(one.name)]
+        rivals = [other for other in inputs if _words(other.name) == _words(spec.name)]
         if len(fitting) == len(rivals) == 1:
-            found[one.name] = fitting[0]
+            found[spec.name] = fitting[0]
     return found if len(found) < min(len(inputs), len(outputs)) else {}
 
 
@@ -49,33 +49,33 @@ def possible_states(
         outputs: Of the model.
         known: States that are certain.
     """
-    free = [one for one in inputs if one.name not in known]
-    said = [one for one in outputs if one.name not in known.values()]
+    free = [spec for spec in inputs if spec.name not in known]
+    said = [output for output in outputs if output.name not in known.values()]
     if min(len(free), len(said)) < 2:
         return {}
     found = {
-        one.name: tuple(other.name for other in said if (one.dtype, one.shape) == (other.dtype, other.shape))
-        for one in free
-        if "float" in one.dtype and 1 < len(one.shape) < 4
+        spec.name: tuple(other.name for other in said if (spec.dtype, spec.shape) == (other.dtype, other.shape))
+        for spec in free
+        if "float" in spec.dtype and 1 < len(spec.shape) < 4
     }
     return {name: fitting for name, fitting in found.items() if fitting}
 
 
-def _is_same(one: TensorSpec, other: TensorSpec) -> bool:
-    sizes = zip(one.shape, other.shape, strict=False)
+def _is_same(spec: TensorSpec, other: TensorSpec) -> bool:
+    sizes = zip(spec.shape, other.shape, strict=False)
     fits = all(a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in sizes)
-    fits = fits and len(one.shape) == len(other.shape)
-    return _carries(one, other) and fits and bool(_thing(one.name)) and _thing(one.name) == _thing(other.name)
+    fits = fits and len(spec.shape) == len(other.shape)
+    return _carries(spec, other) and fits and bool(_thing(spec.name)) and _thing(spec.name) == _thing(other.name)
 
 
-def _is_numbered_alike(one: TensorSpec, other: TensorSpec) -> bool:
-    same = one.shape == other.shape and bool(one.shape) and one.name != other.name
-    return _carries(one, other) and same and bool(_words(one.name)) and _words(one.name) == _words(other.name)
+def _is_numbered_alike(spec: TensorSpec, other: TensorSpec) -> bool:
+    same = spec.shape == other.shape and bool(spec.shape) and spec.name != other.name
+    return _carries(spec, other) and same and bool(_words(spec.name)) and _words(spec.name) == _words(other.name)
 
 
-def _carries(one: TensorSpec, other: TensorSpec) -> bool:
-    kept = "float" in one.dtype or ("int" in one.dtype and not _COUNTED.isdisjoint(_thing(one.name)))
-    return kept and one.dtype == other.dtype
+def _carries(spec: TensorSpec, other: TensorSpec) -> bool:
+    kept = "float" in spec.dtype or ("int" in spec.dtype and not _COUNTED.isdisjoint(_thing(spec.name)))
+    return kept and spec.dtype == other.dtype
 
 
 def _words(name: str) -> tuple[str, ...]:

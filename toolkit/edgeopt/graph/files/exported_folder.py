@@ -23,15 +23,15 @@ def exported_in(folder: Path) -> Path | None:
     """
     if not (folder / _CONFIGURATION).is_file() or (folder / "manifest.json").is_file():
         return None
-    found = next((files for one in (folder, folder / _INNER) if (files := sorted(one.glob("*.onnx")))), [])
-    whole = [one for one in found if one.name == _MODEL] or found
+    paths = next((files for path in (folder, folder / _INNER) if (files := sorted(path.glob("*.onnx")))), [])
+    whole = [path for path in paths if path.name == _MODEL] or paths
     if len(whole) == 1:
         return whole[0]
-    if found:
-        names = ", ".join(one.name for one in found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
-        first = min(found, key=lambda one: "decoder" in one.name)  # a decoder asks token after token
-        raise InvalidFileError(f"{folder} holds {len(found)} models: {names}", remedy=f"name one of them: {first}")
-    if any(True for one in WEIGHTS for _ in folder.glob(one)):
+    if paths:
+        names = ", ".join(path.name for path in paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
+        first = min(paths, key=lambda path: "decoder" in path.name)  # a decoder asks token after token
+        raise InvalidFileError(f"{folder} holds {len(paths)} models: {names}", remedy=f"name one of them: {first}")
+    if any(True for weight in WEIGHTS for _ in folder.glob(weight)):
         problem = f"{folder} holds weights of Hugging Face, and no ONNX file"
         raise InvalidFileError(problem, remedy=f"edgeopt export hf:{folder}, or edgeopt optimize hf:{folder}")
     return None

@@ -58,7 +58,7 @@ class Layout:
         """Of the file."""
         if self.whole is not None:
             return self.whole.stat().st_size
-        return max((at + one.length for at, one in zip(self.offsets, self.pieces, strict=True)), default=0)
+        return max((at + piece.length for at, piece in zip(self.offsets, self.pieces, strict=True)), default=0)
 
     @property
     def sha256(self) -> str:
@@ -120,16 +120,16 @@ class Layout:
 
 def lay_out(pieces: Sequence[Piece]) -> Layout:
     """Return how pieces lie in one file: as they are where one file holds little else, otherwise at pages in a row."""
-    files = {one.file for one in pieces}
-    wanted = sum(one.length for one in set(pieces))
+    files = {piece.file for piece in pieces}
+    wanted = sum(piece.length for piece in set(pieces))
     if len(files) == 1 and wanted >= _WHOLE * (whole := next(iter(files))).stat().st_size:
-        return Layout(tuple(pieces), tuple(one.offset for one in pieces), whole)
+        return Layout(tuple(pieces), tuple(piece.offset for piece in pieces), whole)
     places, kept, end = dict[Piece, int](), list[Piece](), 0
     for one in dict.fromkeys(pieces):
         places[one] = -(-end // ALIGNED_BYTES) * ALIGNED_BYTES
         end = places[one] + one.length
         kept.append(one)
-    return Layout(tuple(kept), tuple(places[one] for one in kept), None)
+    return Layout(tuple(kept), tuple(places[piece] for piece in kept), None)
 
 
 def _read(piece: Piece) -> Iterator[bytes]:

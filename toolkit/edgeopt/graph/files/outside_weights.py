@@ -30,7 +30,11 @@ _PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
 
 def outside_tensors(proto: ModelProto) -> Iterator[TensorProto]:
     """Yield the constants whose numbers lie in other files."""
-    return (one for one in stored_tensors(proto.graph) if one.data_location == TensorProto.EXTERNAL)
+    return (
+        stored_tensor
+        for stored_tensor in stored_tensors(proto.graph)
+        if stored_tensor.data_location == TensorProto.EXTERNAL
+    )
 
 
 def outside_files(path: Path) -> tuple[Path, ...]:
@@ -39,8 +43,8 @@ def outside_files(path: Path) -> tuple[Path, ...]:
         proto = onnx.load_model_from_string(path.read_bytes())
     except (DecodeError, ValueError):
         return ()
-    files = dict.fromkeys(named_by(path, piece_of(one).file) for one in outside_tensors(proto))
-    return tuple(one for one in files if one is not None and one.is_file())
+    files = dict.fromkeys(named_by(path, piece_of(outside_tensor).file) for outside_tensor in outside_tensors(proto))
+    return tuple(file for file in files if file is not None and file.is_file())
 
 
 def piece_of(tensor: TensorProto) -> Piece:
@@ -131,17 +135,17 @@ def load_inside(proto: ModelProto) -> ModelProto:
 
 def _located(path: Path, piece: Piece) -> Piece:
     """Return where a piece really lies; raise InvalidFileError where it is not all there."""
-    told = f"{path}: its external data {str(piece.file)!r}"
+    text = f"{path}: its external data {str(piece.file)!r}"
     file = None if piece.file.is_absolute() else named_by(path, piece.file)
     if file is None:
-        raise InvalidFileError(f"{told} leads out of the model's folder", remedy=_REMEDY)
+        raise InvalidFileError(f"{text} leads out of the model's folder", remedy=_REMEDY)
     if not file.is_file():
-        raise InvalidFileError(f"{told} is missing", remedy=_REMEDY)
+        raise InvalidFileError(f"{text} is missing", remedy=_REMEDY)
     if piece.offset < 0 or piece.length < 0:
-        raise InvalidFileError(f"{told} begins at {piece.offset} and has {piece.length} bytes", remedy=_REMEDY)
+        raise InvalidFileError(f"{text} begins at {piece.offset} and has {piece.length} bytes", remedy=_REMEDY)
     if file.stat().st_size < piece.offset + piece.length:
         require_no_pointer(file)
-        raise InvalidFileError(f"{told} is shorter than the model says", remedy=_REMEDY)
+        raise InvalidFileError(f"{text} is shorter than the model says", remedy=_REMEDY)
     return Piece(file.resolve(), piece.offset, piece.length)
 
 
@@ -164,21 +168,21 @@ def with_locations(proto: ModelProto, place: Callable[[Piece], tuple[str, int]])
 
 def for_engines(proto: ModelProto) -> Outside:
     """Return the graph with the weights where they lie now."""
-    files = tuple(sorted({piece_of(one).file for one in outside_tensors(proto)}))
-    folder = Path(os.path.commonpath([one.parent for one in files]))
-    graph = with_locations(proto, lambda one: (one.file.relative_to(folder).as_posix(), one.offset))
+    files = tuple(sorted({piece_of(outside_tensor).file for outside_tensor in outside_tensors(proto)}))
+    folder = Path(os.path.commonpath([file.parent for file in files]))
+    graph = with_locations(proto, lambda piece: (piece.file.relative_to(folder).as_posix(), piece.offset))
     return Outside(graph, folder, files)
 
 
 def layout_of(proto: ModelProto) -> Layout:
     """Return how all its outside weights lie in one file."""
-    return lay_out([piece_of(one) for one in outside_tensors(proto)])
+    return lay_out([piece_of(outside_tensor) for outside_tensor in outside_tensors(proto)])
 
 
 def in_one_file(proto: ModelProto, layout: Layout, name: str) -> bytes:
     """Return the serialized graph with all its outside weights in the file `name` beside it."""
     places = dict(zip(layout.pieces, layout.offsets, strict=True))
-    return with_locations(proto, lambda one: (name, places[one]))
+    return with_locations(proto, lambda piece: (name, places[piece]))
 
 
 def without_outside(proto: ModelProto) -> ModelProto:

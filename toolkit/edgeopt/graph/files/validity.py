@@ -55,8 +55,8 @@ def require_valid(proto: ModelProto, where: str) -> None:
 
 def _one_line(error: Exception) -> str:
     """Return what onnx says and of which node, without its line breaks."""
-    told = "; ".join(" ".join(part.split()) for part in str(error).split("==> Context:"))
-    return told if len(told) <= _MOST_TOLD else f"{told[:_MOST_TOLD]}…"
+    text = "; ".join(" ".join(part.split()) for part in str(error).split("==> Context:"))
+    return text if len(text) <= _MOST_TOLD else f"{text[:_MOST_TOLD]}…"
 
 
 def _is_text(message: Message) -> bool:
@@ -114,7 +114,7 @@ def _require_type(element_type: int, where: str) -> None:
 
 
 def _require_known_ops(proto: ModelProto, where: str) -> None:
-    functions = {(one.domain, one.name) for one in proto.functions}
+    functions = {(function.domain, function.name) for function in proto.functions}
     custom = [
         f"{node.op_type} ({node.domain}, node {_name(node)!r})"
         for node in all_nodes(proto.graph)
@@ -149,7 +149,7 @@ def _as_checked(proto: ModelProto) -> ModelProto:
     """
     values = (*proto.graph.input, *proto.graph.output)
     has_shapes = all(value.type.tensor_type.HasField("shape") for value in values)
-    if has_shapes and not any(one.op_type in _NEVER_STANDARD for one in all_nodes(proto.graph)):
+    if has_shapes and not any(other.op_type in _NEVER_STANDARD for other in all_nodes(proto.graph)):
         return proto
     copy = ModelProto()
     copy.CopyFrom(proto)

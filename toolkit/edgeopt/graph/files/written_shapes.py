@@ -46,7 +46,7 @@ def drop_stale_shapes(proto: onnx.ModelProto) -> tuple[StaleShape, ...]:
     """
     graph = proto.graph
     written = {one.name: one for one in (*graph.value_info, *graph.output) if _sizes(one)}
-    derived = {one.name: one for one in _derived(proto)} if written else {}
+    derived = {info.name: info for info in _derived(proto)} if written else {}
     stale = [
         StaleShape(name, _sizes(one), _sizes(derived[name]))
         for name, one in written.items()
@@ -56,14 +56,14 @@ def drop_stale_shapes(proto: onnx.ModelProto) -> tuple[StaleShape, ...]:
         return ()
     del graph.value_info[:]
     for value in graph.output:
-        if any(one.name == value.name for one in stale):
+        if any(stale_shape.name == value.name for stale_shape in stale):
             value.type.tensor_type.shape.CopyFrom(derived[value.name].type.tensor_type.shape)
     return tuple(stale)
 
 
 def _is_rounded_up(graph: onnx.GraphProto, stale: Iterable[StaleShape]) -> bool:
     """Whether the first contradiction is at a pool that rounds sizes up: engines and onnx disagree there."""
-    names = {one.name for one in stale}
+    names = {stale_shape.name for stale_shape in stale}
     first = next((node for node in graph.node if names.intersection(node.output)), None)
     return first is not None and any(one.name == "ceil_mode" and one.i for one in first.attribute)
 
@@ -101,7 +101,7 @@ def _derived(proto: onnx.ModelProto) -> list[ValueInfoProto]:
 def _sizes(value: ValueInfoProto) -> tuple[int | None, ...]:
     """Return the sizes of a tensor, None for a free one; empty where no shape is written, or it is a scalar."""
     dims = value.type.tensor_type.shape.dim
-    return tuple(one.dim_value if one.HasField("dim_value") and one.dim_value > 0 else None for one in dims)
+    return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None for dim in dims)
 
 
 def _contradict(written: tuple[int | None, ...], derived: tuple[int | None, ...]) -> bool:

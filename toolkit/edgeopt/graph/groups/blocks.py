@@ -31,15 +31,15 @@ def removable_blocks(model: Model) -> tuple[Block, ...]:
     graph = Graph.from_model(model)
     graph.infer_shapes()
     order = {node: i for i, node in enumerate(graph.nodes())}
-    found = []
+    blocks = []
     for node in graph.nodes("Add", "Sum"):
         for skip, added in (node.inputs, reversed(node.inputs)) if len(node.inputs) == 2 else ():
             inside = _inside(graph, node, skip, added, order) if skip is not None and added is not None else None
             if inside is not None and skip is not None:
-                names = [_name(one) for one in sorted((*inside, node), key=order.__getitem__)]
-                found.append(Block(_name(node), skip.name or "", tuple(names)))
+                names = [_name(other) for other in sorted((*inside, node), key=order.__getitem__)]
+                blocks.append(Block(_name(node), skip.name or "", tuple(names)))
                 break
-    return tuple(found)
+    return tuple(blocks)
 
 
 def _inside(graph: Graph, total: Node, skip: Value, added: Value, order: Mapping[Node, int]) -> list[Node] | None:
@@ -62,11 +62,15 @@ def _inside(graph: Graph, total: Node, skip: Value, added: Value, order: Mapping
         if node is None or order[node] <= first or _has_subgraph(node):
             return None
         inside[node] = None
-        waiting.extend(one for one in node.inputs if one is not None)
+        waiting.extend(input_ for input_ in node.inputs if input_ is not None)
     if not reads_skip or added is skip:
         return None
     nodes = [*inside]
-    return nodes if all(_is_private(graph, value, {total, *inside}) for one in nodes for value in one.outputs) else None
+    return (
+        nodes
+        if all(_is_private(graph, value, {total, *inside}) for other in nodes for value in other.outputs)
+        else None
+    )
 
 
 def _is_private(graph: Graph, value: Value, nodes: set[Node]) -> bool:

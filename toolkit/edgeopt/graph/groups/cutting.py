@@ -56,14 +56,14 @@ def first_empty(groups: ChannelGroups, keep: Mapping[str, NDArray[np.int64]]) ->
 
 
 def _first_empty(groups: ChannelGroups, kept: Kept) -> str:
-    return next((one.tensor for one in groups.plan.tensors if not _mask(one.channels, kept).any()), "")
+    return next((tensor.tensor for tensor in groups.plan.tensors if not _mask(tensor.channels, kept).any()), "")
 
 
 def _kept(groups: ChannelGroups, keep: Mapping[str, NDArray[np.int64]]) -> Kept:
     """Return whether each channel of all groups is kept, and True at the end, where -1 looks."""
-    starts = np.cumsum([0, *(one.channels for one in groups)])
+    starts = np.cumsum([0, *(other.channels for other in groups)])
     kept = np.ones(int(starts[-1]) + 1, bool)
-    names = {one.name: i for i, one in enumerate(groups)}
+    names = {other.name: i for i, other in enumerate(groups)}
     for name, wanted in keep.items():
         if name not in names:
             raise NotFoundError("group of channels", name, names)
@@ -152,11 +152,11 @@ def _write(graph: Graph, node: Node, place: int | str, values: list[int], *, is_
 
 
 def _shrink_shapes(graph: Graph, groups: ChannelGroups, kept: Kept) -> None:
-    values: dict[str, Value] = {one.name or "": one for node in graph.nodes() for one in node.outputs}
+    values: dict[str, Value] = {output.name or "": output for node in graph.nodes() for output in node.outputs}
     for use in groups.plan.tensors:
         mask = _mask(use.channels, kept)
         shape = values[use.tensor].shape
         if not mask.all() and shape is not None:
-            sizes = [one if isinstance(one, int) else one.value for one in shape.dims]
+            sizes = [dim if isinstance(dim, int) else dim.value for dim in shape.dims]
             sizes[use.axis] = int(mask.sum())
             graph.set_shape(values[use.tensor], sizes)

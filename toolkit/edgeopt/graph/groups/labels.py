@@ -30,14 +30,14 @@ class Labels:
         self._count += count
         return made
 
-    def tie(self, one: Channels, other: Channels, reason: str) -> bool:
+    def tie(self, array: Channels, other: Channels, reason: str) -> bool:
         """Let entries of both be removed together; what meets a fixed entry is pinned. Return whether any was."""
-        mixed = (one == FIXED) != (other == FIXED)
+        mixed = (array == FIXED) != (other == FIXED)
         if mixed.any():
-            self.pin(np.where(one == FIXED, other, one)[mixed], reason)
-        both = (one != FIXED) & (other != FIXED) & (one != other)
+            self.pin(np.where(array == FIXED, other, array)[mixed], reason)
+        both = (array != FIXED) & (other != FIXED) & (array != other)
         if both.any():
-            self._ties.append((one[both], other[both]))
+            self._ties.append((array[both], other[both]))
         return bool(mixed.any())
 
     def pin(self, labels: Channels, reason: str) -> bool:
@@ -67,11 +67,11 @@ def components(count: int, ties: list[tuple[Channels, Channels]]) -> NDArray[np.
     root = np.arange(count)
     if not ties:
         return root
-    one, other = (np.concatenate([tie[side] for tie in ties]) for side in (0, 1))
+    array, other = (np.concatenate([tie[side] for tie in ties]) for side in (0, 1))
     while True:
-        low = np.minimum(root[one], root[other])
+        low = np.minimum(root[array], root[other])
         hooked = root.copy()
-        np.minimum.at(hooked, root[one], low)
+        np.minimum.at(hooked, root[array], low)
         np.minimum.at(hooked, root[other], low)
         while not np.array_equal(hooked, hooked[hooked]):
             hooked = hooked[hooked]

@@ -33,27 +33,35 @@ def require_prunable(model: Model) -> None:
             f"{model.name} is of opset {model.opset}: channels are followed from opset {LEAST_OPSET}",
             remedy="let the step simplify raise it first, or export the model again",
         )
-    halves = [one.name for one in stored_tensors(model.proto.graph) if one.data_type == TensorProto.FLOAT16]
+    halves = [
+        stored_tensor.name
+        for stored_tensor in stored_tensors(model.proto.graph)
+        if stored_tensor.data_type == TensorProto.FLOAT16
+    ]
     if halves:
         raise UnsupportedError(
             f"{model.name} has weights in float16 ({', '.join(halves[:_SHOWN])}), "
             "and layers are timed and repaired in float32",
             remedy="prune the float32 model; a target without float16 makes one itself",
         )
-    outside = [one.name for one in stored_tensors(model.proto.graph) if one.data_location == TensorProto.EXTERNAL]
+    outside = [
+        stored_tensor.name
+        for stored_tensor in stored_tensors(model.proto.graph)
+        if stored_tensor.data_location == TensorProto.EXTERNAL
+    ]
     if outside:
         raise UnsupportedError(
             f"{model.name} has more than 2 GB: {', '.join(outside[:_SHOWN])} stay in files, "
             "and pruning holds all weights",
             remedy="prune a smaller form of it",
         )
-    for one in model.inputs:
-        pictures = len(one.shape) in (4, 5) and "float" in one.dtype
-        if pictures and not isinstance(one.shape[1], int):
-            sizes = "x".join(str(size) if isinstance(size, int) else "1" for size in (1, 3, *one.shape[2:]))
+    for spec in model.inputs:
+        pictures = len(spec.shape) in (4, 5) and "float" in spec.dtype
+        if pictures and not isinstance(spec.shape[1], int):
+            sizes = "x".join(str(size) if isinstance(size, int) else "1" for size in (1, 3, *spec.shape[2:]))
             raise UnsupportedError(
-                f"{model.name}: the number of channels of input {one.name!r} is not fixed",
-                remedy=f"fix the shape of the input, for example --shape {one.name}={sizes}",
+                f"{model.name}: the number of channels of input {spec.name!r} is not fixed",
+                remedy=f"fix the shape of the input, for example --shape {spec.name}={sizes}",
             )
 
 

@@ -75,12 +75,12 @@ class Tracer:
         Raises:
             PinnedError: If not even the number of dimensions is known.
         """
-        found = self.constant(value)
-        if found is not None:
-            return found.shape
+        array = self.constant(value)
+        if array is not None:
+            return array.shape
         if value is None or value.shape is None:
             raise PinnedError("the shape of a tensor is not known")
-        return tuple(one if isinstance(one, int) else one.value for one in value.shape.dims)
+        return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape.dims)
 
     def rank(self, value: Value | None) -> int:
         """Return the number of dimensions.
@@ -96,10 +96,10 @@ class Tracer:
         Raises:
             PinnedError: If it is none.
         """
-        found = self.constant(value)
-        if found is None:
+        array = self.constant(value)
+        if array is None:
             raise PinnedError(f"{what} is computed while the model runs")
-        return tuple(int(one) for one in found.reshape(-1))
+        return tuple(int(one) for one in array.reshape(-1))
 
     # What rules write
 
@@ -113,9 +113,9 @@ class Tracer:
         if labelled and value.name:
             self.tensors[value.name] = labelled
 
-    def tie(self, node: Node, one: Channels, other: Channels, reason: str) -> None:
+    def tie(self, node: Node, array: Channels, other: Channels, reason: str) -> None:
         """Let entries be removed together, or stay where they meet one that stays."""
-        if self.labels.tie(one, other, reason):
+        if self.labels.tie(array, other, reason):
             self.note(node, reason)
 
     def pin(self, node: Node, labels: Channels, reason: str) -> None:
@@ -166,8 +166,8 @@ class Tracer:
             return
         labels = tuple(axes.get(axis, np.full(int(size or 0), FIXED, np.int32)) for axis, size in enumerate(shape))
         earlier = self._matrices.setdefault(value.name or "", labels)
-        for one, other in zip(earlier, labels, strict=True):
-            self.tie(node, one, other, "shares its weights with a node whose channels stay")
+        for array, other in zip(earlier, labels, strict=True):
+            self.tie(node, array, other, "shares its weights with a node whose channels stay")
 
     def count(self, node: Node, place: int | str, values: Sequence[int], entry: int, labels: Channels) -> None:
         """Remember a number that counts channels; see `Size`."""
@@ -176,7 +176,7 @@ class Tracer:
 
 def name_of(node: Node) -> str:
     """Return the name of a node's first output."""
-    return next((one.name for one in node.outputs if one.name), "")
+    return next((output.name for output in node.outputs if output.name), "")
 
 
 def positive(axis: int, rank: int) -> int:

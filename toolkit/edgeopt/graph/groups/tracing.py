@@ -41,7 +41,7 @@ def trace(model: Model) -> ChannelGroups:
 def _pin_what_is_split(at: Tracer) -> None:
     """Let channels stay that a Reshape splits, unless a product of activations runs over them side by side."""
     roots = at.labels.roots()
-    multiplied = {int(one) for labels in at.multiplied for one in roots[labels[labels != FIXED]]}
+    multiplied = {int(root) for labels in at.multiplied for root in roots[labels[labels != FIXED]]}
     for node, labels in at.splits:
         if not multiplied.intersection(roots[labels[labels != FIXED]].tolist()):
             at.pin(node, labels, NO_HEADS)
@@ -76,31 +76,31 @@ def _pin_inputs(read: Iterable[Value | None], node: Node, at: Tracer, reason: st
 
 def _captured(node: Node) -> list[Value]:
     """Return the values that subgraphs of a node read from outside of them."""
-    inner = [one.value for one in node.attributes.values() if isinstance(one.value, ir.Graph)]
-    nodes = [one for graph in inner for one in ir.traversal.RecursiveGraphIterator(graph)]
-    read = [value for one in nodes for value in one.inputs if value is not None]
+    inner = [attribute.value for attribute in node.attributes.values() if isinstance(attribute.value, ir.Graph)]
+    nodes = [other for graph in inner for other in ir.traversal.RecursiveGraphIterator(graph)]
+    read = [value for other in nodes for value in other.inputs if value is not None]
     return [*read, *(value for graph in inner for value in graph.outputs)]
 
 
 def _groups(at: Tracer) -> ChannelGroups:
     numbers = _Numbers(at.labels)
-    made, read = (_by_group(numbers, [_use(one) for one in at.uses if one.reads is reads]) for reads in (False, True))
-    changed = [Use("", name, axis, one) for name, axes in at.tensors.items() for axis, one in axes.items()]
+    made, read = (_by_group(numbers, [_use(use) for use in at.uses if use.reads is reads]) for reads in (False, True))
+    changed = [Use("", name, axis, array) for name, axes in at.tensors.items() for axis, array in axes.items()]
     carried = _by_group(numbers, changed)
     groups = tuple(
-        Group(one.name, one.channels, tuple(made[i]), tuple(read[i]), tuple(carried[i]), one.pinned)
-        for i, one in enumerate(numbers.groups)
+        Group(group.name, group.channels, tuple(made[i]), tuple(read[i]), tuple(carried[i]), group.pinned)
+        for i, group in enumerate(numbers.groups)
     )
     plan = Plan(
-        tuple(Cut(one.node, one.input, one.tensor, one.axis, numbers.of(one.labels)) for one in at.uses),
-        tuple(replace(one, channels=numbers.of(one.channels)) for one in at.sizes),
-        tuple(replace(one, channels=numbers.of(one.channels)) for one in changed),
+        tuple(Cut(use.node, use.input, use.tensor, use.axis, numbers.of(use.labels)) for use in at.uses),
+        tuple(replace(size, channels=numbers.of(size.channels)) for size in at.sizes),
+        tuple(replace(use, channels=numbers.of(use.channels)) for use in changed),
     )
     return ChannelGroups(groups, tuple(at.pins.values()), plan)
 
 
-def _use(one: ConstantUse) -> Use:
-    return Use(one.node, one.tensor, one.axis, one.labels)
+def _use(constant_use: ConstantUse) -> Use:
+    return Use(constant_use.node, constant_use.tensor, constant_use.axis, constant_use.labels)
 
 
 def _by_group(numbers: _Numbers, uses: Iterable[Use]) -> list[list[Use]]:

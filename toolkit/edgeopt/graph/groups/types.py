@@ -106,7 +106,7 @@ class ChannelGroups:
     @property
     def free(self) -> tuple[Group, ...]:
         """Those of which channels can be removed."""
-        return tuple(one for one in self.groups if not one.pinned)
+        return tuple(group for group in self.groups if not group.pinned)
 
     def __getitem__(self, name: str) -> Group:
         """Return the group of this name.
@@ -114,9 +114,9 @@ class ChannelGroups:
         Raises:
             KeyError: If there is none.
         """
-        for one in self.groups:
-            if one.name == name:
-                return one
+        for group in self.groups:
+            if group.name == name:
+                return group
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[Group]:

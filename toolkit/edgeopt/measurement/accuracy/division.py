@@ -49,15 +49,15 @@ def divide(labelled: LabelledFrames) -> Division:
     is_search = np.isin(groups, taken)
     search, proving = np.flatnonzero(is_search).tolist(), np.flatnonzero(~is_search).tolist()
     kind = labelled.frames.kind
-    told = f"{len(search)} of {plural(count, f'labelled {kind}')} steer the search, the other {len(proving)} prove"
-    note = Note(NoteKind.INFO, told, f"pass --calib with other {kind}s, and all labels prove")
+    text = f"{len(search)} of {plural(count, f'labelled {kind}')} steer the search, the other {len(proving)} prove"
+    note = Note(NoteKind.INFO, text, f"pass --calib with other {kind}s, and all labels prove")
     return Division(labelled.frames.select(search), _selected(labelled, proving), True, (note,))
 
 
 def _undivided(labelled: LabelledFrames) -> Division:
     """Return a set that is too small to be divided: all of it steers the search, and it proves nothing."""
-    told = f"{plural(len(labelled.frames), f'labelled {labelled.frames.kind}')}, too few to divide, steer the search"
-    note = Note(NoteKind.WARNING, f"{told}: they prove nothing", f"pass --calib with other {labelled.frames.kind}s")
+    text = f"{plural(len(labelled.frames), f'labelled {labelled.frames.kind}')}, too few to divide, steer the search"
+    note = Note(NoteKind.WARNING, f"{text}: they prove nothing", f"pass --calib with other {labelled.frames.kind}s")
     return Division(labelled.frames, labelled, False, (note,))
 
 

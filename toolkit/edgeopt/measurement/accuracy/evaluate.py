@@ -178,8 +178,8 @@ def with_states(frames: Frames, open_model: Callable[[], Session], task: Task | 
         feedback.keep(session.run(inputs))
     session.close()
 
-    told = f"the states {', '.join(states)} are fed back over {plural(len(frames), 'sample')} in their order"
-    notes = (*frames.notes, Note(NoteKind.INFO, told))
+    text = f"the states {', '.join(states)} are fed back over {plural(len(frames), 'sample')} in their order"
+    notes = (*frames.notes, Note(NoteKind.INFO, text))
     if frames.tensors is None:
         return replace(frames, carried=fed_back.__getitem__, notes=notes)
 

@@ -317,9 +317,9 @@ def in_order(judged: Sequence[Judgement]) -> list[Judgement]:
         judged: In the order that was fixed before the labels were opened, the safest first.
     """
     ended, kept = False, list[Judgement]()
-    for one in judged:
-        if ended and one.is_proven:
-            one = replace(one, word=Word.NOT_DECIDED, why=_UNTESTED)
-        ended = ended or not one.is_proven
-        kept.append(one)
+    for judgement in judged:
+        if ended and judgement.is_proven:
+            judgement = replace(judgement, word=Word.NOT_DECIDED, why=_UNTESTED)
+        ended = ended or not judgement.is_proven
+        kept.append(judgement)
     return kept

@@ -62,7 +62,9 @@ def _places(path: Path, labels: Labels) -> Iterator[Path]:
     for base in (path.parent, path.parent.parent):
         places += [base, base / "images", *(base / word for word in words), base / "JPEGImages"]
         places += [base / "images" / word for word in words]
-    yield from (one for one in dict.fromkeys(places) if isdir(one) and (one != path or labels.lies_among_pictures))
+    yield from (
+        other for other in dict.fromkeys(places) if isdir(other) and (other != path or labels.lies_among_pictures)
+    )
 
 
 def _count(place: Path, files: Sequence[str]) -> int:
@@ -80,8 +82,8 @@ def _by_stem(place: Path, labels: Labels) -> Labels:
     changed = [(new, file) for new, file in zip(files, labels.files, strict=True) if new != file]
     if not changed or len(set(files)) < len(files):
         return labels
-    told = f"{labels.source}: suffixes are left aside: {short(changed[0][0])} for {short(changed[0][1])}"
-    return replace(labels.renamed(files), notes=(*labels.notes, Note(NoteKind.INFO, told)))
+    text = f"{labels.source}: suffixes are left aside: {short(changed[0][0])} for {short(changed[0][1])}"
+    return replace(labels.renamed(files), notes=(*labels.notes, Note(NoteKind.INFO, text)))
 
 
 def _is_sample(name: str) -> bool:
@@ -92,7 +94,7 @@ def _shortened(labels: Labels) -> Iterator[Labels]:
     """Yield the labels with one folder less before each name, then two, as of another machine's paths."""
     parts = [PurePosixPath(file.replace("\\", "/")).parts for file in labels.files]
     for dropped in range(max(map(len, parts), default=0)):
-        files = tuple("/".join(one[min(dropped, len(one) - 1) :]) for one in parts)
+        files = tuple("/".join(part[min(dropped, len(part) - 1) :]) for part in parts)
         if len(set(files)) == len(files) and files != labels.files:
-            told = f"{labels.source}: pictures are looked for as {short(files[0])}, not {short(labels.files[0])}"
-            yield replace(labels.renamed(files), notes=(*labels.notes, Note(NoteKind.INFO, told)))
+            text = f"{labels.source}: pictures are looked for as {short(files[0])}, not {short(labels.files[0])}"
+            yield replace(labels.renamed(files), notes=(*labels.notes, Note(NoteKind.INFO, text)))

@@ -162,11 +162,11 @@ def notes_of_reading(
     Raises:
         EdgeoptError: As `heed_misreading`.
     """
-    found = None
+    misreading = None
     if not _is_shipped_together(choice.recipe, model):
-        found = find_misreading(choice.recipe, model.inputs, model.outputs, session, frames, labelled, tell)
+        misreading = find_misreading(choice.recipe, model.inputs, model.outputs, session, frames, labelled, tell)
     session.close()
-    return heed_misreading(found, choice, folder)
+    return heed_misreading(misreading, choice, folder)
 
 
 def _is_shipped_together(recipe: Recipe, model: Model) -> bool:
@@ -212,28 +212,30 @@ def choose_by_labels(choice: Choice, model: Model, labels: Path, entries: Mappin
     return replace(found, reason=f"{found.reason}; it reads the labels best", notes=(*found.notes, note), rivals=())
 
 
-def heed_misreading(found: Misreading | None, choice: Choice, folder: Path) -> tuple[Note, ...]:
+def heed_misreading(misreading: Misreading | None, choice: Choice, folder: Path) -> tuple[Note, ...]:
     """Return a warning of a recipe that another reading beats; refuse one that is useless, or unasked for and worse.
 
     Args:
-        found: By `find_misreading`.
+        misreading: By `find_misreading`.
         choice: The recipe, and whether the user named it.
         folder: Where the reading that fits is written as a recipe, to be passed.
 
     Raises:
         EdgeoptError: If the recipe's own reading is useless, or it was recognised by shapes and is proven worse.
     """
-    if found is None:
+    if misreading is None:
         return ()
-    name, path = choice.recipe.name, _write_proposal(found.better, folder)
-    changes = "; ".join(changed_lines(choice.recipe, found.better))
-    verb = "misreads" if found.is_proven or found.is_certain else "may misread"
-    told, remedy = f"recipe {name!r} {verb} this model: {found.problem}", f"pass --recipe {path}: {changes}"
-    if not found.is_proven:
+    name, path = choice.recipe.name, _write_proposal(misreading.better, folder)
+    changes = "; ".join(changed_lines(choice.recipe, misreading.better))
+    verb = "misreads" if misreading.is_proven or misreading.is_certain else "may misread"
+    text, remedy = f"recipe {name!r} {verb} this model: {misreading.problem}", f"pass --recipe {path}: {changes}"
+    if not misreading.is_proven:
         remedy = f"pass a few labelled pictures with --eval to be sure; the surest reading is {path}: {changes}"
-    if not found.is_certain and (choice.is_given or not found.is_proven):
-        return (Note(NoteKind.WARNING, told, remedy),)
-    raise EdgeoptError(told, remedy=remedy if found.is_certain else f"{remedy}; or --recipe {name} to go on as it is")
+    if not misreading.is_certain and (choice.is_given or not misreading.is_proven):
+        return (Note(NoteKind.WARNING, text, remedy),)
+    raise EdgeoptError(
+        text, remedy=remedy if misreading.is_certain else f"{remedy}; or --recipe {name} to go on as it is"
+    )
 
 
 def _write_proposal(recipe: Recipe, folder: Path) -> Path:
@@ -285,8 +287,10 @@ def find_misreading(
     if own.scored is None and not bench.task(recipe).gives_boxes and float(own.sureness.mean()) < _ALIKE:
         bench = replace(bench, are_alike=True)
         own = bench.judge(recipe, _JUDGED, "read as the recipe says", is_final=True)
-    finalists = [one for one in _finalists(bench, values, others) if one != recipe]
-    judged = [bench.judge(one, _JUDGED, _told_of(i, finalists), is_final=True) for i, one in enumerate(finalists)]
+    finalists = [finalist for finalist in _finalists(bench, values, others) if finalist != recipe]
+    judged = [
+        bench.judge(finalist, _JUDGED, _told_of(i, finalists), is_final=True) for i, finalist in enumerate(finalists)
+    ]
     other = max(judged, key=lambda one: one.merit, default=None)
     if other and contradicts and labelled is None:
         told = next((one for one in judged if one.recipe == values), other)
@@ -305,9 +309,11 @@ def find_misreading(
 def _finalists(bench: _Bench, values: Recipe, others: Sequence[Recipe]) -> list[Recipe]:
     """Return what is judged on more pictures: the best of all readings, what the values say, the other colour order."""
     readings = [values, *others]
-    screened = [bench.judge(one, _SCREENED, _told_of(i, readings), is_final=False) for i, one in enumerate(readings)]
+    screened = [
+        bench.judge(reading, _SCREENED, _told_of(i, readings), is_final=False) for i, reading in enumerate(readings)
+    ]
     best = [one.recipe for one in sorted(screened, key=lambda one: -one.merit)[:_FINALISTS]]
-    return best + [one for one in (values, *others[:1]) if one not in best]
+    return best + [recipe for recipe in (values, *others[:1]) if recipe not in best]
 
 
 def _told_of(position: int, readings: Sequence[Recipe]) -> str:
@@ -320,7 +326,7 @@ def _fitting_values(bench: _Bench, recipe: Recipe) -> Recipe:
     found = []
     for frame in pictures.spread(_LEAST_PICTURES):
         outputs = bench.session.run(task.preprocess(frame)[0])
-        found.append([np.asarray(outputs[one.name]) for one in bench.outputs])
+        found.append([np.asarray(outputs[output.name]) for output in bench.outputs])
     return replace(recipe, postprocess=fitting_numbers(recipe.postprocess, recipe.input.size, found))
 
 
@@ -329,13 +335,15 @@ def other_readings(recipe: Recipe) -> list[Recipe]:
     own = recipe.preprocess
     colours = (Colour.GREY,) if own.colour is Colour.GREY else (Colour.RGB, Colour.BGR)
     swapped = [replace(own, colour=colour) for colour in colours if colour is not own.colour]
-    found = [one for new in swapped for one in (replace(new, mean=own.mean[::-1], std=own.std[::-1]), new)]
+    preprocesses = [
+        preprocess for new in swapped for preprocess in (replace(new, mean=own.mean[::-1], std=own.std[::-1]), new)
+    ]
     if "float" in recipe.input.dtype:
-        found += [_normalised(own, colour, *norm) for colour in colours for norm in NORMS.values()]
+        preprocesses += [_normalised(own, colour, *norm) for colour in colours for norm in NORMS.values()]
     distinct = {_gains(own): own}
-    for one in found:
+    for one in preprocesses:
         distinct.setdefault(_gains(one), one)
-    return [replace(recipe, preprocess=one) for one in list(distinct.values())[1:]]
+    return [replace(recipe, preprocess=preprocess) for preprocess in list(distinct.values())[1:]]
 
 
 def _normalised(
@@ -347,10 +355,13 @@ def _normalised(
     return replace(own, colour=colour, scale=scale, mean=mean[::order], std=std[::order])
 
 
-def _gains(one: Preprocess) -> tuple[Any, ...]:
+def _gains(preprocess: Preprocess) -> tuple[Any, ...]:
     """Return what makes two ways to normalise the same: colour, and the value of black and white in each channel."""
-    ends = [np.round((level * one.scale - np.broadcast_to(one.mean, 3)) / one.std, 2).tolist() for level in (0, 255)]
-    return one.colour, *map(tuple, ends)
+    ends = [
+        np.round((level * preprocess.scale - np.broadcast_to(preprocess.mean, 3)) / preprocess.std, 2).tolist()
+        for level in (0, 255)
+    ]
+    return preprocess.colour, *map(tuple, ends)
 
 
 def _contrast(recipe: Recipe) -> float:
@@ -405,11 +416,11 @@ def _told(own: _Judged, other: _Judged, contradicts: bool) -> str:
         return f"the values of its outputs on {count} say otherwise; {metric} is {own.value:.4f} either way"
     if own.scored:
         metric = own.scored.accuracy.metric
-        told = f"its {metric} on {count} is {own.value:.4f}, that of another reading {other.value:.4f}"
+        text = f"its {metric} on {count} is {own.value:.4f}, that of another reading {other.value:.4f}"
         if other.value - own.value >= _LEAST_GAIN or not own.is_rightness:
-            return told
+            return text
         scores = f"logarithmic score {own.sureness.mean():.2f} of 1, the other's {other.sureness.mean():.2f}"
-        return f"{told}; its probabilities are further from the truth ({scores})"
+        return f"{text}; its probabilities are further from the truth ({scores})"
     if contradicts:
         return f"the values of its outputs on {count} say otherwise; what else to change is a guess without labels"
     return f"its answers on {count} are {own.merit:.2f} sure, those of another reading {other.merit:.2f}"

@@ -61,7 +61,7 @@ def explain(figures: Figures, findings: Sequence[Finding]) -> str:
 
 def find_all(figures: Figures) -> tuple[Finding, ...]:
     """Return what every rule finds, the most urgent first."""
-    return tuple(found for rule in RULES if (found := rule(figures)) is not None)
+    return tuple(finding for rule in RULES if (finding := rule(figures)) is not None)
 
 
 def _where(figures: Figures) -> str:
@@ -105,22 +105,22 @@ def find_distrust(figures: Figures) -> Finding | None:
 
 def find_bad_attribution(figures: Figures) -> Finding | None:
     """The stages do not add up to frames run without marks."""
-    found = figures.attribution
-    if found is None or found.valid or not found.n:
+    attribution = figures.attribution
+    if attribution is None or attribution.valid or not attribution.n:
         return None
     what = "Timing the stages changes the time of a frame, so do not believe their shares"
-    return Finding("attribution", what, str(found), command=again(figures, "--seconds 30"))
+    return Finding("attribution", what, str(attribution), command=again(figures, "--seconds 30"))
 
 
 def find_unsteady(figures: Figures) -> Finding | None:
     """The times never settled."""
-    found = figures.warmup
-    if found is None or found.status is Steadiness.STEADY:
+    warmup = figures.warmup
+    if warmup is None or warmup.status is Steadiness.STEADY:
         return None
     return Finding(
         "unsteady",
         "The times never settled",
-        "; ".join(found.reasons) or "no stretch of the run is steady",
+        "; ".join(warmup.reasons) or "no stretch of the run is steady",
         command=again(figures, "--minutes 5"),
     )
 
@@ -325,15 +325,15 @@ def find_memory_growth(figures: Figures) -> Finding | None:
 
 def find_undecided(figures: Figures) -> Finding | None:
     """The run is too short to decide about the budget."""
-    found = figures.budget
-    if found is None or found.verdict is not Verdict.INCONCLUSIVE or not found.frames_needed:
+    judged = figures.budget
+    if judged is None or judged.verdict is not Verdict.INCONCLUSIVE or not judged.frames_needed:
         return None
-    budget = f"--budget {typed_duration(found.budget_ms)}"
+    budget = f"--budget {typed_duration(judged.budget_ms)}"
     return Finding(
         "budget",
         "The run is too short to decide about the budget",
-        f"{found.misses} of {found.n} frames missed it; {found.frames_needed} more would decide",
-        command=again(figures, budget, f"--frames {found.n + found.frames_needed}"),
+        f"{judged.misses} of {judged.n} frames missed it; {judged.frames_needed} more would decide",
+        command=again(figures, budget, f"--frames {judged.n + judged.frames_needed}"),
     )
 
 

@@ -41,27 +41,31 @@ def summarize_passes(passes: Passes, budget: Limit) -> Iterator[Section]:
         yield _operators(passes.profile)
 
 
-def _sustained(found: Sustained) -> Section:
-    ratio = "n/a" if found.ratio is None else f"{found.ratio:.3f}"
-    bounds = "" if found.ratio_low is None or found.ratio_high is None else _interval(found.ratio_low, found.ratio_high)
+def _sustained(sustained: Sustained) -> Section:
+    ratio = "n/a" if sustained.ratio is None else f"{sustained.ratio:.3f}"
+    bounds = (
+        ""
+        if sustained.ratio_low is None or sustained.ratio_high is None
+        else _interval(sustained.ratio_low, sustained.ratio_high)
+    )
     lines = [Value("ratio", f"last fifth over first fifth, medians: {ratio}{bounds}")]
-    if found.slow_from_s is not None:
-        lines.append(Value("slow", f"more than 5 % slower from {found.slow_from_s:.0f} s to the end"))
-    if found.throttled_from_s is not None:
-        lines.append(Value("throttled", f"from {found.throttled_from_s:.0f} s on"))
-    if found.missing:
-        lines.append(Value("sensors", f"not on this machine: {', '.join(found.missing)}"))
+    if sustained.slow_from_s is not None:
+        lines.append(Value("slow", f"more than 5 % slower from {sustained.slow_from_s:.0f} s to the end"))
+    if sustained.throttled_from_s is not None:
+        lines.append(Value("throttled", f"from {sustained.throttled_from_s:.0f} s on"))
+    if sustained.missing:
+        lines.append(Value("sensors", f"not on this machine: {', '.join(sustained.missing)}"))
     columns: dict[str, Callable[[Window], str]] = {
-        "seconds": lambda one: f"{one.begin_s:.1f}-{one.end_s:.1f}",
-        "frames": lambda one: str(one.frames),
-        "per s": lambda one: f"{one.frames_per_s:.4g}",
-        "p50": lambda one: format_ms(one.p50.value_ns),
-        "p99": lambda one: format_ms(one.p99.value_ns),
-        "hottest C": lambda one: _whole(one.temperature_c),
-        "fastest MHz": lambda one: _whole(one.frequency_mhz),
+        "seconds": lambda window: f"{window.begin_s:.1f}-{window.end_s:.1f}",
+        "frames": lambda window: str(window.frames),
+        "per s": lambda window: f"{window.frames_per_s:.4g}",
+        "p50": lambda window: format_ms(window.p50.value_ns),
+        "p99": lambda window: format_ms(window.p99.value_ns),
+        "hottest C": lambda window: _whole(window.temperature_c),
+        "fastest MHz": lambda window: _whole(window.frequency_mhz),
     }
-    table = make_table(found.windows, columns)
-    return Section("Over time (ms)", table, values=tuple(lines), figures=charts.draw_sustained(found))
+    table = make_table(sustained.windows, columns)
+    return Section("Over time (ms)", table, values=tuple(lines), figures=charts.draw_sustained(sustained))
 
 
 def _whole(value: float | None) -> str:
@@ -72,71 +76,73 @@ def _interval(low: float, high: float) -> str:
     return f" [{low:.3f}, {high:.3f}]"
 
 
-def _capacity(found: Capacity, budget: Limit) -> Section:
-    rate = "no rate keeps the budget" if found.rate_per_s is None else f"{found.rate_per_s:.4g} per second"
+def _capacity(capacity: Capacity, budget: Limit) -> Section:
+    rate = "no rate keeps the budget" if capacity.rate_per_s is None else f"{capacity.rate_per_s:.4g} per second"
     lines = [Value("capacity", f"{rate}, all streams together; latency counts from the intended arrival")]
-    lines += [Value("note", found.note)] if found.note else []
+    lines += [Value("note", capacity.note)] if capacity.note else []
     columns: dict[str, Callable[[Probe], str]] = {
-        "per s": lambda one: f"{one.rate_per_s:.4g}",
-        "offered": lambda one: "" if one.result.offered_ratio is None else f"{one.result.offered_ratio:.2f}",
-        "p50": lambda one: format_ms(one.result.response.p50.value_ns) if one.result.response else "queue grows",
-        "p90": lambda one: format_ms(one.result.response.p90.value_ns) if one.result.response else "",
-        "p99": lambda one: format_ms(one.result.response.p99.value_ns) if one.result.response else "",
-        "max": lambda one: format_ms(one.result.response.max_ns) if one.result.response else "",
-        "missed": lambda one: f"{one.result.budget.miss_ratio:.2%}",
-        "at most": lambda one: f"{one.result.budget.miss_high_ratio:.2%}",
-        "dropped": lambda one: f"{one.result.dropped_ratio:.1%}",
-        "verdict": lambda one: (
-            "INVALID" if one.result.status is LoadStatus.INVALID else one.result.budget.verdict.upper()
+        "per s": lambda probe: f"{probe.rate_per_s:.4g}",
+        "offered": lambda probe: "" if probe.result.offered_ratio is None else f"{probe.result.offered_ratio:.2f}",
+        "p50": lambda probe: format_ms(probe.result.response.p50.value_ns) if probe.result.response else "queue grows",
+        "p90": lambda probe: format_ms(probe.result.response.p90.value_ns) if probe.result.response else "",
+        "p99": lambda probe: format_ms(probe.result.response.p99.value_ns) if probe.result.response else "",
+        "max": lambda probe: format_ms(probe.result.response.max_ns) if probe.result.response else "",
+        "missed": lambda probe: f"{probe.result.budget.miss_ratio:.2%}",
+        "at most": lambda probe: f"{probe.result.budget.miss_high_ratio:.2%}",
+        "dropped": lambda probe: f"{probe.result.dropped_ratio:.1%}",
+        "verdict": lambda probe: (
+            "INVALID" if probe.result.status is LoadStatus.INVALID else probe.result.budget.verdict.upper()
         ),
     }
-    table = make_table(found.probes, columns, words=["verdict"], less=["max", "p90", "offered", "dropped"])
-    figures = charts.draw_capacity(found, budget)
+    table = make_table(capacity.probes, columns, words=["verdict"], less=["max", "p90", "offered", "dropped"])
+    figures = charts.draw_capacity(capacity, budget)
     return Section("Latency over load (ms)", table, values=tuple(lines), figures=figures)
 
 
 def _batches(points: Sequence[BatchPoint]) -> Section:
     columns: dict[str, Callable[[BatchPoint], str]] = {
-        "batch": lambda one: str(one.size),
-        "frames per s": lambda one: f"{one.throughput_per_s:.4g}",
-        "p50": lambda one: format_ms(one.latency.p50.value_ns),
-        "p90": lambda one: format_ms(one.latency.p90.value_ns),
-        "p99": lambda one: format_ms(one.latency.p99.value_ns),
-        "max": lambda one: format_ms(one.latency.max_ns),
-        "p50 a frame": lambda one: format_ms(one.latency.p50.value_ns and one.latency.p50.value_ns / one.size),
+        "batch": lambda batch_point: str(batch_point.size),
+        "frames per s": lambda batch_point: f"{batch_point.throughput_per_s:.4g}",
+        "p50": lambda batch_point: format_ms(batch_point.latency.p50.value_ns),
+        "p90": lambda batch_point: format_ms(batch_point.latency.p90.value_ns),
+        "p99": lambda batch_point: format_ms(batch_point.latency.p99.value_ns),
+        "max": lambda batch_point: format_ms(batch_point.latency.max_ns),
+        "p50 a frame": lambda batch_point: format_ms(
+            batch_point.latency.p50.value_ns and batch_point.latency.p50.value_ns / batch_point.size
+        ),
     }
     return Section("Batches (ms)", make_table(points, columns), figures=charts.draw_batches(points))
 
 
-def _beside(found: Beside) -> Section:
-    names = [found.share(place, Arrangement.ALONE).name for place in (0, 1)]
+def _beside(beside: Beside) -> Section:
+    names = [beside.share(place, Arrangement.ALONE).name for place in (0, 1)]
     columns: dict[str, Callable[[Share], str]] = {
-        "model": lambda one: one.name if one.arrangement is Arrangement.ALONE else "",
-        "runs": lambda one: str(one.arrangement),
-        "p50": lambda one: f"{one.p50_ms:.2f}",
-        "p99": lambda one: f"{one.p99_ms:.2f}",
-        "p99 to alone": lambda one: "" if one.p99_ratio is None else str(one.p99_ratio),
-        "per s": lambda one: f"{one.answers_per_s:.4g}",
-        "dropped": lambda one: str(one.dropped),
-        "frames": lambda one: str(one.frames),
+        "model": lambda share: share.name if share.arrangement is Arrangement.ALONE else "",
+        "runs": lambda share: str(share.arrangement),
+        "p50": lambda share: f"{share.p50_ms:.2f}",
+        "p99": lambda share: f"{share.p99_ms:.2f}",
+        "p99 to alone": lambda share: "" if share.p99_ratio is None else str(share.p99_ratio),
+        "per s": lambda share: f"{share.answers_per_s:.4g}",
+        "dropped": lambda share: str(share.dropped),
+        "frames": lambda share: str(share.frames),
     }
     less = ("frames", "dropped", "per s", "p50")
-    turns = "in turns" if found.in_turns else "cores of their own"
-    cores = {name: ", ".join(map(str, held)) for name, held in found.cores.items() if held}
+    turns = "in turns" if beside.in_turns else "cores of their own"
+    cores = {name: ", ".join(map(str, held)) for name, held in beside.cores.items() if held}
     where = "; ".join(f"{name} on {held}" for name, held in cores.items())
     values = (
         Value("scheduled", f"{turns}, {names[0]} first", more=where),
         Value("p99 to alone", "times as fast as alone, over the rounds; 1x: as if nobody else ran"),
     )
-    table = make_table(found.shares, columns, words=["model", "runs"], less=less)
-    return Section("Two models on one device (ms)", table, values=values, figures=charts.draw_beside(found))
+    table = make_table(beside.shares, columns, words=["model", "runs"], less=less)
+    return Section("Two models on one device (ms)", table, values=values, figures=charts.draw_beside(beside))
 
 
-def cold_section(found: ColdStart, *told: Value) -> Section:
+def cold_section(cold_start: ColdStart, *told: Value) -> Section:
     """Return how long starts take, and what else is told of them."""
-    ways = {str(number): way for number, way in enumerate(found.ways, 1)}
-    figures = {number: found.figures(way) for number, way in ways.items()}
-    rss_bytes = {number: found.rss_bytes(way)["first"] for number, way in ways.items()}
+    ways = {str(number): way for number, way in enumerate(cold_start.ways, 1)}
+    figures = {number: cold_start.figures(way) for number, way in ways.items()}
+    rss_bytes = {number: cold_start.rss_bytes(way)["first"] for number, way in ways.items()}
 
     def median(point: str) -> Callable[[str], str]:
         return lambda number: format_ms(figures[number][point].median_ns)
@@ -148,34 +154,34 @@ def cold_section(found: ColdStart, *told: Value) -> Section:
         "MiB at first": lambda number: _whole(None if (rss := rss_bytes[number]) is None else rss / 2**20),
         "p50 of to first": lambda number: str(figures[number]["to_first"].p50),
     }
-    values = tuple(Value(f"start {number}", _told(found, way)) for number, way in ways.items())
+    values = tuple(Value(f"start {number}", _told(cold_start, way)) for number, way in ways.items())
     title, table = "Cold start, medians of fresh processes (ms)", make_table(ways, columns)
-    return Section(title, table, values=(*values, *told), figures=charts.draw_cold(found))
+    return Section(title, table, values=(*values, *told), figures=charts.draw_cold(cold_start))
 
 
-def _told(found: ColdStart, way: ColdWay) -> str:
-    first, faults = found.figures(way)["to_first"], found.major_faults(way)["first"]
+def _told(cold_start: ColdStart, way: ColdWay) -> str:
+    first, faults = cold_start.figures(way)["to_first"], cold_start.major_faults(way)["first"]
     ends = f"{format_ms(first.min_ns)} to {format_ms(first.max_ns)} ms"
     read = "" if faults is None else f", {faults:.0f} pages read from disk"
-    return f"{found.label(way)}: {first.n} processes, {ends}{read}"
+    return f"{cold_start.label(way)}: {first.n} processes, {ends}{read}"
 
 
-def _operators(found: Profile) -> Section:
+def _operators(profile: Profile) -> Section:
     columns: dict[str, Callable[[NodeTime], str]] = {
-        "node": lambda one: one.name,
-        "op": lambda one: one.op,
-        "provider": lambda one: one.provider.removesuffix("ExecutionProvider"),
-        "share": lambda one: f"{one.share_ratio:.1%}",
-        "us a run": lambda one: f"{one.total_us / max(1, found.runs):.0f}",
-        "output": lambda one: ", ".join(one.output_shapes[:2]),
+        "node": lambda node_time: node_time.name,
+        "op": lambda node_time: node_time.op,
+        "provider": lambda node_time: node_time.provider.removesuffix("ExecutionProvider"),
+        "share": lambda node_time: f"{node_time.share_ratio:.1%}",
+        "us a run": lambda node_time: f"{node_time.total_us / max(1, profile.runs):.0f}",
+        "output": lambda node_time: ", ".join(node_time.output_shapes[:2]),
     }
-    by_op = ", ".join(f"{op} {share:.0%}" for op, share in list(found.share_by_op().items())[:6])
+    by_op = ", ".join(f"{op} {share:.0%}" for op, share in list(profile.share_by_op().items())[:6])
     values = (
         Value("by op", by_op),
         Value(
-            "pass", f"{found.runs} runs of their own: believe the shares, not the times", more="profiling slows nodes"
+            "pass", f"{profile.runs} runs of their own: believe the shares, not the times", more="profiling slows nodes"
         ),
-        Value("outside", f"{found.outside_ratio:.0%} of these runs lies between nodes, and in the profiler"),
+        Value("outside", f"{profile.outside_ratio:.0%} of these runs lies between nodes, and in the profiler"),
     )
-    table = make_table(found.top(_TOP_NODES), columns, words=["op", "provider", "output"])
-    return Section("Operators", table, values=values, figures=charts.draw_operators(found))
+    table = make_table(profile.top(_TOP_NODES), columns, words=["op", "provider", "output"])
+    return Section("Operators", table, values=values, figures=charts.draw_operators(profile))

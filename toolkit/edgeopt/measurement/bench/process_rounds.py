@@ -68,7 +68,7 @@ def run_rounds(
             anchors.append(measure_anchor())
             if tell:
                 tell("process rounds", number + 1, options.rounds)
-    times = [one.steady().served().response_ns for one in found]
+    times = [samples.steady().served().response_ns for samples in found]
     quantiles = {f"p{p * 100:g}": combine_rounds(times, p) for p in (0.5, 0.9, 0.99)}
     return Rounds(join_samples(found), quantiles, tuple(anchors))
 

@@ -175,7 +175,9 @@ class BenchResult:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What the rules of the diagnosis found, the most urgent first; their commands repeat the user's wishes."""
-        return tuple(replace(found, command=self._repeat_wishes(found.command)) for found in find_all(self.figures))
+        return tuple(
+            replace(finding, command=self._repeat_wishes(finding.command)) for finding in find_all(self.figures)
+        )
 
     @property
     def why(self) -> str:
@@ -195,18 +197,18 @@ class BenchResult:
 
     def _wishes(self) -> dict[str, str]:
         """The options that decide what is measured, where they differ from the defaults."""
-        asked, default = self.options, BenchOptions()
-        found = {"--recipe": self.setup.asked_recipe} if self.setup.asked_recipe else {}
+        bench_options, default = self.options, BenchOptions()
+        wishes = {"--recipe": self.setup.asked_recipe} if self.setup.asked_recipe else {}
         for flag, name in _WISHES.items():
-            if (value := getattr(asked, name)) != getattr(default, name):
-                found[flag] = str(value)
-        if asked.spin is not None:
-            found["--spin"] = "on" if asked.spin else "off"
-        if asked.budget_ms is not None:
-            found["--budget"] = typed_duration(asked.budget_ms)
-        if asked.max_miss_ratio != default.max_miss_ratio:
-            found["--max-miss"] = f"{asked.max_miss_ratio:.4g}"
-        return found
+            if (value := getattr(bench_options, name)) != getattr(default, name):
+                wishes[flag] = str(value)
+        if bench_options.spin is not None:
+            wishes["--spin"] = "on" if bench_options.spin else "off"
+        if bench_options.budget_ms is not None:
+            wishes["--budget"] = typed_duration(bench_options.budget_ms)
+        if bench_options.max_miss_ratio != default.max_miss_ratio:
+            wishes["--max-miss"] = f"{bench_options.max_miss_ratio:.4g}"
+        return wishes
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; the raw samples are in the .npz beside them."""
@@ -243,29 +245,29 @@ class BenchResult:
 
 def _figures_of(passes: Passes) -> dict[str, Any]:
     """Return what the passes tell a diagnosis."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     if passes.capacity is not None:
-        found["capacity_per_s"] = passes.capacity.rate_per_s
+        figures["capacity_per_s"] = passes.capacity.rate_per_s
     if passes.sustained is not None:
-        found |= {"sustained_low": passes.sustained.ratio_low, "sustained_ratio": passes.sustained.ratio}
+        figures |= {"sustained_low": passes.sustained.ratio_low, "sustained_ratio": passes.sustained.ratio}
     if passes.cold is not None and passes.cold.runs:
         way = passes.cold.ways[0]
         points = {"cold_first_ms": "to_first", "cold_session_ms": "session"}
-        found |= {key: float(np.median(passes.cold.times_ns(way, name))) / 1e6 for key, name in points.items()}
-    return found
+        figures |= {key: float(np.median(passes.cold.times_ns(way, name))) / 1e6 for key, name in points.items()}
+    return figures
 
 
 def _notes(options: BenchOptions, passes: Passes) -> tuple[Note, ...]:
     """Return why a figure that was asked for is not there."""
     priced = options.device_price is not None or options.cloud_price is not None
-    found = []
+    notes = []
     if priced and passes.cost is None:
-        found.append(Note(NoteKind.SKIPPED, "no cost of an inference: no rate was proven to keep the budget"))
+        notes.append(Note(NoteKind.SKIPPED, "no cost of an inference: no rate was proven to keep the budget"))
     knows_watts = options.watts is not None or isinstance(passes.energy, Energy)
     owned = options.device_price is not None
     if passes.cost is not None and owned and not (knows_watts and options.kwh_price is not None):
-        found.append(Note(NoteKind.WARNING, "the cost leaves energy out", "give --watts and --kwh-price"))
-    return (*found, *(passes.cold.notes if passes.cold else ()))
+        notes.append(Note(NoteKind.WARNING, "the cost leaves energy out", "give --watts and --kwh-price"))
+    return (*notes, *(passes.cold.notes if passes.cold else ()))
 
 
 def _memory(trace: MemoryTrace, growth: Growth | None) -> dict[str, Any]:
@@ -288,7 +290,7 @@ def _passes(passes: Passes) -> dict[str, Any]:
     if passes.energy is not None:
         found["energy"] = _energy(passes.energy)
     if passes.rounds is not None:
-        found["rounds"] = {name: asdict(one) for name, one in passes.rounds.quantiles.items()}
+        found["rounds"] = {name: asdict(quantile) for name, quantile in passes.rounds.quantiles.items()}
     if passes.sustained is not None:
         found["sustained"] = passes.sustained.to_json()
     if passes.capacity is not None:

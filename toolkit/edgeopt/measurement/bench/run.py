@@ -51,10 +51,10 @@ def bench(
     Raises:
         EdgeoptError: If the model, recipe, target or pictures cannot be used, or wishes contradict each other.
     """
-    asked = replace(options or BenchOptions(), **wishes)
-    for file in (*((out / "bench.json",) if out else ()), *((asked.trace,) if asked.trace else ())):
+    bench_options = replace(options or BenchOptions(), **wishes)
+    for file in (*((out / "bench.json",) if out else ()), *((bench_options.trace,) if bench_options.trace else ())):
         require_writable(file)
-    setup = open_setup(str(model), target=target, recipe=recipe, options=asked)
+    setup = open_setup(str(model), target=target, recipe=recipe, options=bench_options)
     result = _measure(setup, tell)
     if setup.options.trace is not None:
         _write_trace(setup.options.trace, result)
@@ -132,12 +132,12 @@ def _counters(observed: Observed) -> dict[str, list[tuple[int, float]]]:
     """Return memory, and power where a meter tells it, over the instants of the run."""
     shift = observed.wall_minus_clock_ns - observed.samples.epoch_ns
     memory, energy = observed.memory, observed.energy
-    found = {
+    counters = {
         "memory (MiB)": [
             (int(at) + shift, float(rss) / 2**20) for at, rss in zip(memory.at_ns, memory.rss_bytes, strict=True)
         ]
     }
     if energy is not None and energy.kind is MeterKind.POWER:
         watts = energy.values.sum(axis=1)
-        found["power (W)"] = [(int(at) + shift, float(one)) for at, one in zip(energy.at_ns, watts, strict=True)]
-    return found
+        counters["power (W)"] = [(int(at) + shift, float(watt)) for at, watt in zip(energy.at_ns, watts, strict=True)]
+    return counters

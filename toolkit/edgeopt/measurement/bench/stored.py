@@ -64,7 +64,7 @@ def read_stored(path: Path) -> StoredResult:
         raise InvalidFileError(f"{file} is no result of edgeopt bench: {error!r}", remedy=remedy) from error
 
 
-def show_difference(one: Environment, other: Environment, key: str) -> str:
+def show_difference(environment: Environment, other: Environment, key: str) -> str:
     """Return `cpu.model: A, B`, each cut to a readable length."""
 
     def shown(found: Environment) -> str:
@@ -72,47 +72,47 @@ def show_difference(one: Environment, other: Environment, key: str) -> str:
         text = "not recorded" if fact is None else "unknown" if fact.value is None else str(fact.value)
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
-    mine, theirs = shown(one), shown(other)
+    mine, theirs = shown(environment), shown(other)
     if mine != theirs:
         return f"{key} ({mine} / {theirs})"
-    words = [set(str(found.facts[key].value).split()) for found in (one, other)]
+    words = [set(str(found.facts[key].value).split()) for found in (environment, other)]
     return f"{key} (only one has {', '.join(sorted(words[0] ^ words[1])[:5])})"
 
 
-def require_comparable(one: StoredResult, other: StoredResult) -> tuple[Note, ...]:
+def require_comparable(stored_result: StoredResult, other: StoredResult) -> tuple[Note, ...]:
     """Return what differs and may, as notes.
 
     Raises:
         EdgeoptError: If machine, software or load differ, or one run is invalid; the keys are named.
     """
-    for result in (one, other):
+    for result in (stored_result, other):
         if result.trust == "invalid":
             raise EdgeoptError(f"{result.path} is INVALID: its figures mean nothing", remedy="measure it again")
-    if keys := one.environment.why_not_comparable(other.environment):
-        shown = "; ".join(show_difference(one.environment, other.environment, key) for key in keys)
+    if keys := stored_result.environment.why_not_comparable(other.environment):
+        shown = "; ".join(show_difference(stored_result.environment, other.environment, key) for key in keys)
         raise EdgeoptError(
-            f"{one.path} and {other.path} come from different machines or software: {shown}",
+            f"{stored_result.path} and {other.path} come from different machines or software: {shown}",
             remedy="measure both here: edgeopt compare with the models themselves, not their results",
         )
-    if (one.samples.intended_ns is None) != (other.samples.intended_ns is None):
+    if (stored_result.samples.intended_ns is None) != (other.samples.intended_ns is None):
         raise EdgeoptError(
-            f"{one.path} and {other.path} ran under different loads: one closed, one with arrivals",
+            f"{stored_result.path} and {other.path} ran under different loads: one closed, one with arrivals",
             remedy="measure both with the same --load",
         )
-    return (*_differences(one, other), *_noise(one), *_noise(other))
+    return (*_differences(stored_result, other), *_noise(stored_result), *_noise(other))
 
 
-def _differences(one: StoredResult, other: StoredResult) -> tuple[Note, ...]:
+def _differences(stored_result: StoredResult, other: StoredResult) -> tuple[Note, ...]:
     notes = []
-    subject = one.environment.differing(other.environment, Use.SUBJECT)
-    state = one.environment.differing(other.environment, Use.INFORMATIONAL)
+    subject = stored_result.environment.differing(other.environment, Use.SUBJECT)
+    state = stored_result.environment.differing(other.environment, Use.INFORMATIONAL)
     if subject:
-        shown = "; ".join(show_difference(one.environment, other.environment, key) for key in subject)
+        shown = "; ".join(show_difference(stored_result.environment, other.environment, key) for key in subject)
         notes.append(Note(NoteKind.INFO, f"compared: {shown}"))
     if state:
         notes.append(Note(NoteKind.INFO, f"the state of the moment differed: {', '.join(state)}"))
-    if one.source != other.source:
-        detail = f"{one.path} ran on {one.source}, {other.path} on {other.source}"
+    if stored_result.source != other.source:
+        detail = f"{stored_result.path} ran on {stored_result.source}, {other.path} on {other.source}"
         notes.append(Note(NoteKind.WARNING, detail, "use one --source"))
     return tuple(notes)
 

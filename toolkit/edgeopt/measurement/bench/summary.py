@@ -26,7 +26,7 @@ Values = tuple[Value, ...]
 
 def summarize(result: BenchResult) -> Document:
     """Return what a reader sees: what ran, the times, what was asked for beside it, what to make of it."""
-    found: list[Section | None] = [
+    sections: list[Section | None] = [
         Section(values=_what_ran(result)),
         Section("Stages (ms)", _stage_table(result), values=_about_times(result), figures=charts.time_charts(result)),
         Section("How to read the stages", values=_about_shares(result), is_detail=result.passes.attribution.valid),
@@ -45,7 +45,7 @@ def summarize(result: BenchResult) -> Document:
         subject=result.name,
         title=f"{result.name} under {result.plan}",
         data=result.as_json(),
-        sections=tuple(one for one in found if one is not None),
+        sections=tuple(section for section in sections if section is not None),
         verdict=_verdict(result),
         key_figures=charts.key_figures(result),
         judgements=(_judgement(result),) if result.budget_asked else (),
@@ -66,7 +66,7 @@ def _what_ran(result: BenchResult) -> Values:
 
 def _stage_table(result: BenchResult) -> Table:
     summary, shares = result.summary, result.shares
-    ordered = {name: one for name, one in summary.items() if name != "frame"} | {"frame": summary["frame"]}
+    ordered = {name: other for name, other in summary.items() if name != "frame"} | {"frame": summary["frame"]}
 
     def share(name: str, part: str) -> str:
         return f"{getattr(shares[name], part):.1%}" if name in shares else ""
@@ -92,9 +92,9 @@ def _stage_table(result: BenchResult) -> Table:
 def _about_times(result: BenchResult) -> Values:
     frame = result.load.response or result.load.service
     name = "response" if result.plan.rate_per_s is not None and result.load.response else "frame"
-    lines = [_quantile(label, name, one) for label, one in (("p50", frame.p50), ("p99", frame.p99))]
+    lines = [_quantile(label, name, quantile) for label, quantile in (("p50", frame.p50), ("p99", frame.p99))]
     if rounds := result.passes.rounds:
-        lines += [_over_rounds(label, one) for label, one in rounds.quantiles.items()]
+        lines += [_over_rounds(label, quantile) for label, quantile in rounds.quantiles.items()]
     lines.append(_warmup(result.warmup, int(result.samples.warmup.sum())))
     return tuple(lines)
 
@@ -108,26 +108,26 @@ def _about_shares(result: BenchResult) -> Values:
     )
 
 
-def _over_rounds(label: str, one: RoundsQuantile) -> Value:
-    together = f"all frames together {one.pooled}"
-    if one.value_ns is None:
-        return Value("rounds", f"{label} n/a: {one.note}", more=together)
-    spread = "" if one.spread_ratio is None else f", {one.spread_ratio:.1%} apart"
-    told = f"{label} {one} ms over {len(one.rounds_ns)} processes{spread}"
-    return Value("rounds", told, more="; ".join(filter(None, (together, one.note))))
+def _over_rounds(label: str, rounds_quantile: RoundsQuantile) -> Value:
+    together = f"all frames together {rounds_quantile.pooled}"
+    if rounds_quantile.value_ns is None:
+        return Value("rounds", f"{label} n/a: {rounds_quantile.note}", more=together)
+    spread = "" if rounds_quantile.spread_ratio is None else f", {rounds_quantile.spread_ratio:.1%} apart"
+    text = f"{label} {rounds_quantile} ms over {len(rounds_quantile.rounds_ns)} processes{spread}"
+    return Value("rounds", text, more="; ".join(filter(None, (together, rounds_quantile.note))))
 
 
-def _quantile(label: str, what: str, one: Quantile) -> Value:
-    if one.value_ns is None:
-        return Value(label, f"n/a: {one.note}")
-    worth = "" if one.n_effective >= one.n else f", worth {one.n_effective:.0f} independent ones"
-    return Value(label, f"{what} {one} ms, {one.n} frames{worth}", more=one.note)
+def _quantile(label: str, what: str, quantile: Quantile) -> Value:
+    if quantile.value_ns is None:
+        return Value(label, f"n/a: {quantile.note}")
+    worth = "" if quantile.n_effective >= quantile.n else f", worth {quantile.n_effective:.0f} independent ones"
+    return Value(label, f"{what} {quantile} ms, {quantile.n} frames{worth}", more=quantile.note)
 
 
-def _warmup(found: Warmup, marked: int) -> Value:
-    ratio = "" if found.first_ratio is None else f", first over steady {found.first_ratio:.2g}"
-    status = "steady" if found.status is Steadiness.STEADY else f"NOT STEADY: {'; '.join(found.reasons)}"
-    first = f"first {format_ms(found.first_ns)}, second {format_ms(found.second_ns)} ms{ratio}"
+def _warmup(warmup: Warmup, marked: int) -> Value:
+    ratio = "" if warmup.first_ratio is None else f", first over steady {warmup.first_ratio:.2g}"
+    status = "steady" if warmup.status is Steadiness.STEADY else f"NOT STEADY: {'; '.join(warmup.reasons)}"
+    first = f"first {format_ms(warmup.first_ns)}, second {format_ms(warmup.second_ns)} ms{ratio}"
     return Value("warm-up", f"{plural(marked, 'frame')}, then {status}", more=first)
 
 
@@ -159,7 +159,9 @@ def _jitter(load: LoadResult) -> str:
 
 def _kept(found: Beside) -> str:
     name = found.share(0, Arrangement.ALONE).name
-    kept, beside = (found.share(0, one).p99_ratio for one in (Arrangement.SCHEDULED, Arrangement.BESIDE))
+    kept, beside = (
+        found.share(0, arrangement).p99_ratio for arrangement in (Arrangement.SCHEDULED, Arrangement.BESIDE)
+    )
     told = {True: "kept within 10 %", False: "NOT kept within 10 %", None: "NOT DECIDED: measure longer with --seconds"}
     return f"p99 of {name} scheduled: {kept} of alone, {told[found.is_kept]}; not scheduled: {beside}"
 
@@ -189,32 +191,32 @@ def _memory(result: BenchResult) -> Value:
     return Value("memory", f"{peak}{arena}; {grown}", more=f"since {trace.peak_since}{slope}")
 
 
-def _cost(found: InferenceCost, result: BenchResult) -> str:
+def _cost(inference_cost: InferenceCost, result: BenchResult) -> str:
     load = result.plan
     fps = load.rate_per_s / load.streams if load.rate_per_s else 1000 / result.setup.budget_ms
-    stream = f"{found.per_stream_hour(fps):.3g} an hour for one camera at {fps:.3g} a second"
-    rate = f"at {found.rate_per_s:.4g} per second, the rate that keeps the budget"
-    return f"{found.per_thousand:.3g} per 1000 inferences, {stream}; {rate}, in the currency of the prices"
+    stream = f"{inference_cost.per_stream_hour(fps):.3g} an hour for one camera at {fps:.3g} a second"
+    rate = f"at {inference_cost.rate_per_s:.4g} per second, the rate that keeps the budget"
+    return f"{inference_cost.per_thousand:.3g} per 1000 inferences, {stream}; {rate}, in the currency of the prices"
 
 
 def _trust(result: BenchResult) -> Values:
     trust = result.trust
     lines = [Value("trust", f"{trust.level.upper()}{'' if trust.reasons else ': nothing disturbed the run'}")]
-    lines += [Value("because", _reason(one)) for one in trust.reasons]
-    lines += [Value("seen", _reason(one)) for one in trust.signs]
+    lines += [Value("because", _reason(reason)) for reason in trust.reasons]
+    lines += [Value("seen", _reason(sign)) for sign in trust.signs]
     limits = ", ".join(f"{name} {value:g}" for name, value in asdict(trust.thresholds).items())
     lines.append(Value("limits", limits))
     if trust.missing:
         lines.append(Value("no sensor", ", ".join(trust.missing)))
     machine = result.environment
-    told = f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"
-    lines.append(Value("machine", f"{told}; fingerprint {machine.hash}"))
+    text = f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"
+    lines.append(Value("machine", f"{text}; fingerprint {machine.hash}"))
     lines.append(Value("command", machine.command or result.repeat(), is_command=True))
     return tuple(lines)
 
 
-def _reason(one: Reason) -> str:
-    return f"{one} (measured {one.measured:.3g}, limit {one.allowed:.3g})"
+def _reason(reason: Reason) -> str:
+    return f"{reason} (measured {reason.measured:.3g}, limit {reason.allowed:.3g})"
 
 
 def _diagnosis(result: BenchResult) -> Iterator[Section]:
@@ -227,17 +229,17 @@ def _diagnosis(result: BenchResult) -> Iterator[Section]:
 
 def _judgement(result: BenchResult) -> Judgement:
     is_blocked = result.exit_code == EXIT_NOISY
-    told = undecided(result.trust.level, result.budget.detail) if is_blocked else str(result.budget)
-    return Judgement.by_exit("budget", result.exit_code, told)
+    text = undecided(result.trust.level, result.budget.detail) if is_blocked else str(result.budget)
+    return Judgement.by_exit("budget", result.exit_code, text)
 
 
 def _verdict(result: BenchResult) -> Verdict:
-    trust, found = result.trust, result.budget
-    facts = [Value("budget", found.detail)]
+    trust, budget_result = result.trust, result.budget
+    facts = [Value("budget", budget_result.detail)]
     if not result.budget_asked:
         missed = "not decided: " if trust.warning else "missed: "
-        word = {BudgetVerdict.FAIL: missed, BudgetVerdict.INCONCLUSIVE: "not decided: "}.get(found.verdict, "")
-        facts = [Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")]
+        word = {BudgetVerdict.FAIL: missed, BudgetVerdict.INCONCLUSIVE: "not decided: "}.get(budget_result.verdict, "")
+        facts = [Value("budget", f"{word}{budget_result.detail}", more="the target's own; --budget makes it a gate")]
     if trust.warning:
         facts.append(Value("machine", trust.warning))
     if result.passes.beside is not None:

@@ -192,17 +192,17 @@ def _queue_depth(samples: Samples) -> Iterable[Event]:
 
 
 def _sensors(readings: Sequence[Reading], epoch_ns: int) -> Iterable[Event]:
-    for one in readings:
+    for reading in readings:
         for field, name in _COUNTERS.items():
-            if values := getattr(one, field):
-                yield _counter(name, one.wall_ns - epoch_ns, max(values))
+            if values := getattr(reading, field):
+                yield _counter(name, reading.wall_ns - epoch_ns, max(values))
 
 
 def _operators(profile: str) -> Iterable[Event]:
     """Keep the profiler's own clock and threads; its microseconds are whole, so ends are cut to their parents'."""
-    found = [one for one in read_events(profile) if one.get("ph") == "X"]
+    events = [other for other in read_events(profile) if other.get("ph") == "X"]
     open_until: dict[int, list[float]] = {}
-    for one in sorted(found, key=lambda event: (event["ts"], -event["dur"])):
+    for one in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         begin, end = float(one["ts"]), float(one["ts"] + one["dur"])
         stack = open_until.setdefault(int(one["tid"]), [])
         while stack and stack[-1] <= begin:

@@ -59,18 +59,18 @@ def check_accuracy(
     """
     if labelled is None:
         return _by_agreement(now, then, stored, frames, why_gone)
-    found = score_side(now, labelled, tell)
+    scored = score_side(now, labelled, tell)
     known = score_side(then, labelled, tell) if then else stored
     if known is None:
-        return judge_accuracy(None, found, allowed, f"{why_gone}, and it was written without labels")
-    if known.accuracy.metric != found.accuracy.metric:
-        told = f"{why_gone}, and it was scored in {known.accuracy.metric}, this one in {found.accuracy.metric}"
-        return judge_accuracy(None, found, allowed, told)
+        return judge_accuracy(None, scored, allowed, f"{why_gone}, and it was written without labels")
+    if known.accuracy.metric != scored.accuracy.metric:
+        text = f"{why_gone}, and it was scored in {known.accuracy.metric}, this one in {scored.accuracy.metric}"
+        return judge_accuracy(None, scored, allowed, text)
     if why := known.why_not_telling:
-        return judge_accuracy(None, found, allowed, f"the baseline {why}")
-    drop = drop_between(known, found)
+        return judge_accuracy(None, scored, allowed, f"the baseline {why}")
+    drop = drop_between(known, scored)
     why_none = f"{why_gone}, and it was scored on other labelled pictures ({known.labels})"
-    return judge_accuracy(drop, found, allowed, why_none if drop is None else "")
+    return judge_accuracy(drop, scored, allowed, why_none if drop is None else "")
 
 
 def score_baseline(side: Side, labelled: LabelledFrames | None, tell: Progress | None = None) -> Scored | None:

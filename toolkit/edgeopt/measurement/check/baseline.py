@@ -134,10 +134,10 @@ def _parse(values: Mapping[str, Any], samples: Samples) -> Baseline:
         placement={str(key): int(count) for key, count in values["placement"].items()},
         off_device=int(values["off_device"]),
         scored=Scored.from_json(values["accuracy"]) if values["accuracy"] else None,
-        peak_bytes=tuple(int(one) for one in values["peak_bytes"]),
-        first_answer_ns=tuple(int(one) for one in values["first_answer_ns"]),
+        peak_bytes=tuple(int(value) for value in values["peak_bytes"]),
+        first_answer_ns=tuple(int(value) for value in values["first_answer_ns"]),
         trust=str(values["trust"]),
-        trust_reasons=tuple(str(one) for one in values["trust_reasons"]),
+        trust_reasons=tuple(str(value) for value in values["trust_reasons"]),
         environment=Environment.from_json(values["environment"]),
         samples=samples,
     )

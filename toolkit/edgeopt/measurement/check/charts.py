@@ -12,14 +12,14 @@ def ratio_charts(report: CheckReport) -> tuple[Figure, ...]:
     """Return the checks that are ratios to the baseline, and how much is allowed of each."""
     rows = tuple(
         Row(
-            one.name,
-            Estimate(one.measured, one.low, one.high),
-            ((one.verdict, f"{one.measured:.3f} of the baseline's"), ("allowed", f"{one.allowed:.3f}")),
-            one.allowed,
-            _EMPHASES.get(one.verdict, Emphasis.FAINT),
+            result.name,
+            Estimate(result.measured, result.low, result.high),
+            ((result.verdict, f"{result.measured:.3f} of the baseline's"), ("allowed", f"{result.allowed:.3f}")),
+            result.allowed,
+            _EMPHASES.get(result.verdict, Emphasis.FAINT),
         )
-        for one in report.results
-        if one.unit == "x" and one.measured is not None and one.allowed is not None
+        for result in report.results
+        if result.unit == "x" and result.measured is not None and result.allowed is not None
     )
     if not rows:
         return ()

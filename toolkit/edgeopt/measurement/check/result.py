@@ -67,12 +67,12 @@ class CheckReport:
     @property
     def verdict(self) -> str:
         """`FAIL`, `NOISY`, `INCONCLUSIVE`, `PASS`, or `UPDATED`."""
-        verdicts = {one.verdict for one in self.results}
+        verdicts = {result.verdict for result in self.results}
         if self.updated:
             return "UPDATED"
         if CheckVerdict.FAIL in verdicts:
             return "FAIL"
-        if any(one.is_blocked for one in self.results):
+        if any(result.is_blocked for result in self.results):
             return "NOISY"
         is_proven = CheckVerdict.PASS in verdicts and CheckVerdict.INCONCLUSIVE not in verdicts
         return "PASS" if is_proven else "INCONCLUSIVE"
@@ -80,7 +80,7 @@ class CheckReport:
     @property
     def shown_verdict(self) -> str:
         """The verdict with what it leaves out."""
-        skipped = [one.name for one in self.results if one.verdict is CheckVerdict.SKIPPED]
+        skipped = [result.name for result in self.results if result.verdict is CheckVerdict.SKIPPED]
         return f"{self.verdict}; not checked: {', '.join(skipped)}" if skipped else self.verdict
 
     @property
@@ -110,17 +110,17 @@ def judge_time(
         return CheckResult(name, CheckVerdict.INCONCLUSIVE, None, allowed, why_none)
     measured, low, high = 1 / ratio.speedup, 1 / ratio.high, 1 / ratio.low
     shown = f"{measured:.3f} [{low:.3f}, {high:.3f}] of the baseline's, {allowed:.3f} allowed"
-    found = CheckResult(name, CheckVerdict.INCONCLUSIVE, measured, allowed, shown, low=low, high=high)
+    check = CheckResult(name, CheckVerdict.INCONCLUSIVE, measured, allowed, shown, low=low, high=high)
     if blocked:
         detail = f"{undecided(TrustLevel.NOISY, shown)} ({blocked})"
-        return replace(found, detail=detail, is_blocked=True)
+        return replace(check, detail=detail, is_blocked=True)
     if high <= allowed:
-        return replace(found, verdict=CheckVerdict.PASS)
+        return replace(check, verdict=CheckVerdict.PASS)
     if low > max(allowed, 1 + ratio.margin):
-        return replace(found, verdict=CheckVerdict.FAIL)
+        return replace(check, verdict=CheckVerdict.FAIL)
     null = f"; the baseline differs from itself by up to {ratio.margin:.1%}" if low > allowed else ""
     detail = f"{shown}{null}; more {option} would decide"
-    return replace(found, detail=detail)
+    return replace(check, detail=detail)
 
 
 def judge_accuracy(drop: Drop | None, now: Scored, allowed: float, why_none: str = "") -> CheckResult:

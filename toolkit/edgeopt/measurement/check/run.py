@@ -113,25 +113,25 @@ def check(
     Raises:
         EdgeoptError: If the baseline is missing or damaged, or the model cannot be used.
     """
-    began, asked = perf_counter(), replace(options or CheckOptions(), **wishes)
-    file, skip = Path(asked.baseline), asked.skip
-    require_measurable(asked.seconds, asked.seed, asked.threads)
-    Within(3, 1000).require("starts", asked.starts)
-    if asked.update:
+    began, check_options = perf_counter(), replace(options or CheckOptions(), **wishes)
+    file, skip = Path(check_options.baseline), check_options.skip
+    require_measurable(check_options.seconds, check_options.seed, check_options.threads)
+    Within(3, 1000).require("starts", check_options.starts)
+    if check_options.update:
         require_writable(file)
     for name in skip:
         if name not in CHECKS:
             raise NotFoundError("check", name, CHECKS)
-    stored = None if asked.update else read_baseline(file)
-    opened = partial(open_sides, target=target, shapes=shapes_of(asked.source), sizes=asked.shapes)
-    sides, why_gone = _open(str(subject), stored, file, recipe, asked.threads, opened)
+    stored = None if check_options.update else read_baseline(file)
+    opened = partial(open_sides, target=target, shapes=shapes_of(check_options.source), sizes=check_options.shapes)
+    sides, why_gone = _open(str(subject), stored, file, recipe, check_options.threads, opened)
     now = sides[-1]
     labels = (
-        Path(asked.eval)
-        if asked.eval
-        else next(filter(None, (labels_of(one.subject.recipe) for one in sides[::-1])), None)
+        Path(check_options.eval)
+        if check_options.eval
+        else next(filter(None, (labels_of(side.subject.recipe) for side in sides[::-1])), None)
     )
-    frames, notes = choose_frames(now.subject.recipe, asked.source, now.subject.inputs)
+    frames, notes = choose_frames(now.subject.recipe, check_options.source, now.subject.inputs)
     require_fed(sides, frames)
     require_metric(now.subject.recipe, labels)
     run = _Run(
@@ -142,15 +142,15 @@ def check(
         labelled=open_labelled(labels, now.subject.recipe, now.subject.inputs)
         if labels and "accuracy" not in skip
         else None,
-        seconds=asked.seconds,
-        seed=asked.seed,
-        starts=asked.starts,
+        seconds=check_options.seconds,
+        seed=check_options.seed,
+        starts=check_options.starts,
         skip=skip,
-        judge_noisy=asked.judge_noisy,
+        judge_noisy=check_options.judge_noisy,
         tell=tell,
     )
     recipe_of = now.subject.recipe
-    limits = thresholds_of(recipe_of.check, asked.allowed, recipe_of.evaluation.max_drop)
+    limits = thresholds_of(recipe_of.check, check_options.allowed, recipe_of.evaluation.max_drop)
     report = _check(run, stored, limits, file) if stored else _update(run, file, recipe, limits)
     close(sides)
     notes = (*notes_on(sides), *notes, *report.notes)
@@ -230,7 +230,7 @@ def _check(run: _Run, stored: Baseline, limits: Check, file: Path) -> CheckRepor
     others = [skipped(name.replace("_", " ")) if name in run.skip else judge() for name, judge in checks.items()]
     results = (*latency, *others)
     notes = [] if run.then else [Note(NoteKind.WARNING, run.why_gone, "keep it to measure both in turns")]
-    if all(one.verdict is CheckVerdict.SKIPPED for one in results):
+    if all(result.verdict is CheckVerdict.SKIPPED for result in results):
         notes.append(Note(NoteKind.WARNING, "nothing was checked", "leave --skip out, or skip less"))
     name = f"{stored.name} of {file}"
     return CheckReport(run.now.label, name, results, limits, trust, tuple(notes), 0.0)
@@ -297,12 +297,12 @@ def _measure_alone(run: _Run) -> tuple[Samples, Trust]:
 
 
 def _check_memory(run: _Run, stored: Baseline, allowed: float, why_not: str) -> CheckResult:
-    found = measure_peaks(_starts(run.sides), max(3, run.starts // 2), run.say("memory"))
-    now = found[run.now.label]
+    peaks = measure_peaks(_starts(run.sides), max(3, run.starts // 2), run.say("memory"))
+    now = peaks[run.now.label]
     if not now:
         verdict = CheckVerdict.INCONCLUSIVE if stored.peak_bytes else CheckVerdict.SKIPPED
         return CheckResult("memory", verdict, None, allowed, "this system keeps no peak")
-    then = found[run.then.label] if run.then else list(stored.peak_bytes)
+    then = peaks[run.then.label] if run.then else list(stored.peak_bytes)
     ratio = _ratio_of_starts(now, then, in_turns=run.then is not None) if run.then or not why_not else None
     judged = judge_time("memory", ratio, allowed, "", why_not or "the baseline has no peak memory", "--starts")
     peak = f"peak {np.median(now) / 2**20:.1f} MiB in a fresh process"

@@ -18,23 +18,25 @@ def summarize(report: CheckReport) -> Document:
         data=report.as_json(),
         sections=(
             Section(table=_table(report), figures=ratio_charts(report)),
-            Section(values=tuple(_detail(one) for one in report.results if _is_worth_a_line(one))),
+            Section(values=tuple(_detail(result) for result in report.results if _is_worth_a_line(result))),
             Section(notes=report.notes),
             Section("Details", values=tuple(map(_detail, report.results)), is_detail=True),
         ),
         verdict=_verdict(report),
-        judgements=tuple(Judgement(one.name, one.verdict, one.detail, one.is_blocked) for one in report.results),
+        judgements=tuple(
+            Judgement(result.name, result.verdict, result.detail, result.is_blocked) for result in report.results
+        ),
         seconds=report.seconds,
     )
 
 
-def _detail(one: CheckResult) -> Value:
-    return Value(one.name, one.detail)
+def _detail(check: CheckResult) -> Value:
+    return Value(check.name, check.detail)
 
 
-def _is_worth_a_line(one: CheckResult) -> bool:
+def _is_worth_a_line(check: CheckResult) -> bool:
     """Whether a reader asks why; that the machine was too noisy is told once, in the verdict."""
-    return one.verdict in (CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE) and not one.is_blocked
+    return check.verdict in (CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE) and not check.is_blocked
 
 
 _SAID = {
@@ -60,15 +62,15 @@ def _verdict(report: CheckReport) -> Verdict:
 
 
 def _names(report: CheckReport, verdict: CheckVerdict) -> list[str]:
-    return [one.name for one in report.results if one.verdict is verdict]
+    return [result.name for result in report.results if result.verdict is verdict]
 
 
 def _table(report: CheckReport) -> Table:
     columns: dict[str, Callable[[CheckResult], str]] = {
-        "check": lambda one: one.name,
-        "verdict": lambda one: str(one.verdict),
-        "measured": lambda one: _value(one.measured, one.unit),
-        "allowed": lambda one: _value(one.allowed, one.unit),
+        "check": lambda check: check.name,
+        "verdict": lambda check: str(check.verdict),
+        "measured": lambda check: _value(check.measured, check.unit),
+        "allowed": lambda check: _value(check.allowed, check.unit),
     }
     return make_table(report.results, columns, words=["verdict"])
 

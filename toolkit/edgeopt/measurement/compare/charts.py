@@ -25,7 +25,7 @@ def key_figures(result: Comparison) -> tuple[KeyFigure, ...]:
 def overview(result: Comparison) -> tuple[Figure, ...]:
     """Return accuracy or size over time, and the ratios."""
     figures = (_points(result), _ratios(result))
-    return tuple(one for one in figures if one)
+    return tuple(figure for figure in figures if figure)
 
 
 def time_charts(result: Comparison) -> tuple[Figure, ...]:
@@ -33,18 +33,18 @@ def time_charts(result: Comparison) -> tuple[Figure, ...]:
     runs = [TimedRun(row.label, result.samples[row.label], _emphasis(result, row)) for row in result.rows]
     staged = []
     for run in runs:
-        times = {name: one.stage_time for name, one in run.samples.summary().items()}
-        stages = {name: one for name, one in times.items() if name not in (FRAME, OVERHEAD)}
+        times = {name: summary.stage_time for name, summary in run.samples.summary().items()}
+        stages = {name: time for name, time in times.items() if name not in (FRAME, OVERHEAD)}
         staged.append(StagedRun(run.name, times[FRAME], stages, run.emphasis))
     figures = (draw_stages(staged, None), draw_percentiles(runs, None), draw_times(runs, None))
-    return tuple(one for one in figures if one)
+    return tuple(figure for figure in figures if figure)
 
 
 def _emphasis(result: Comparison, row: Compared) -> Emphasis:
     if row is result.rows[0]:
         return Emphasis.FIRST
     others = result.rows[1:]
-    best = max(others, key=lambda one: one.ratios["frame"].speedup if "frame" in one.ratios else 0.0)
+    best = max(others, key=lambda other: other.ratios["frame"].speedup if "frame" in other.ratios else 0.0)
     return Emphasis.CHOSEN if row is best else Emphasis.PLAIN if row.on_front else Emphasis.FAINT
 
 
@@ -105,8 +105,8 @@ def _ratios(result: Comparison) -> Intervals | None:
     if not rows:
         return None
     null = [
-        Row(f"{first} against itself, {part}", _estimate(one), (("speed", str(one)),), emphasis=Emphasis.FAINT)
-        for part, one in result.null.items()
+        Row(f"{first} against itself, {part}", _estimate(other), (("speed", str(other)),), emphasis=Emphasis.FAINT)
+        for part, other in result.null.items()
         if part == FRAME
     ]
     margin = max(ratio.margin for row in result.rows for ratio in row.ratios.values())

@@ -100,5 +100,5 @@ class Comparison:
             "front_axes": self.front_axes,
             "trust": dataclasses.asdict(self.trust) if self.trust else None,
             "notes": [dataclasses.asdict(note) for note in self.notes],
-            "environments": {label: one.to_json() for label, one in self.environments.items()},
+            "environments": {label: environment.to_json() for label, environment in self.environments.items()},
         }

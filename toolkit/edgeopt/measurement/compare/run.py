@@ -74,12 +74,12 @@ def compare(
         EdgeoptError: If fewer than two are given, models and results are mixed, one cannot be opened, or results come
             from different machines.
     """
-    asked = replace(options or CompareOptions(), **wishes)
-    require_measurable(asked.seconds, asked.seed, asked.threads)
-    Within(0, 1).require("margin", asked.margin)
+    compare_options = replace(options or CompareOptions(), **wishes)
+    require_measurable(compare_options.seconds, compare_options.seed, compare_options.threads)
+    Within(0, 1).require("margin", compare_options.margin)
     if out:
         require_writable(out / "compare.json")
-    given = [str(one) for one in subjects]
+    given = [str(subject) for subject in subjects]
     if len(given) < 2:
         raise EdgeoptError(
             f"a comparison needs two, {len(given)} given",
@@ -87,7 +87,7 @@ def compare(
         )
     stored = [is_stored(Path(one)) and not is_bundle(Path(one)) for one in given]
     if all(stored):
-        result = _compare_stored([read_stored(Path(one)) for one in given], asked.margin)
+        result = _compare_stored([read_stored(Path(one)) for one in given], compare_options.margin)
     elif any(stored):
         raise EdgeoptError(
             f"{given[stored.index(True)]} is an earlier result and {given[stored.index(False)]} is a model",
@@ -98,20 +98,22 @@ def compare(
             given,
             target=target,
             recipe=recipe,
-            threads=asked.threads,
-            shapes=shapes_of(asked.source),
-            sizes=asked.shapes,
+            threads=compare_options.threads,
+            shapes=shapes_of(compare_options.source),
+            sizes=compare_options.shapes,
         )
         for side in sides:
-            require_metric(side.subject.recipe, asked.eval)
+            require_metric(side.subject.recipe, compare_options.eval)
         first = sides[0].subject
-        labelled = open_labelled(Path(asked.eval), first.recipe, first.inputs) if asked.eval else None
-        frames, notes = choose_frames(first.recipe, asked.source, first.inputs)
+        labelled = (
+            open_labelled(Path(compare_options.eval), first.recipe, first.inputs) if compare_options.eval else None
+        )
+        frames, notes = choose_frames(first.recipe, compare_options.source, first.inputs)
         require_fed(sides, frames)
         scored = {side.label: score_side(side, labelled, tell) for side in sides} if labelled else {}
-        turns = run_in_turns(sides, frames, seconds=asked.seconds, seed=asked.seed, tell=tell)
+        turns = run_in_turns(sides, frames, seconds=compare_options.seconds, seed=compare_options.seed, tell=tell)
         notes = (*notes_on(sides), *notes, *label_notes(labelled, scored))
-        result = _compare_turns(sides, turns, scored, asked.margin, str(frames.source), notes)
+        result = _compare_turns(sides, turns, scored, compare_options.margin, str(frames.source), notes)
         close(sides)
     if out:
         _write(result, out)
@@ -169,7 +171,7 @@ def _compare_stored(results: Sequence[StoredResult], margin: float) -> Compariso
     first, *others = results
     notes = [_APART, *(note for other in others for note in require_comparable(first, other))]
     labels = distinct_labels([one.name for one in results], [str(one.path) for one in results])
-    samples = {label: one.samples for label, one in zip(labels, results, strict=True)}
+    samples = {label: result.samples for label, result in zip(labels, results, strict=True)}
     parts = parts_worth_judging(samples)
     medians = {label: {part: block_medians(run, part) for part in parts} for label, run in samples.items()}
 
@@ -179,15 +181,15 @@ def _compare_stored(results: Sequence[StoredResult], margin: float) -> Compariso
     rows = [
         Compared(
             label=label,
-            given=str(one.path),
+            given=str(stored_result.path),
             size_bytes=None,
-            times=_times(one.samples, parts),
+            times=_times(stored_result.samples, parts),
             ratios={part: ratio for part in parts if (ratio := judge(label, labels[0], part))} if i else {},
             scored=None,
             drop=None,
             on_front=False,
         )
-        for i, (label, one) in enumerate(zip(labels, results, strict=True))
+        for i, (label, stored_result) in enumerate(zip(labels, results, strict=True))
     ]
     short = [row.label for row in rows[1:] if "frame" not in row.ratios]
     if short:
@@ -204,7 +206,7 @@ def _compare_stored(results: Sequence[StoredResult], margin: float) -> Compariso
         source=first.source,
         trust=None,
         notes=tuple(dict.fromkeys(notes)),
-        environments={label: one.environment for label, one in zip(labels, results, strict=True)},
+        environments={label: result.environment for label, result in zip(labels, results, strict=True)},
         samples=samples,
     )
 
@@ -220,8 +222,8 @@ def mark_front(rows: Sequence[Compared], faster: Mapping[tuple[str, str], Change
         faster: Verdict on the frame time of the first of a pair against the second.
     """
 
-    def beats(one: Compared, other: Compared) -> bool:
-        verdict, (mine, theirs) = faster.get((one.label, other.label)), (_worth(one), _worth(other))
+    def beats(compared: Compared, other: Compared) -> bool:
+        verdict, (mine, theirs) = faster.get((compared.label, other.label)), (_worth(compared), _worth(other))
         if verdict is Change.FASTER:
             return mine >= theirs
         return verdict is Change.EQUIVALENT and mine > theirs

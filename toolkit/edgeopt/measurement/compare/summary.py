@@ -43,7 +43,7 @@ _OUTCOMES = {
 def _verdict(result: Comparison) -> Verdict:
     """Return what whole frames say of the fastest of the others."""
     first, *others = result.rows
-    best = max(others, key=lambda one: one.ratios["frame"].speedup)
+    best = max(others, key=lambda other: other.ratios["frame"].speedup)
     ratio = best.ratios["frame"]
     outcome = _OUTCOMES.get(ratio.verdict, Outcome.NOT_DECIDED)
     equal = f", equal within {ratio.margin:.1%}" if outcome is Outcome.EQUIVALENT else ""
@@ -59,9 +59,9 @@ def _subjects(result: Comparison) -> Table:
     scored = result.rows[0].scored
 
     def time(part: str, name: str) -> Callable[[Compared], str]:
-        return lambda one: _ms(getattr(one.times[part], name))
+        return lambda compared: _ms(getattr(compared.times[part], name))
 
-    columns: dict[str, Callable[[Compared], str]] = {"model": lambda one: one.label}
+    columns: dict[str, Callable[[Compared], str]] = {"model": lambda compared: compared.label}
     columns |= {f"{part} p50": time(part, "p50_ms") for part in result.parts}
     columns |= {f"{part} p99": time(part, "p99_ms") for part in result.parts}
     columns |= {
@@ -73,7 +73,7 @@ def _subjects(result: Comparison) -> Table:
         "size": lambda one: "" if one.size_bytes is None else format_bytes(one.size_bytes),
         "front": lambda one: "front" if one.on_front else "",
     }
-    stages = [one for one in reversed(result.parts) if one not in ("frame", "execute")]
+    stages = [other for other in reversed(result.parts) if other not in ("frame", "execute")]
     tails, medians = [f"{one} p99" for one in (*stages, "execute")], [f"{one} p50" for one in stages]
     less = ["95 % of the drop", *tails, *medians, "front", "size", "execute p50", "frame p99", "drop", "frame p50"]
     return make_table(result.rows, columns, words=["front"], less=less)
@@ -103,7 +103,7 @@ def _how(result: Comparison) -> tuple[Value, ...]:
     ]
     if result.null:
         null = "; ".join(
-            f"{part} {one.speedup:.3f}x [{one.low:.3f}, {one.high:.3f}]" for part, one in result.null.items()
+            f"{part} {ratio.speedup:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}]" for part, ratio in result.null.items()
         )
         values.append(Value("in turns", f"{result.seconds:.0f} s on {result.source}; equal within {result.margin:.1%}"))
         values.append(Value("null", f"{first} against itself: {null}"))

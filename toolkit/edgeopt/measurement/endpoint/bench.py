@@ -64,12 +64,12 @@ class _Asker:
             self._mine.client = Client(self._place, self._options.timeout_s)
             with self._turn:
                 self._clients.append(self._mine.client)
-        found: Client = self._mine.client
-        return found
+        client: Client = self._mine.client
+        return client
 
     def close(self) -> None:
-        for one in self._clients:
-            one.close()
+        for client in self._clients:
+            client.close()
 
     def ask(self, words: int, tokens: int, begun_ns: int = 0) -> Exchange:
         with self._turn:
@@ -144,8 +144,8 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
         workers = load.workers if isinstance(load, Closed) else 0
         loaded = None
         if workers > 1 or isinstance(load, OpenLoad):
-            found, seconds = _loaded(asker, options, load, workers, tell)
-            loaded = times_of(f"under {load}", found, seconds, limits)
+            exchanges, seconds = _loaded(asker, options, load, workers, tell)
+            loaded = times_of(f"under {load}", exchanges, seconds, limits)
     finally:
         asker.close()
     result = EndpointBench(
@@ -169,13 +169,15 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
 
 def _told_of_lengths(alone: Sequence[EndpointTimes], output_tokens: int) -> Iterator[Note]:
     """Yield which lengths the server does not serve, with nobody else asking."""
-    for one in alone:
-        if one.lost_ratio >= _MANY_LOST:
-            told = f"{one.words}: {one.asked - one.answers} of {one.asked} get no answer with nobody else asking"
-            yield Note(NoteKind.WARNING, told, "ask for shorter prompts, or see the server's log")
-        elif one.output_tokens < _WHOLE * output_tokens:
-            told = f"{one.words}: answers have {one.output_tokens:.0f} of the {output_tokens} tokens asked for"
-            yield Note(NoteKind.WARNING, told, "the server ends them: at its limit, or at the end of its context")
+    for times in alone:
+        if times.lost_ratio >= _MANY_LOST:
+            text = (
+                f"{times.words}: {times.asked - times.answers} of {times.asked} get no answer with nobody else asking"
+            )
+            yield Note(NoteKind.WARNING, text, "ask for shorter prompts, or see the server's log")
+        elif times.output_tokens < _WHOLE * output_tokens:
+            text = f"{times.words}: answers have {times.output_tokens:.0f} of the {output_tokens} tokens asked for"
+            yield Note(NoteKind.WARNING, text, "the server ends them: at its limit, or at the end of its context")
 
 
 def _network(client: Client) -> tuple[float, float, list[str]]:
@@ -197,19 +199,22 @@ def _alone(
     """Ask one request at a time: the shortest prompt and all lengths in turns; the first round is not counted."""
     asked = {
         0: (1, _TINY_TOKENS),
-        **{one: (asker.words_for(one), options.output_tokens) for one in options.prompt_tokens},
+        **{
+            prompt_token: (asker.words_for(prompt_token), options.output_tokens)
+            for prompt_token in options.prompt_tokens
+        },
     }
     rows: dict[int, list[Exchange]] = {one: [] for one in asked}
     rounds, began_s = -1, monotonic()
     while rounds < _LEAST_ANSWERS or monotonic() - began_s < options.seconds:
         for one, (words, tokens) in asked.items():
-            found = asker.ask(words, tokens)
+            exchange = asker.ask(words, tokens)
             if rounds >= 0:
-                rows[one].append(found)
+                rows[one].append(exchange)
         began_s = monotonic() if rounds < 0 else began_s
         rounds += 1
         _tell(tell, "ask alone", began_s, options.seconds)
-        if rounds >= _LEAST_ANSWERS and not any(one.is_whole for row in rows.values() for one in row):
+        if rounds >= _LEAST_ANSWERS and not any(other.is_whole for row in rows.values() for other in row):
             break
     times = {
         one: times_of(f"prompt {one}" if one else "one word", row, sum(x.end_ns for x in row) / 1e9, limits)
@@ -217,30 +222,30 @@ def _alone(
     }
     for one, found_times in times.items():
         if one and not found_times.answers:
-            told = next(iter(found_times.problems), "no answer")
+            text = next(iter(found_times.problems), "no answer")
             raise UnavailableError(
-                f"no prompt of {plural(one, 'token')} is answered: {told}", remedy="ask for shorter prompts or answers"
+                f"no prompt of {plural(one, 'token')} is answered: {text}", remedy="ask for shorter prompts or answers"
             )
-    return times[0], tuple(times[one] for one in options.prompt_tokens)
+    return times[0], tuple(times[prompt_token] for prompt_token in options.prompt_tokens)
 
 
 def _loaded(
     asker: _Asker, options: EndpointOptions, load: Closed | OpenLoad, workers: int, tell: Tell
 ) -> tuple[list[Exchange], float]:
     """Return what became of the requests of a load, and the seconds until the last answer."""
-    words = [asker.words_for(one) for one in options.prompt_tokens]
-    began_s, found, numbers = monotonic(), list[Exchange](), count()
+    words = [asker.words_for(prompt_token) for prompt_token in options.prompt_tokens]
+    began_s, exchanges, numbers = monotonic(), list[Exchange](), count()
 
     def goes_on() -> bool:
         over_s = monotonic() - began_s
-        return over_s < options.seconds or (len(found) < _LEAST_ANSWERS and over_s < _LONGEST * options.seconds)
+        return over_s < options.seconds or (len(exchanges) < _LEAST_ANSWERS and over_s < _LONGEST * options.seconds)
 
     def one_user(_: int) -> None:
         while goes_on():
-            found.append(asker.ask(words[next(numbers) % len(words)], options.output_tokens))
+            exchanges.append(asker.ask(words[next(numbers) % len(words)], options.output_tokens))
             _tell(tell, f"ask under {load}", began_s, options.seconds)
-            if not found[-1].is_whole:
-                _wait_a_little(found[-1])
+            if not exchanges[-1].is_whole:
+                _wait_a_little(exchanges[-1])
 
     if isinstance(load, OpenLoad):
         wait, began_ns, sent = wait_by(perf_counter_ns), perf_counter_ns(), []
@@ -252,11 +257,11 @@ def _loaded(
                     pool.submit(asker.ask, words[number % len(words)], options.output_tokens, began_ns + int(at_ns))
                 )
                 _tell(tell, f"ask under {load}", began_s, options.seconds)
-            found = [one.result() for one in sent]
+            exchanges = [one.result() for one in sent]
     else:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(one_user, range(workers)))
-    return found, monotonic() - began_s
+    return exchanges, monotonic() - began_s
 
 
 def _wait_a_little(failed: Exchange) -> None:

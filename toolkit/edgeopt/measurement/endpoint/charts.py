@@ -13,14 +13,14 @@ _MARKS = ("n", "q", "#", "-")
 _COLUMNS = 56
 
 
-def timeline_of(one: EndpointTimes, result: EndpointBench) -> tuple[float, float, float, float]:
+def timeline_of(times: EndpointTimes, result: EndpointBench) -> tuple[float, float, float, float]:
     """Return the parts of a median answer in milliseconds, as `PARTS` has them.
 
     The first token is what is left of TTFT without network and queue; the next tokens are what follows TTFT.
     """
-    ttft, whole = (series.p50.value_ms or (series.mean_ns or 0.0) / 1e6 for series in (one.ttft, one.whole))
+    ttft, whole = (series.p50.value_ms or (series.mean_ns or 0.0) / 1e6 for series in (times.ttft, times.whole))
     network = min(result.round_trip_ms, ttft)
-    queue = min(one.queue.p50.value_ms or 0.0, ttft - network)
+    queue = min(times.queue.p50.value_ms or 0.0, ttft - network)
     return network, queue, ttft - network - queue, max(whole - ttft, 0.0)
 
 
@@ -32,11 +32,11 @@ def text_bar(parts: Sequence[float], longest: float) -> str:
 
 def draw_answer(result: EndpointBench) -> Bars:
     """Return the bars of answers to each prompt alone, and under load."""
-    rows = [one for one in (*result.alone, result.loaded) if one and one.answers]
+    rows = [times for times in (*result.alone, result.loaded) if times and times.answers]
     bars = tuple(
-        Bar(one.words, parts, tuple((name, ms(part)) for name, part in zip(PARTS, parts, strict=True)))
-        for one in rows
-        for parts in (timeline_of(one, result),)
+        Bar(row.words, parts, tuple((name, ms(part)) for name, part in zip(PARTS, parts, strict=True)))
+        for row in rows
+        for parts in (timeline_of(row, result),)
     )
     return Bars(
         title="Where an answer's time goes",

@@ -229,9 +229,9 @@ class Client:
             connect_ns, reply = self._post(f"{self._place.path}{path}", json.dumps(body))
             headers_ns = perf_counter_ns() - begun_ns
             if reply.status != _OK:
-                told = _message(reply.read(_MOST_BODY))
+                text = _message(reply.read(_MOST_BODY))
                 self.close()
-                problem = f"status {reply.status}{f': {told}' if told else ''}"
+                problem = f"status {reply.status}{f': {text}' if text else ''}"
                 return Exchange(begun_ns, connect_ns, headers_ns, end_ns=perf_counter_ns() - begun_ns, problem=problem)
             assert isinstance(reply, _Reply)
             return _read(reply, begun_ns, connect_ns, headers_ns)

@@ -117,31 +117,31 @@ def times_of(
         seconds: In which they were asked and answered.
         limits_ms: Of a good answer.
     """
-    whole = [one for one in exchanges if one.is_whole]
-    counted = [one.prompt_tokens for one in whole if one.prompt_tokens]
-    told = [one.server_ttft_ms for one in whole if one.server_ttft_ms is not None]
+    whole = [exchange for exchange in exchanges if exchange.is_whole]
+    counted = [exchange.prompt_tokens for exchange in whole if exchange.prompt_tokens]
+    told = [exchange.server_ttft_ms for exchange in whole if exchange.server_ttft_ms is not None]
 
-    told_tpot = [one.server_tpot_ms for one in whole if one.server_tpot_ms is not None]
-    bursts = [one.burst_ratio for one in whole if len(one.pieces_ns) >= MANY_PIECES]
+    told_tpot = [exchange.server_tpot_ms for exchange in whole if exchange.server_tpot_ms is not None]
+    bursts = [exchange.burst_ratio for exchange in whole if len(exchange.pieces_ns) >= MANY_PIECES]
 
     def summary(values: Sequence[int]) -> Summary:
         return summarize(np.array(values, np.int64))
 
-    def is_good(one: Exchange) -> bool:
-        found = {"TTFT": one.ttft_ns, "TPOT": one.tpot_ns}
+    def is_good(exchange: Exchange) -> bool:
+        found = {"TTFT": exchange.ttft_ns, "TPOT": exchange.tpot_ns}
         return all(found[part] <= limit * 1e6 for part, limit in limits_ms.items())
 
     return EndpointTimes(
         words=words,
         answers=len(whole),
-        problems=_counted([one.problem for one in exchanges if one.problem]),
+        problems=_counted([exchange.problem for exchange in exchanges if exchange.problem]),
         prompt_tokens=float(np.mean(counted)) if counted else 0.0,
-        output_tokens=float(np.mean([one.output_tokens for one in whole])) if whole else 0.0,
-        queue=summary([one.queue_ns for one in whole if one.queue_ns is not None]),
-        ttft=summary([one.ttft_ns for one in whole]),
-        tpot=summary([one.tpot_ns for one in whole if one.output_tokens > 1]),
-        itl=summary([gap for one in whole for gap in one.gaps_ns]),
-        whole=summary([one.end_ns for one in whole]),
+        output_tokens=float(np.mean([exchange.output_tokens for exchange in whole])) if whole else 0.0,
+        queue=summary([exchange.queue_ns for exchange in whole if exchange.queue_ns is not None]),
+        ttft=summary([exchange.ttft_ns for exchange in whole]),
+        tpot=summary([exchange.tpot_ns for exchange in whole if exchange.output_tokens > 1]),
+        itl=summary([gap for exchange in whole for gap in exchange.gaps_ns]),
+        whole=summary([exchange.end_ns for exchange in whole]),
         server_ttft_ms=float(np.median(told)) if told else None,
         server_tpot_ms=float(np.median(told_tpot)) if told_tpot else None,
         burst_ratio=float(np.median(bursts)) if bursts else None,
@@ -152,7 +152,7 @@ def times_of(
 
 def _counted(problems: Sequence[str]) -> dict[str, int]:
     """Return how often each came; what differs in numbers only, the length of a prompt for example, is one."""
-    parts = [one.partition(":") for one in problems]
-    alike = [status + re.sub(r"\d+", "#", told) for status, _, told in parts]
+    parts = [problem.partition(":") for problem in problems]
+    alike = [status + re.sub(r"\d+", "#", text) for status, _, text in parts]
     first = dict(reversed(list(zip(alike, problems, strict=True))))
     return {first[kind]: count for kind, count in Counter(alike).items()}

@@ -18,24 +18,24 @@ def summarize_endpoint(result: EndpointBench) -> Document:
     """Return what a reader sees: where an answer's time goes, alone and under load, and what to do about it."""
     rows = (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ()))
     first: dict[str, Callable[[EndpointTimes], str]] = {
-        "asked": lambda one: one.words,
-        "prompt tokens": lambda one: f"{one.prompt_tokens:.0f}" if one.prompt_tokens else "n/a",
-        "answers": lambda one: f"{one.answers}{f' of {one.asked}' if one.problems else ''}",
-        "queue p50": lambda one: format_ms(one.queue.p50.value_ns),
-        "TTFT p50 ms": lambda one: str(one.ttft.p50),
-        "TTFT p95": lambda one: format_ms(one.ttft.p95.value_ns),
-        "TTFT max": lambda one: format_ms(one.ttft.max_ns),
+        "asked": lambda times: times.words,
+        "prompt tokens": lambda times: f"{times.prompt_tokens:.0f}" if times.prompt_tokens else "n/a",
+        "answers": lambda times: f"{times.answers}{f' of {times.asked}' if times.problems else ''}",
+        "queue p50": lambda times: format_ms(times.queue.p50.value_ns),
+        "TTFT p50 ms": lambda times: str(times.ttft.p50),
+        "TTFT p95": lambda times: format_ms(times.ttft.p95.value_ns),
+        "TTFT max": lambda times: format_ms(times.ttft.max_ns),
     }
     following: dict[str, Callable[[EndpointTimes], str]] = {
-        "asked": lambda one: one.words,
-        "answer tokens": lambda one: f"{one.output_tokens:.0f}",
-        "TPOT p50 ms": lambda one: str(one.tpot.p50),
-        "ITL p50": lambda one: format_ms(one.itl.p50.value_ns),
-        "ITL p95": lambda one: format_ms(one.itl.p95.value_ns),
-        "ITL p99": lambda one: format_ms(one.itl.p99.value_ns),
-        "ITL max": lambda one: format_ms(one.itl.max_ns),
-        "tokens/s": lambda one: f"{one.tokens_per_s:.4g}",
-        "goodput": lambda one: f"{one.good_per_s:.3g}/s",
+        "asked": lambda times: times.words,
+        "answer tokens": lambda times: f"{times.output_tokens:.0f}",
+        "TPOT p50 ms": lambda times: str(times.tpot.p50),
+        "ITL p50": lambda times: format_ms(times.itl.p50.value_ns),
+        "ITL p95": lambda times: format_ms(times.itl.p95.value_ns),
+        "ITL p99": lambda times: format_ms(times.itl.p99.value_ns),
+        "ITL max": lambda times: format_ms(times.itl.max_ns),
+        "tokens/s": lambda times: f"{times.tokens_per_s:.4g}",
+        "goodput": lambda times: f"{times.good_per_s:.3g}/s",
     }
     sections = (
         Section(values=tuple(_values(result))),
@@ -55,8 +55,8 @@ def summarize_endpoint(result: EndpointBench) -> Document:
 
 def _values(result: EndpointBench) -> Iterator[Value]:
     yield Value("server", f"{result.address}, model {result.model}")
-    told = f"{result.round_trip_ms:.3g} ms for a round trip, {result.connect_ms:.3g} ms to connect"
-    yield Value("network", told)
+    text = f"{result.round_trip_ms:.3g} ms for a round trip, {result.connect_ms:.3g} ms to connect"
+    yield Value("network", text)
     limits = ", ".join(f"{part} {format_budget(limit)} ms" for part, limit in result.limits_ms.items())
     yield Value("goodput", f"answers a second with {limits} or less")
     for one in (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ())):
@@ -72,12 +72,14 @@ def _values(result: EndpointBench) -> Iterator[Value]:
 
 def _timelines(result: EndpointBench) -> Iterator[Value]:
     """Yield one bar an answer, and what its parts are."""
-    rows = [(one.words, timeline_of(one, result)) for one in (*result.alone, result.loaded) if one and one.answers]
+    rows = [
+        (times.words, timeline_of(times, result)) for times in (*result.alone, result.loaded) if times and times.answers
+    ]
     longest = max((sum(parts) for _, parts in rows), default=0.0)
     for words, parts in rows:
         yield Value(words, text_bar(parts, longest))
-        told = ", ".join(f"{name} {value:.3g}" for name, value in zip(PARTS, parts, strict=True))
-        yield Value("", f"{told}: {sum(parts):.4g} ms")
+        text = ", ".join(f"{name} {value:.3g}" for name, value in zip(PARTS, parts, strict=True))
+        yield Value("", f"{text}: {sum(parts):.4g} ms")
 
 
 def _verdict(result: EndpointBench) -> Verdict:

@@ -14,11 +14,13 @@ from edgeopt.measurement.statistics.quantile import Quantile
 
 def symptoms_of(result: EndpointBench) -> Symptoms:
     """Return the figures that complaints are recognised from."""
-    ordered = sorted(result.alone, key=lambda one: (one.prompt_tokens, result.alone.index(one)))
+    ordered = sorted(result.alone, key=lambda times: (times.prompt_tokens, result.alone.index(times)))
     short, long, tiny, load = ordered[0], ordered[-1], result.tiny, result.loaded
     tiny_ttft, tiny_whole = ms_of(tiny.ttft.p50), ms_of(tiny.whole.p50)
-    rows = [(f"TTFT of {one.words}", one.ttft, 1.0) for one in (tiny, *ordered)]
-    rows += [(f"TPOT behind {one.words}", one.tpot, one.output_tokens) for one in ordered if one.output_tokens > 1]
+    rows = [(f"TTFT of {times.words}", times.ttft, 1.0) for times in (tiny, *ordered)]
+    rows += [
+        (f"TPOT behind {times.words}", times.tpot, times.output_tokens) for times in ordered if times.output_tokens > 1
+    ]
     alone = Symptoms(
         model=result.model,
         doubts=tuple(doubts_of_answers(rows)),
@@ -55,7 +57,7 @@ def symptoms_of(result: EndpointBench) -> Symptoms:
         load_server_tpot_ms=load.server_tpot_ms,
         load_burst_ratio=load.burst_ratio,
         load_gap_max_ms=_longest(load),
-        load_refused_ratio=max(0.0, load.lost_ratio - float(np.mean([one.lost_ratio for one in ordered]))),
+        load_refused_ratio=max(0.0, load.lost_ratio - float(np.mean([times.lost_ratio for times in ordered]))),
         load_tokens_per_s=load.tokens_per_s,
         load_good_ratio=load.good / max(load.asked, 1),
     )

@@ -71,11 +71,11 @@ def answer_fresh(
 
 def ratios_over(processes: Sequence[tuple[Turns, Turns]]) -> Mapping[str, Ratio]:
     """Return the ratio of each part over two or more processes; what one of them gives is one value."""
-    found = dict[str, Ratio]()
+    ratios = dict[str, Ratio]()
     for part in PARTS:
         centres = np.array([centre_of_rounds(logs_between(*both, part)) for both in processes])
-        found[part] = replace(ratio_of_rounds(centres, pairs=len(centres)), processes=len(centres))
-    return found
+        ratios[part] = replace(ratio_of_rounds(centres, pairs=len(centres)), processes=len(centres))
+    return ratios
 
 
 def main() -> int:

@@ -50,7 +50,11 @@ def run_cold_language(
         EdgeoptError: If a process fails.
     """
     reason = why_cannot_drop()
-    ways = [ColdWay(one, is_optimized=False) for one in PageCache if one is PageCache.WARM or not reason]
+    ways = [
+        ColdWay(page_cache, is_optimized=False)
+        for page_cache in PageCache
+        if page_cache is PageCache.WARM or not reason
+    ]
     notes = [Note(NoteKind.SKIPPED, f"cold page cache not measured: {reason}")] if reason else []
     how = {"threads": threads, "entries": dict(entries), "wants_peak": False}
     request = json.dumps({"model": str(pinned(model)), "prompt": [*prompt], **how})

@@ -245,14 +245,14 @@ def run_cold_start(
         graphs, notes, weights = {False: model}, [], outside_files(model)
         files = {False: [model, *weights]}
         if with_optimized:
-            require_space(Path(folder), 2 * sum(one.stat().st_size for one in files[False]))
+            require_space(Path(folder), 2 * sum(file.stat().st_size for file in files[False]))
             _link(weights, model.parent, Path(folder))
             saved = start.save_optimized(model, Path(folder) / "optimized.onnx")
             if saved:
                 graphs[True], files[True] = saved, [saved, *outside_files(saved)]
             notes += [] if saved else [Note(NoteKind.SKIPPED, f"{opening.executor} saved no optimized graph")]
         if PageCache.COLD in page_caches and (reason := why_cannot_drop()):
-            page_caches = [one for one in page_caches if one is not PageCache.COLD]
+            page_caches = [page_cache for page_cache in page_caches if page_cache is not PageCache.COLD]
             notes.append(Note(NoteKind.SKIPPED, f"cold page cache not measured: {reason}"))
         ways = [ColdWay(cache, optimized) for cache in page_caches for optimized in graphs]
         runs = ways_in_turns(
@@ -335,9 +335,9 @@ def points_of(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint,
 
 def _link(files: Sequence[Path], source: Path, folder: Path) -> None:
     """Put files into the same places below `folder` as below `source`: a saved graph names its weights as before."""
-    for one in files:
-        whole = Piece(one, 0, one.stat().st_size)
-        Layout((whole,), (0,), one).write(folder / one.relative_to(source), may_link=True)
+    for file in files:
+        whole = Piece(file, 0, file.stat().st_size)
+        Layout((whole,), (0,), file).write(folder / file.relative_to(source), may_link=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +358,7 @@ def time_first_answers(starts: Mapping[str, Start], repeats: int, tell: Tell | N
     """
 
     def once(start: Start) -> int:
-        found = run_cold_start(
+        cold_start = run_cold_start(
             start.model,
             start.opening,
             repeats=1,
@@ -366,7 +366,7 @@ def time_first_answers(starts: Mapping[str, Start], repeats: int, tell: Tell | N
             with_optimized=False,
             shapes=start.shapes,
         )
-        return found.runs[0].took_ns("to_first")
+        return cold_start.runs[0].took_ns("to_first")
 
     return _in_turns(starts, repeats, once, tell)
 
@@ -392,10 +392,10 @@ def measure_peaks(starts: Mapping[str, Start], repeats: int, tell: Tell | None =
 def _in_turns(
     starts: Mapping[str, Start], repeats: int, once: Callable[[Start], int], tell: Tell | None
 ) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {name: [] for name in starts}
+    in_turns: dict[str, list[int]] = {name: [] for name in starts}
     for turn in range(repeats):
         for name in list(starts)[:: 1 if turn % 2 == 0 else -1]:
-            found[name].append(once(starts[name]))
+            in_turns[name].append(once(starts[name]))
         if tell:
             tell(turn + 1, repeats)
-    return found
+    return in_turns

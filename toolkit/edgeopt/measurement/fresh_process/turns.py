@@ -95,13 +95,13 @@ class FreshTurns:
 
     def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
         """Return the ratio of one to another (the first) over processes; what a process gives is one value."""
-        found = [one.centre(label, part, against=against) for one in self.processes]
+        found = [process.centre(label, part, against=against) for process in self.processes]
         ratio = ratio_of_rounds(np.array(found), pairs=len(found), margin=margin)
         return replace(ratio, processes=len(found))
 
     def samples(self, label: str) -> Samples:
         """Return the raw samples of one model, rounds numbered through."""
-        return join_legs([one.samples[label] for one in self.processes])
+        return join_legs([process.samples[label] for process in self.processes])
 
 
 def feed_of(frames: Frames) -> Feed:
@@ -137,7 +137,7 @@ def main() -> int:
     """Do what the request in the folder says; return the exit code."""
     folder = Path(sys.argv[1])
     runnables, feed, pace, workers, seed = pickle.loads((folder / _REQUEST).read_bytes())
-    openers = {label: one.open for label, one in runnables.items()}
+    openers = {label: runnable.open for label, runnable in runnables.items()}
     turns = take_turns(openers, feed.frames(), pace, workers=workers, seed=seed)
     (folder / _ANSWER).write_bytes(pickle.dumps(turns))
     sys.stdout.write("{}\n")

@@ -217,7 +217,7 @@ def _texts(file: Path | None, opened: LanguageModel) -> list[int]:
             raise EdgeoptError(f"{file} holds no text", remedy="name a text in the recipe, evaluation.calib")
         return tokens * (1 + 2 * opened.context // max(len(tokens), 1))
     special = set(opened.tokenizer.special.values())
-    plain = [one for one in range(opened.tokenizer.size) if one not in special]
+    plain = [other for other in range(opened.tokenizer.size) if other not in special]
     drawn: list[int] = np.random.default_rng(0).choice(plain, 4 * opened.context).tolist()
     return drawn
 
@@ -261,8 +261,8 @@ def _measure(
 def _told_of_time(options: GenerationOptions, took_s: float) -> Iterator[Note]:
     """Yield that answers took far longer than was asked for; a budget may want that."""
     if options.budget is None and took_s > 2 * options.seconds:
-        told = f"one request at a time took {took_s:.1f} s, {options.seconds:g} s were asked for"
-        detail = f"{told}: {_LEAST_ANSWERS} answers of each length are the least"
+        text = f"one request at a time took {took_s:.1f} s, {options.seconds:g} s were asked for"
+        detail = f"{text}: {_LEAST_ANSWERS} answers of each length are the least"
         yield Note(NoteKind.INFO, detail, "ask for shorter prompts or answers")
 
 
@@ -276,8 +276,8 @@ def progress_of(options: GenerationOptions, took_s: float, least_s: float) -> tu
     """
     title, planned_s = "measure answers", options.seconds
     if least_s > planned_s:
-        told = f"{_LEAST_ANSWERS} of each length take about {least_s:.0f} s, {options.seconds:g} s were asked for"
-        title, planned_s = f"measure answers ({told})", least_s
+        text = f"{_LEAST_ANSWERS} of each length take about {least_s:.0f} s, {options.seconds:g} s were asked for"
+        title, planned_s = f"measure answers ({text})", least_s
     elif took_s > planned_s:
         planned_s *= LONGER
     whole = Tenths(10 * planned_s)
@@ -310,7 +310,7 @@ def _goes_on(measured: Mapping[int, _Times], options: GenerationOptions, took_s:
     if took_s < options.seconds or options.budget is None or took_s >= LONGER * options.seconds:
         return took_s < options.seconds
     judged = (times.judged(options) for times in measured.values())
-    return any(one is not None and not one.is_decided for one in judged)
+    return any(answer_verdict is not None and not answer_verdict.is_decided for answer_verdict in judged)
 
 
 def _length(count: int, options: GenerationOptions, times: _Times) -> LengthTimes:

@@ -46,15 +46,19 @@ class AnswerVerdict:
     @property
     def verdict(self) -> Verdict:
         """FAIL where one limit is missed, PASS where all are met."""
-        found = {one.counted.verdict for one in self.limits}
+        verdicts = {limit.counted.verdict for limit in self.limits}
         return (
-            Verdict.FAIL if Verdict.FAIL in found else Verdict.PASS if found == {Verdict.PASS} else Verdict.INCONCLUSIVE
+            Verdict.FAIL
+            if Verdict.FAIL in verdicts
+            else Verdict.PASS
+            if verdicts == {Verdict.PASS}
+            else Verdict.INCONCLUSIVE
         )
 
     @property
     def is_decided(self) -> bool:
         """Whether each limit is met or missed, proven."""
-        return all(one.counted.verdict is not Verdict.INCONCLUSIVE for one in self.limits)
+        return all(limit.counted.verdict is not Verdict.INCONCLUSIVE for limit in self.limits)
 
     @property
     def exit_code(self) -> int:
@@ -65,16 +69,19 @@ class AnswerVerdict:
     def sentence(self) -> str:
         """Which limits are met, and which not."""
         words = {Verdict.FAIL: "missed", Verdict.INCONCLUSIVE: "not decided", Verdict.PASS: "met"}
-        named = {word: [one for one in self.limits if one.counted.verdict is found] for found, word in words.items()}
+        named = {
+            word: [limit for limit in self.limits if limit.counted.verdict is verdict]
+            for verdict, word in words.items()
+        }
         return "; ".join(
-            f"{word}: {', '.join(f'{one.part} {format_budget(one.limit_ms)} ms' for one in limits)}"
+            f"{word}: {', '.join(f'{limit.part} {format_budget(limit.limit_ms)} ms' for limit in limits)}"
             for word, limits in named.items()
             if limits
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"verdict": self.verdict, "limits": [asdict(one) for one in self.limits]}
+        return {"verdict": self.verdict, "limits": [asdict(limit) for limit in self.limits]}
 
 
 def judge_answers(
@@ -87,11 +94,13 @@ def judge_answers(
         times_ns: By part, one number an answer in order of time.
         max_miss_ratio: Share of the answers that may be over a limit, 0 < ratio < 1.
     """
-    found = list[LimitResult]()
+    limit_results = list[LimitResult]()
     for part, limit_ms in budget.limits_ms.items():
         values = np.asarray(times_ns[part], np.int64)
-        found.append(LimitResult(part, limit_ms, quantile(values, 0.5), judge_budget(values, limit_ms, max_miss_ratio)))
-    return AnswerVerdict(tuple(found))
+        limit_results.append(
+            LimitResult(part, limit_ms, quantile(values, 0.5), judge_budget(values, limit_ms, max_miss_ratio))
+        )
+    return AnswerVerdict(tuple(limit_results))
 
 
 def prove_budget(
@@ -132,7 +141,7 @@ def prove_budget(
 
 def worst_of(verdicts: Sequence[AnswerVerdict]) -> Verdict:
     """Return FAIL where one is missed, PASS where all are met."""
-    return AnswerVerdict(tuple(limit for one in verdicts for limit in one.limits)).verdict
+    return AnswerVerdict(tuple(limit for verdict in verdicts for limit in verdict.limits)).verdict
 
 
 def fewest_to_pass(max_miss_ratio: float) -> int:

@@ -13,27 +13,27 @@ from edgeopt.system.text import format_budget, plural
 
 def draw_slots(loads: Sequence[LoadTimes]) -> tuple[Figure, ...]:
     """Return tokens a second over TPOT, a point for each number of slots; nothing for a single one."""
-    known = [(one, p50) for one in loads if (p50 := one.all.tpot.p50.value_ms) is not None]
+    known = [(load, p50) for load in loads if (p50 := load.all.tpot.p50.value_ms) is not None]
     if len(known) < 2:
         return ()
     points = tuple(
         Point(
-            plural(one.slots, "slot"),
-            _estimate(one.all.tpot.p50, p50),
-            Estimate(one.tokens_per_s),
+            plural(times.slots, "slot"),
+            _estimate(times.all.tpot.p50, p50),
+            Estimate(times.tokens_per_s),
             (
-                ("answers", f"{one.tokens_per_s:.4g} tokens/s"),
+                ("answers", f"{times.tokens_per_s:.4g} tokens/s"),
                 ("TPOT p50", ms(p50)),
-                ("TTFT p50", _told(one.all.ttft.p50)),
-                ("in queue p50", _told(one.all.queue.p50)),
-                ("texts a run", f"{one.texts_a_run:.2f}"),
+                ("TTFT p50", _told(times.all.ttft.p50)),
+                ("in queue p50", _told(times.all.queue.p50)),
+                ("texts a run", f"{times.texts_a_run:.2f}"),
             ),
         )
-        for one, p50 in known
+        for times, p50 in known
     )
     most, p50 = max(known, key=lambda pair: pair[0].tokens_per_s)
     text = f"{plural(most.slots, 'slot')} give the most, {most.tokens_per_s:.4g} tokens/s, with {ms(p50)} a token."
-    limits = [one.goodput.budget.limits_ms.get("TPOT") for one in loads if one.goodput]
+    limits = [load.goodput.budget.limits_ms.get("TPOT") for load in loads if load.goodput]
     limit = Limit(f"limit {format_budget(limits[0])} ms", limits[0]) if limits and limits[0] else None
     return (
         Points(
@@ -43,15 +43,15 @@ def draw_slots(loads: Sequence[LoadTimes]) -> tuple[Figure, ...]:
             y=Axis("answers", "tokens/s", from_zero=True),
             points=points,
             limit=limit,
-            paths=(tuple(one.name for one in points),),
+            paths=(tuple(point.name for point in points),),
         ),
     )
 
 
-def _estimate(one: Quantile, value: float) -> Estimate:
-    low, high = (None if bound is None else bound / 1e6 for bound in (one.low_ns, one.high_ns))
+def _estimate(quantile: Quantile, value: float) -> Estimate:
+    low, high = (None if bound is None else bound / 1e6 for bound in (quantile.low_ns, quantile.high_ns))
     return Estimate(value, low, high)
 
 
-def _told(one: Quantile) -> str:
-    return "n/a" if one.value_ms is None else ms(one.value_ms)
+def _told(quantile: Quantile) -> str:
+    return "n/a" if quantile.value_ms is None else ms(quantile.value_ms)

@@ -110,7 +110,7 @@ def read_writer_baseline(file: Path) -> WriterBaseline:
         return WriterBaseline(
             **values
             | {
-                "losses": tuple(float(one) for one in values["losses"]),
+                "losses": tuple(float(value) for value in values["losses"]),
                 "times_ns": tuple(tuple(float(one) for one in row) for row in values["times_ns"]),
                 "environment": Environment.from_json(values["environment"]),
             }
@@ -169,7 +169,7 @@ def check_language_model(
         (now,) = open_sides({"now": model}, options.threads or (stored.threads if stored else 0), stack)
         then, why_gone = _open_then(stored, baseline, find, now, stack) if stored else (None, "")
         sides = [then, now] if then else [now]
-        require_alike({one.label: one.model for one in sides})
+        require_alike({side.label: side.model for side in sides})
         require_room(sides, options)
         text = read_judging_text(sides, options)
         scores = {} if "accuracy" in skip else score_sides(sides, text, tell)
@@ -251,7 +251,7 @@ def _open_then(
 def _hash_of(model: Path) -> str:
     """Return the hash of a model's file, or of the graphs of an encoder and its decoder."""
     graphs = {*(graphs_in(model) or ())} if model.is_dir() else {model}
-    return " ".join(sha256_of(one) for one in sorted(graphs))
+    return " ".join(sha256_of(graph) for graph in sorted(graphs))
 
 
 def _why_not_stored(stored: WriterBaseline, now: Environment, why_gone: str, lengths: tuple[int, int]) -> str:
@@ -272,7 +272,7 @@ def _score_then(stored: WriterBaseline, scores: Mapping[str, TextScore], windows
 def _check_latency(
     stored: WriterBaseline, turns: Mapping[str, Turns], limits: Check, noise: str, why_not: str
 ) -> list[CheckResult]:
-    found = list[CheckResult]()
+    check_results = list[CheckResult]()
     for part in PARTS:
         ratio: Ratio | None = None
         if TWIN in turns:
@@ -282,8 +282,8 @@ def _check_latency(
             place = PARTS.index(part)
             ratio = ratio_of_series(turns["now"].times_ns[:, place], np.array(stored.times_ns)[:, place], margin=0.0)
         why_none = why_not or "the baseline holds no times"
-        found.append(judge_time(f"latency {part}", ratio, limits.latency_ratio, noise, why_none))
-    return found
+        check_results.append(judge_time(f"latency {part}", ratio, limits.latency_ratio, noise, why_none))
+    return check_results
 
 
 def _told_trust(doubts: Sequence[str], *, is_in_turns: bool) -> str:
@@ -330,12 +330,12 @@ def _check_budget(
     )
     return [
         CheckResult(
-            f"budget {one.part}",
-            words.get(one.counted.verdict, CheckVerdict.INCONCLUSIVE),
-            one.median.value_ms,
-            one.limit_ms,
-            str(one),
+            f"budget {limit.part}",
+            words.get(limit.counted.verdict, CheckVerdict.INCONCLUSIVE),
+            limit.median.value_ms,
+            limit.limit_ms,
+            str(limit),
             "ms",
         )
-        for one in proven.limits
+        for limit in proven.limits
     ]

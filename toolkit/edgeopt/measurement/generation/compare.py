@@ -103,28 +103,28 @@ def compare_language_models(
         turns = time_sides(sides, twin, text, options, tell)
         null = {part: ratio_between(turns[first.label], turns[TWIN], part) for part in PARTS}
         rows = list[ComparedWriter]()
-        for one in sides:
-            origin = one.model.origin
+        for side in sides:
+            origin = side.model.origin
             row = ComparedWriter(
-                label=one.label,
+                label=side.label,
                 file=str(origin.file),
                 size_bytes=origin.size_bytes,
-                token_bytes=one.model.token_bytes,
+                token_bytes=side.model.token_bytes,
                 threads=origin.threads,
-                times_ms={part: turns[one.label].median_ms(part) for part in PARTS},
+                times_ms={part: turns[side.label].median_ms(part) for part in PARTS},
             )
-            if one is not first:
-                base, mine = turns[first.label], turns[one.label]
+            if side is not first:
+                base, mine = turns[first.label], turns[side.label]
                 ratios = {part: ratio_between(base, mine, part, null[part], options.margin) for part in PARTS}
                 row = replace(row, ratios=ratios)
             if scores:
-                row = replace(row, perplexity=scores[one.label].perplexity)
-            if scores and one is not first:
-                mine_score, base_score = scores[one.label], scores[first.label]
+                row = replace(row, perplexity=scores[side.label].perplexity)
+            if scores and side is not first:
+                mine_score, base_score = scores[side.label], scores[first.label]
                 rise, agreement = rise_between(base_score, mine_score), agreement_between(base_score, mine_score)
                 row = replace(row, rise=rise, agreement=agreement)
             rows.append(row)
-        notes = [note for one in sides for note in one.model.origin.notes]
+        notes = [note for side in sides for note in side.model.origin.notes]
     if text.why_not_judged:
         notes.append(Note(NoteKind.INFO, f"no perplexity is compared: {text.why_not_judged}"))
     return WriterComparison(

@@ -21,7 +21,7 @@ def summarize_comparison(result: WriterComparison) -> Document:
     """Return what a reader sees: speed of whole answers, first and next tokens, perplexity, memory."""
     first = result.rows[0]
     asked = f"prompts of {plural(result.prompt_tokens, 'token')}, answers of {result.output_tokens}"
-    null = "; ".join(f"{part} {one}" for part, one in result.null.items())
+    null = "; ".join(f"{part} {ratio}" for part, ratio in result.null.items())
     values = [
         Value("asked for", result.told_lengths or asked),
         Value("machine", f"{result.cpu}, {plural(first.threads, 'thread')}"),
@@ -50,22 +50,22 @@ def summarize_comparison(result: WriterComparison) -> Document:
 
 def _speeds(result: WriterComparison) -> Table:
     def ratio(part: str) -> Callable[[ComparedWriter], str]:
-        return lambda one: str(one.ratios[part]) if one.ratios else "1.00x"
+        return lambda writer: str(writer.ratios[part]) if writer.ratios else "1.00x"
 
     columns: dict[str, Callable[[ComparedWriter], str]] = {
-        "model": lambda one: one.label,
+        "model": lambda writer: writer.label,
         "answer": ratio("answer"),
-        "proof": lambda one: str(one.ratios["answer"].verdict) if one.ratios else "",
+        "proof": lambda writer: str(writer.ratios["answer"].verdict) if writer.ratios else "",
         "TTFT": ratio("TTFT"),
         "TPOT": ratio("TPOT"),
-        "TTFT ms": lambda one: f"{one.times_ms['TTFT']:.3g}",
-        "TPOT ms": lambda one: f"{one.times_ms['TPOT']:.3g}",
+        "TTFT ms": lambda writer: f"{writer.times_ms['TTFT']:.3g}",
+        "TPOT ms": lambda writer: f"{writer.times_ms['TPOT']:.3g}",
     }
     return make_table(result.rows, columns, words=["proof"], less=["TTFT ms", "TPOT ms", "proof"])
 
 
 def _losses(result: WriterComparison) -> Table:
-    columns: dict[str, Callable[[ComparedWriter], str]] = {"model": lambda one: one.label}
+    columns: dict[str, Callable[[ComparedWriter], str]] = {"model": lambda writer: writer.label}
     if result.text and result.windows:
         columns |= {
             "perplexity": lambda one: "" if one.perplexity is None else f"{one.perplexity:.3f}",
@@ -81,7 +81,7 @@ def _losses(result: WriterComparison) -> Table:
 
 def _verdict(result: WriterComparison) -> Verdict:
     first, *others = result.rows
-    best = max(others, key=lambda one: one.ratios["answer"].speedup)
+    best = max(others, key=lambda other: other.ratios["answer"].speedup)
     ratio = best.ratios["answer"]
     outcome = _OUTCOMES.get(ratio.verdict, Outcome.NOT_DECIDED)
     facts = [Value("perplexity", f"that of {best.label} is {best.perplexity:.2f} ({best.rise})")] if best.rise else []

@@ -114,7 +114,7 @@ def find_complaints(symptoms: Symptoms) -> tuple[Finding, ...]:
     Where the figures cannot be trusted that is said, and besides it only what is counted or lies in the machine itself.
     """
     rules = RULES if find_distrust(symptoms) is None else (find_distrust, find_refused, find_freeze)
-    return tuple(found for rule in rules if (found := rule(symptoms)) is not None)
+    return tuple(finding for rule in rules if (finding := rule(symptoms)) is not None)
 
 
 def _ms(value: float) -> str:
@@ -141,12 +141,12 @@ def _joined(s: Symptoms) -> Iterator[str]:
     ):
         if here_ms is None:
             continue
-        told = "" if server_ms is None else f"; the server wrote one in {_ms(server_ms)}"
+        text = "" if server_ms is None else f"; the server wrote one in {_ms(server_ms)}"
         if burst is not None and burst > _BURST:
             share = f"{burst:.0%} of an answer came in one read"
-            yield f"{share} {where}, so that TPOT here, {_ms(here_ms)}, is none{told}"
+            yield f"{share} {where}, so that TPOT here, {_ms(here_ms)}, is none{text}"
         elif server_ms is not None and _is_apart(here_ms, server_ms, s.output_tokens or 1.0):
-            yield f"a token {where} takes {_ms(here_ms)} here{told}"
+            yield f"a token {where} takes {_ms(here_ms)} here{text}"
 
 
 def _is_apart(here_ms: float, server_ms: float, tokens: float) -> bool:
@@ -169,9 +169,9 @@ def find_slow_when_tiny(s: Symptoms) -> Finding | None:
         do = "others hold the slots, or too few are there: look at its queue, give it more slots"
         return Finding("tiny", f"{what}, in the queue", f"{evidence}; {_ms(s.queue_ms)} in the queue", do)
     if s.tiny_prompt_tokens is not None and s.tiny_prompt_tokens >= _HIDDEN_TOKENS:
-        told = f"{evidence}; the server counts {s.tiny_prompt_tokens:.0f} tokens for one word"
+        text = f"{evidence}; the server counts {s.tiny_prompt_tokens:.0f} tokens for one word"
         do = "let the hidden prompt's cache be reused (a prefix that is always the same), or shorten it"
-        return Finding("tiny", f"{what}: a hidden prompt", told, do)
+        return Finding("tiny", f"{what}: a hidden prompt", text, do)
     do = "keep the model loaded and warm, and look for what runs before it: start, unpacking, checks, guards"
     return Finding("tiny", what, evidence, do)
 
@@ -290,18 +290,18 @@ def find_big_customers(s: Symptoms) -> Finding | None:
     lengths, tpots = (s.short_prompt_tokens, s.prompt_tokens), (s.short_tpot_ms, s.tpot_ms)
     if None in (*lengths, *tpots, s.short_ttft_ms, s.ttft_ms):
         return None
-    few, many, fast, slow = (float(one or 0) for one in (*lengths, *tpots))
+    few, many, fast, slow = (float(length or 0) for length in (*lengths, *tpots))
     if many < 2 * few or not few or not fast:
         return None
     each_short, each_long = (float(one or 0) for one in ((s.short_ttft_ms or 0) / few, (s.ttft_ms or 0) / many))
-    told = f"prompts of {few:.0f} and {many:.0f} tokens"
+    text = f"prompts of {few:.0f} and {many:.0f} tokens"
     what = "Big customers feel slower"
     if slow >= _BIG_RATIO * fast and slow * (s.output_tokens or 1) >= _NOTICED_MS:
-        evidence = f"{_ms(fast)} and {_ms(slow)} for a token behind {told}"
+        evidence = f"{_ms(fast)} and {_ms(slow)} for a token behind {text}"
         do = "keep less in the cache (INT8 cache, a window, shorter histories); GroupQueryAttention copies none of it"
         return Finding("big", f"{what}: each token reads the whole text before it", evidence, do)
     if each_long >= _BIG_RATIO * each_short and (s.ttft_ms or 0) >= _LONG_MS:
-        evidence = f"{_ms(each_short)} and {_ms(each_long)} to the first token for each token of {told}"
+        evidence = f"{_ms(each_short)} and {_ms(each_long)} to the first token for each token of {text}"
         do = "let prompts begin alike, so that their cache is reused, or give long ones a queue of their own"
         return Finding("big", f"{what}: long prompts cost more than their length", evidence, do)
     return None

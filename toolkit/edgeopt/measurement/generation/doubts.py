@@ -38,4 +38,4 @@ def doubts_of_answers(rows: Sequence[tuple[str, Summary, float]]) -> Iterator[st
 
 def doubts_of_machine(readings: Sequence[Reading]) -> tuple[str, ...]:
     """Return what disturbed the machine between the first and the last reading."""
-    return tuple(one.detail for one in disturbances(readings))
+    return tuple(disturbance.detail for disturbance in disturbances(readings))

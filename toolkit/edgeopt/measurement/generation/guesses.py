@@ -102,7 +102,7 @@ class GuessForecast:
     @property
     def best(self) -> GuessPlan:
         """The one with the largest gain."""
-        return max(self.plans, key=lambda one: one.gain)
+        return max(self.plans, key=lambda plan: plan.gain)
 
     @property
     def pays(self) -> bool:
@@ -110,10 +110,10 @@ class GuessForecast:
         return self.best.gain >= LEAST_GAIN
 
     def __str__(self) -> str:
-        one = self.best
-        right = f"{one.acceptance:.0%} right, {one.tokens_a_run:.1f} tokens a run"
-        head = f"{one.guesses} by the {one.by}, {right}, a run of 5 tokens costs {dict(self.costs)[5]:.1f} of one"
-        return f"{head}: TPOT {one.gain_told}" if self.pays else f"not used: {one.gain_told} at best ({head})"
+        best = self.best
+        right = f"{best.acceptance:.0%} right, {best.tokens_a_run:.1f} tokens a run"
+        head = f"{best.guesses} by the {best.by}, {right}, a run of 5 tokens costs {dict(self.costs)[5]:.1f} of one"
+        return f"{head}: TPOT {best.gain_told}" if self.pays else f"not used: {best.gain_told} at best ({head})"
 
 
 def forecast_guesses(
@@ -150,7 +150,9 @@ def forecast_guesses(
         for count in counts:
             require_time()
             model.forget()
-            plans.append(_plan(by, count, [_rounds(model, by, count, *one, times.widths[-1]) for one in texts], times))
+            plans.append(
+                _plan(by, count, [_rounds(model, by, count, *text, times.widths[-1]) for text in texts], times)
+            )
     plain, each = times.costs(np.arange(len(times.plain)))
     return GuessForecast(tuple((width, float(each[width] / plain)) for width in times.widths), tuple(plans))
 
@@ -201,7 +203,7 @@ def _rounds(model: LanguageModel, by: str, count: int, text: Sequence[int], past
 
 def _plan(by: str, count: int, texts: Sequence[_Rounds], times: RunTimes) -> GuessPlan:
     runs, guessed = sum(one.runs for one in texts), sum(one.guessed for one in texts)
-    tokens, every = sum(one.tokens for one in texts), np.arange(len(times.plain))
+    tokens, every = sum(text.tokens for text in texts), np.arange(len(times.plain))
     chance = np.random.default_rng(_SEED)
     drawn = [
         _gain(
@@ -211,12 +213,12 @@ def _plan(by: str, count: int, texts: Sequence[_Rounds], times: RunTimes) -> Gue
         for _ in range(_REPLICATES)
     ]
     low, high = np.quantile(drawn, (0.025, 0.975))
-    right = sum(one.right for one in texts) / guessed if guessed else 0.0
+    right = sum(text.right for text in texts) / guessed if guessed else 0.0
     gain = _gain(texts, times.costs(every))
     return GuessPlan(by, count, right, tokens / max(runs, 1), gain, float(low), float(high))
 
 
 def _gain(texts: Sequence[_Rounds], costs: tuple[float, NDArray[np.float64]]) -> float:
     plain, each = costs
-    spent_ns = sum(one.guessing_ns + float(one.by_width @ each) for one in texts)
-    return sum(one.tokens for one in texts) * plain / spent_ns if spent_ns else 1.0
+    spent_ns = sum(text.guessing_ns + float(text.by_width @ each) for text in texts)
+    return sum(text.tokens for text in texts) * plain / spent_ns if spent_ns else 1.0

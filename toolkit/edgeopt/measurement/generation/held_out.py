@@ -53,8 +53,8 @@ def read_sources(given: str, opened: EncoderDecoder) -> list[Prompt]:
     kind = kind_of(opened)
     found = _sounds(Path(given), opened) if opened.hears else _texts(Path(given), opened)
     if len(found) < LEAST_SOURCES:
-        told = f"{plural(len(found), 'window')} of sound" if opened.hears else plural(len(found), "text")
-        raise EdgeoptError(f"{given} has {told}, {LEAST_SOURCES} are needed", remedy=f"pass {kind} with more of them")
+        text = f"{plural(len(found), 'window')} of sound" if opened.hears else plural(len(found), "text")
+        raise EdgeoptError(f"{given} has {text}, {LEAST_SOURCES} are needed", remedy=f"pass {kind} with more of them")
     return [found[i] for i in _kept(len(found))]
 
 
@@ -73,10 +73,10 @@ def read_transcripts(given: str, opened: EncoderDecoder) -> list[str]:
     if len(_sounds(Path(given), opened)) > len(files):
         return []
     kept = [files[i].with_suffix(".txt") for i in _kept(len(files))]
-    found = [read_text(one, remedy=_SAY, most_bytes=_MOST_TRANSCRIPT_BYTES).strip() for one in kept]
-    if silent := next((file for file, text in zip(kept, found, strict=True) if not text), None):
+    transcripts = [read_text(path, remedy=_SAY, most_bytes=_MOST_TRANSCRIPT_BYTES).strip() for path in kept]
+    if silent := next((file for file, text in zip(kept, transcripts, strict=True) if not text), None):
         raise InvalidFileError(f"{silent} says nothing", remedy=_SAY)
-    return found
+    return transcripts
 
 
 def _kept(count: int) -> list[int]:
@@ -91,7 +91,7 @@ def kind_of(opened: EncoderDecoder) -> str:
 
 def lengths_of(sources: Sequence[Prompt]) -> str:
     """Return how long sounds or texts are, in words."""
-    tokens = [len(one) for one in sources if not isinstance(one, Sound)]
+    tokens = [len(source) for source in sources if not isinstance(source, Sound)]
     return f"texts of {round(sum(tokens) / len(tokens))} tokens" if tokens else "sounds of one window"
 
 
@@ -101,9 +101,9 @@ def require_alike(models: Mapping[str, object]) -> None:
     Raises:
         EdgeoptError: If so.
     """
-    kinds = {label: _takes(one) for label, one in models.items()}
+    kinds = {label: _takes(model) for label, model in models.items()}
     first, *others = kinds
-    if unlike := next((one for one in others if kinds[one] != kinds[first]), None):
+    if unlike := next((other for other in others if kinds[other] != kinds[first]), None):
         raise EdgeoptError(f"{first} {kinds[first]}, {unlike} {kinds[unlike]}", remedy="name models that take the same")
 
 
@@ -129,9 +129,11 @@ def require_answers(opened: EncoderDecoder, output_tokens: int) -> None:
 def hash_held(held: Sequence[HeldOut]) -> str:
     """Return the hash of sounds or texts with their answers."""
     found = hashlib.sha256()
-    for one in held:
-        found.update(one.source.samples.tobytes() if isinstance(one.source, Sound) else repr(one.source).encode())
-        found.update(repr(one.answer).encode())
+    for held_out in held:
+        found.update(
+            held_out.source.samples.tobytes() if isinstance(held_out.source, Sound) else repr(held_out.source).encode()
+        )
+        found.update(repr(held_out.answer).encode())
     return found.hexdigest()
 
 
@@ -143,18 +145,18 @@ def no_sources(opened: EncoderDecoder | None = None) -> EdgeoptError:
     return EdgeoptError(f"no {heard} judges what a form loses", remedy=remedy)
 
 
-def _sounds(given: Path, opened: EncoderDecoder) -> list[Prompt]:
+def _sounds(path: Path, opened: EncoderDecoder) -> list[Prompt]:
     audio = opened.files.audio
     assert audio is not None
-    return [window for file in _sound_files(given) for window in fitted_sound(read_wav(file), audio, Long.WINDOWS)]
+    return [window for file in _sound_files(path) for window in fitted_sound(read_wav(file), audio, Long.WINDOWS)]
 
 
-def _sound_files(given: Path) -> list[Path]:
-    return sorted(one for one in given.glob("**/*") if one.suffix.lower() == ".wav") if given.is_dir() else [given]
+def _sound_files(path: Path) -> list[Path]:
+    return sorted(other for other in path.glob("**/*") if other.suffix.lower() == ".wav") if path.is_dir() else [path]
 
 
-def _texts(given: Path, opened: EncoderDecoder) -> list[Prompt]:
-    text = read_text(given, remedy="pass a text in UTF-8, one a line", most_bytes=_MOST_TEXT_BYTES)
+def _texts(path: Path, opened: EncoderDecoder) -> list[Prompt]:
+    text = read_text(path, remedy="pass a text in UTF-8, one a line", most_bytes=_MOST_TEXT_BYTES)
     encoded = (opened.tokenizer.encode(line) for line in text.splitlines() if line.strip())
     return [tokens[: opened.reads] for tokens in encoded if tokens]
 
@@ -187,15 +189,15 @@ def hold_out(
     Raises:
         EdgeoptError: If one of them does not fit the model.
     """
-    found = list[HeldOut]()
+    held_outs = list[HeldOut]()
     for i, source in enumerate(sources):
         if i >= LEAST_SOURCES and time_left_s() < 0:
             break
         tell(i, len(sources))
         with original.generate(source, Asked(most_tokens=most_tokens)) as answer:
             said = transcripts[i] if transcripts else ""
-            found.append(HeldOut(source, tuple(piece.token for piece in answer), said))
-    return found
+            held_outs.append(HeldOut(source, tuple(piece.token for piece in answer), said))
+    return held_outs
 
 
 def score_answers(model: EncoderDecoder, held: Sequence[HeldOut]) -> TextScore:
@@ -205,11 +207,11 @@ def score_answers(model: EncoderDecoder, held: Sequence[HeldOut]) -> TextScore:
         OutOfTime: At the end of a time limit.
     """
     losses, likeliest = list[float](), list[NDArray[np.int64]]()
-    for one in held:
+    for held_out in held:
         require_time()
-        logits = model.logits(one.source, one.answer).astype(np.float64)
+        logits = model.logits(held_out.source, held_out.answer).astype(np.float64)
         logits -= logits.max(axis=-1, keepdims=True)
         found = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-        losses.append(-float(found[np.arange(len(one.answer)), one.answer].mean()))
+        losses.append(-float(found[np.arange(len(held_out.answer)), held_out.answer].mean()))
         likeliest.append(logits.argmax(axis=-1))
     return TextScore(tuple(losses), tuple(likeliest))

@@ -141,7 +141,7 @@ def run_load(
     work = shared.work
     names = ("prompt_runs", "prompt_tokens", "token_runs", "tokens", "reused_tokens", "layouts", "answers")
     ran = Work(**{name: getattr(work, name) - getattr(before, name) for name in names})
-    ordered = tuple(sorted(requests, key=lambda one: one.intended_ns))
+    ordered = tuple(sorted(requests, key=lambda request: request.intended_ns))
     return LoadRun(
         load=str(load),
         is_open=isinstance(load, OpenLoad),
@@ -166,12 +166,12 @@ def _by_users(
     tell: Callable[[float], None],
 ) -> tuple[list[Answered], int]:
     """Return the requests, and in which nanoseconds users asked."""
-    numbers, taken, found = count(), Lock(), list[Answered]()
+    numbers, taken, answereds = count(), Lock(), list[Answered]()
     began_ns, last_ns = perf_counter_ns(), 0
 
     def goes_on() -> bool:
         over_s = (perf_counter_ns() - began_ns) / 1e9
-        return over_s < seconds or (len(found) < least and over_s < max(_LONGER * seconds, _LONGER_S))
+        return over_s < seconds or (len(answereds) < least and over_s < max(_LONGER * seconds, _LONGER_S))
 
     def user(_: int) -> None:
         nonlocal last_ns
@@ -183,14 +183,14 @@ def _by_users(
                 for _piece in answer:
                     pass
             with taken:
-                found.append(Answered(answer.account.prompt_tokens, sent_ns, 0, answer.account))
+                answereds.append(Answered(answer.account.prompt_tokens, sent_ns, 0, answer.account))
                 over_ns = perf_counter_ns() - began_ns
                 last_ns = over_ns if goes_on() else last_ns
                 tell(over_ns / 1e9)
 
     with ThreadPoolExecutor(users) as pool:
         list(pool.map(user, range(users)))
-    return found, max(int(seconds * 1e9), last_ns)
+    return answereds, max(int(seconds * 1e9), last_ns)
 
 
 def _by_timetable(
@@ -220,4 +220,7 @@ def _by_timetable(
     for _, _, answer in sent:
         answer.text()  # raises what went wrong
         answer.close()
-    return [Answered(one.account.prompt_tokens, at_ns, late_ns, one.account) for at_ns, late_ns, one in sent], waiting
+    return [
+        Answered(shared_answer.account.prompt_tokens, at_ns, late_ns, shared_answer.account)
+        for at_ns, late_ns, shared_answer in sent
+    ], waiting

@@ -88,14 +88,14 @@ def summarize_run(run: LoadRun, budget: AnswerBudget | None, max_miss_ratio: flo
         budget: Limits of a good answer; without it there is no goodput, and nothing is judged.
         max_miss_ratio: Share of the requests that may be over a limit.
     """
-    whole = [one for one in run.requests if one.is_whole]
+    whole = [request for request in run.requests if request.is_whole]
     seconds = run.window_ns / 1e9
-    ends = np.array([one.intended_ns + one.answer_ns for one in whole], np.int64)
-    tokens = np.concatenate([_token_instants(one) for one in run.requests] or [np.zeros(0, np.int64)])
-    firsts = [one.prompt_tokens for one in run.requests if _is_begun_in(one, run.window_ns)]
+    ends = np.array([answered.intended_ns + answered.answer_ns for answered in whole], np.int64)
+    tokens = np.concatenate([_token_instants(request) for request in run.requests] or [np.zeros(0, np.int64)])
+    firsts = [request.prompt_tokens for request in run.requests if _is_begun_in(request, run.window_ns)]
     rows = {
-        "TTFT": [one.ttft_ns if one.is_whole else _NEVER_NS for one in run.requests],
-        "TPOT": [one.tpot_ns if one.is_whole else _NEVER_NS for one in run.requests],
+        "TTFT": [request.ttft_ns if request.is_whole else _NEVER_NS for request in run.requests],
+        "TPOT": [request.tpot_ns if request.is_whole else _NEVER_NS for request in run.requests],
     }
     goodput = None if budget is None else _goodput(budget, rows, seconds)
     return LoadTimes(
@@ -113,7 +113,7 @@ def summarize_run(run: LoadRun, budget: AnswerBudget | None, max_miss_ratio: flo
         prompt_tokens_per_s=sum(firsts) / seconds,
         texts_a_run=run.work.tokens / max(run.work.token_runs, 1),
         all=_times(whole, 0),
-        by_length=tuple(_times(whole, length) for length in sorted({one.prompt_tokens for one in whole})),
+        by_length=tuple(_times(whole, length) for length in sorted({answered.prompt_tokens for answered in whole})),
         goodput=goodput,
         judged=judge_answers(budget, rows, max_miss_ratio) if budget else None,
     )
@@ -125,17 +125,17 @@ def _goodput(budget: AnswerBudget, rows: Mapping[str, Sequence[int]], seconds: f
     return Goodput(budget, good, len(each[0]), good / seconds)
 
 
-def _token_instants(one: Answered) -> np.ndarray:
-    return np.array(one.account.token_at_ns, np.int64) + one.intended_ns + one.late_ns
+def _token_instants(answered: Answered) -> np.ndarray:
+    return np.array(answered.account.token_at_ns, np.int64) + answered.intended_ns + answered.late_ns
 
 
-def _is_begun_in(one: Answered, window_ns: int) -> bool:
+def _is_begun_in(answered: Answered, window_ns: int) -> bool:
     """Return whether the first token, and with it the whole prompt, was done in the window."""
-    return bool(one.account.token_at_ns) and one.intended_ns + one.ttft_ns <= window_ns
+    return bool(answered.account.token_at_ns) and answered.intended_ns + answered.ttft_ns <= window_ns
 
 
 def _times(answers: Sequence[Answered], length: int) -> AnswerTimes:
-    rows = [one for one in answers if length in (0, one.prompt_tokens)]
+    rows = [answer for answer in answers if length in (0, answer.prompt_tokens)]
 
     def told(values: Sequence[int]) -> Summary:
         return summarize(np.array(values, np.int64))
@@ -143,11 +143,11 @@ def _times(answers: Sequence[Answered], length: int) -> AnswerTimes:
     return AnswerTimes(
         prompt_tokens=length,
         answers=len(rows),
-        queue=told([one.queue_ns for one in rows]),
-        ttft=told([one.ttft_ns for one in rows]),
-        tpot=told([one.tpot_ns for one in rows if len(one.account.token_at_ns) > 1]),
-        itl=told([gap for one in rows for gap in one.gaps_ns]),
-        answer=told([one.answer_ns for one in rows]),
+        queue=told([row.queue_ns for row in rows]),
+        ttft=told([row.ttft_ns for row in rows]),
+        tpot=told([row.tpot_ns for row in rows if len(row.account.token_at_ns) > 1]),
+        itl=told([gap for row in rows for gap in row.gaps_ns]),
+        answer=told([row.answer_ns for row in rows]),
     )
 
 
@@ -157,7 +157,9 @@ def _growth_ratio(run: LoadRun, whole: Sequence[Answered]) -> float | None:
         return None
     if len(whole) < 2:
         return 1.0 if run.waiting > 2 * run.slots else None
-    at_s, waited_s = (np.array([getattr(one, name) for one in whole]) / 1e9 for name in ("intended_ns", "queue_ns"))
+    at_s, waited_s = (
+        np.array([getattr(answered, name) for answered in whole]) / 1e9 for name in ("intended_ns", "queue_ns")
+    )
     centred = at_s - at_s.mean()
     slope = float(centred @ waited_s) / max(float(centred @ centred), 1e-12)
     keeps_up = run.waiting <= 2 * run.slots and len(whole) == len(run.requests)

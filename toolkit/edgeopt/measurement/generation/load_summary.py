@@ -16,25 +16,25 @@ _GAPS = ("ITL p50", "ITL p95", "ITL p99", "ITL max")
 def load_sections(loads: Sequence[LoadTimes]) -> Iterator[Section]:
     """Yield the trade of slots, then waiting and gaps of each, then the lengths apart."""
     trade: dict[str, Callable[[LoadTimes], str]] = {
-        "slots": lambda one: str(one.slots),
-        "tokens/s": lambda one: f"{one.tokens_per_s:.4g}",
-        "TPOT p50 ms": lambda one: str(one.all.tpot.p50),
-        "TTFT p50 ms": lambda one: str(one.all.ttft.p50),
-        "goodput": lambda one: "" if one.goodput is None else str(one.goodput),
-        "requests/s": lambda one: f"{one.requests_per_s:.3g}",
-        "texts a run": lambda one: f"{one.texts_a_run:.2f}",
-        "cache": lambda one: format_bytes(one.cache_bytes),
+        "slots": lambda times: str(times.slots),
+        "tokens/s": lambda times: f"{times.tokens_per_s:.4g}",
+        "TPOT p50 ms": lambda times: str(times.all.tpot.p50),
+        "TTFT p50 ms": lambda times: str(times.all.ttft.p50),
+        "goodput": lambda times: "" if times.goodput is None else str(times.goodput),
+        "requests/s": lambda times: f"{times.requests_per_s:.3g}",
+        "texts a run": lambda times: f"{times.texts_a_run:.2f}",
+        "cache": lambda times: format_bytes(times.cache_bytes),
     }
     tails: dict[str, Callable[[LoadTimes], str]] = {
-        "slots": lambda one: str(one.slots),
-        "answers": lambda one: f"{one.all.answers}{f' of {one.requests}' if one.unfinished else ''}",
-        "queue p50": lambda one: format_ms(one.all.queue.p50.value_ns),
-        "TTFT p95": lambda one: format_ms(one.all.ttft.p95.value_ns),
-        "TTFT max": lambda one: format_ms(one.all.ttft.max_ns),
-        "ITL p50": lambda one: format_ms(one.all.itl.p50.value_ns),
-        "ITL p95": lambda one: format_ms(one.all.itl.p95.value_ns),
-        "ITL p99": lambda one: format_ms(one.all.itl.p99.value_ns),
-        "ITL max": lambda one: format_ms(one.all.itl.max_ns),
+        "slots": lambda times: str(times.slots),
+        "answers": lambda times: f"{times.all.answers}{f' of {times.requests}' if times.unfinished else ''}",
+        "queue p50": lambda times: format_ms(times.all.queue.p50.value_ns),
+        "TTFT p95": lambda times: format_ms(times.all.ttft.p95.value_ns),
+        "TTFT max": lambda times: format_ms(times.all.ttft.max_ns),
+        "ITL p50": lambda times: format_ms(times.all.itl.p50.value_ns),
+        "ITL p95": lambda times: format_ms(times.all.itl.p95.value_ns),
+        "ITL p99": lambda times: format_ms(times.all.itl.p99.value_ns),
+        "ITL max": lambda times: format_ms(times.all.itl.max_ns),
     }
     yield Section(
         f"Under {loads[0].load}, prompts of all lengths by turns",
@@ -42,7 +42,7 @@ def load_sections(loads: Sequence[LoadTimes]) -> Iterator[Section]:
         figures=draw_slots(loads),
     )
     yield Section("Waiting and gaps under it, ms", make_table(loads, tails, less=_GAPS, is_whole=True))
-    lengths = [(one, length) for one in loads for length in one.by_length]
+    lengths = [(load, length) for load in loads for length in load.by_length]
     apart: dict[str, Callable[[tuple[LoadTimes, AnswerTimes]], str]] = {
         "slots": lambda pair: str(pair[0].slots),
         "prompt": lambda pair: f"{pair[1].prompt_tokens} tokens",
@@ -51,5 +51,5 @@ def load_sections(loads: Sequence[LoadTimes]) -> Iterator[Section]:
         "TPOT p50 ms": lambda pair: str(pair[1].tpot.p50),
         "end to end p50": lambda pair: format_ms(pair[1].answer.p50.value_ns),
     }
-    if any(len(one.by_length) > 1 for one in loads):
+    if any(len(load.by_length) > 1 for load in loads):
         yield Section("Under it, by prompt", make_table(lengths, apart, less=["end to end p50"], is_whole=True))

@@ -101,7 +101,7 @@ class GenerationBench:
     def best_slots(self) -> LoadTimes | None:
         """The run under load that gave the most: good answers where there is a budget, else tokens."""
         return max(
-            self.loads, key=lambda one: (one.goodput.per_s if one.goodput else 0.0, one.tokens_per_s), default=None
+            self.loads, key=lambda load: (load.goodput.per_s if load.goodput else 0.0, load.tokens_per_s), default=None
         )
 
     @property
@@ -109,7 +109,7 @@ class GenerationBench:
         """0 met, or no budget; 2 a limit is missed, proven; 3 not decided. Under a load that of the best slots."""
         if self.best_slots:
             return self.best_slots.judged.exit_code if self.best_slots.judged else EXIT_PASS
-        judged = [one.judged for one in self.lengths if one.judged]
+        judged = [length.judged for length in self.lengths if length.judged]
         return worst_of(judged).exit_code if judged else EXIT_PASS
 
     def as_json(self) -> dict[str, Any]:

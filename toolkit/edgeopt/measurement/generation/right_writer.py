@@ -99,7 +99,7 @@ def correction_of_pair(folder: Path) -> Correction:
         return Correction()
     files = read_encoder_decoder(folder)
     bands = FeatureMaker(files.audio).shape if files.audio else ()
-    return joined([_correction(one, bands) for one in files.files])
+    return joined([_correction(file, bands) for file in files.files])
 
 
 def _correction(file: Path, features: Sequence[int] = ()) -> Correction:
@@ -123,9 +123,9 @@ def samples_of(model: Model, features: Sequence[int] = ()) -> list[Tensors]:
         features: Bands and frames that stand for sizes that an encoder of sounds leaves free; none: of texts.
     """
     chance = np.random.default_rng(0)
-    logits = next((one.shape[-1] for one in model.outputs if one.name == LOGITS and one.shape), None)
+    logits = next((output.shape[-1] for output in model.outputs if output.name == LOGITS and output.shape), None)
     vocabulary = logits if isinstance(logits, int) else 2
-    own = [one for one in model.inputs if len(one.shape) == _RANK and "encoder" not in one.name]
+    own = [input_ for input_ in model.inputs if len(input_.shape) == _RANK and "encoder" not in input_.name]
     made = list[Tensors]()
     for tokens, past in (_BEGIN, _NEXT if own else _BEGIN):
         sample = dict[str, NDArray[Any]]()

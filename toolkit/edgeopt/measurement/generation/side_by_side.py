@@ -61,7 +61,7 @@ def open_again(side: Side) -> LanguageModel | EncoderDecoder:
 
 def labels_for(names: Sequence[str]) -> list[str]:
     """Return short labels of models: the last part of each path, numbered where two are alike."""
-    short = [Path(one).name or one for one in names]
+    short = [Path(name).name or name for name in names]
     counts = {one: short.count(one) for one in short}
     return [one if counts[one] == 1 else f"{one} ({i + 1})" for i, one in enumerate(short)]
 
@@ -77,17 +77,17 @@ def open_sides(models: Mapping[str, Path], threads: int, stack: ExitStack) -> li
     Raises:
         EdgeoptError: If one does not open.
     """
-    found = list[Side]()
+    sides = list[Side]()
     for label, path in models.items():
         if holds_pair(path):
             pair = open_right_pair(path, threads)
             stack.callback(pair.close)
-            found.append(Side(label, pair, recipe_of(pair.files)))
+            sides.append(Side(label, pair, recipe_of(pair.files)))
             continue
         model, recipe = open_right_decoder(path, threads)
-        found.append(Side(label, stack.enter_context(model), recipe))
-    require_alike({one.label: one.model for one in found})
-    return found
+        sides.append(Side(label, stack.enter_context(model), recipe))
+    require_alike({side.label: side.model for side in sides})
+    return sides
 
 
 def require_room(sides: Sequence[Side], options: SideOptions) -> None:
@@ -96,7 +96,7 @@ def require_room(sides: Sequence[Side], options: SideOptions) -> None:
     Raises:
         EdgeoptError: If so.
     """
-    shortest, asked = min(sides, key=lambda one: one.model.context), options.prompt_tokens + options.output_tokens
+    shortest, asked = min(sides, key=lambda side: side.model.context), options.prompt_tokens + options.output_tokens
     if isinstance(shortest.model, EncoderDecoder):
         require_answers(shortest.model, options.output_tokens)
         return
@@ -140,50 +140,50 @@ def read_judging_text(sides: Sequence[Side], options: SideOptions) -> Text:
         EdgeoptError: If the one asked for cannot be read, or is too short.
     """
     file = options.eval
-    pairs = [one.model for one in sides if isinstance(one.model, EncoderDecoder)]
+    pairs = [side.model for side in sides if isinstance(side.model, EncoderDecoder)]
     if pairs:
         return _read_sources(pairs, sides[0].label, options)
-    named = (one.recipe.path_of(one.recipe.evaluation.calib) for one in sides)
-    path = Path(file) if file else next((one for one in named if one and one.is_file()), None)
+    named = (side.recipe.path_of(side.recipe.evaluation.calib) for side in sides)
+    path = Path(file) if file else next((other for other in named if other and other.is_file()), None)
     if path is None:
         return Text("", "", (), "no text: pass --eval TEXT")
     content = read_text(path, remedy="pass a text in UTF-8", most_bytes=MOST_TEXT_BYTES)
     tokens = sides[0].model.tokenizer.encode(content)
-    shortest = min(one.model.context for one in sides)
+    shortest = min(side.model.context for side in sides)
     windows = windows_of(tokens, shortest) if tokens else []
     if len(windows) < LEAST_WINDOWS:
         raise EdgeoptError(
             f"{path} has {plural(len(tokens), 'token')}: {plural(len(windows), 'window')}",
             remedy=f"pass a text of {LEAST_WINDOWS} windows of 256 tokens or more",
         )
-    if any(one.model.tokenizer.encode(content) != tokens for one in sides[1:]):
+    if any(side.model.tokenizer.encode(content) != tokens for side in sides[1:]):
         return Text(path.name, content, (), "their tokens differ, so that a perplexity by token compares nothing")
-    return Text(path.name, content, tuple(tuple(one) for one in windows))
+    return Text(path.name, content, tuple(tuple(window) for window in windows))
 
 
 def _read_sources(pairs: Sequence[EncoderDecoder], label: str, options: SideOptions) -> Text:
     """Return what the first of them answers, and its answers, which judge the others."""
     first = pairs[0]
     if not options.eval:
-        sources = made_up(first, [min(options.prompt_tokens, *(one.reads for one in pairs))], 0)
+        sources = made_up(first, [min(options.prompt_tokens, *(pair.reads for pair in pairs))], 0)
         return Text("", "", (), f"pass --eval: {kind_of(first)}", tuple(sources))
     found = read_sources(options.eval, first)
     name = f"answers of {label} to {Path(options.eval).name}"
-    if any(one.tokenizer.encode(_PROBE) != first.tokenizer.encode(_PROBE) for one in pairs[1:]):
+    if any(pair.tokenizer.encode(_PROBE) != first.tokenizer.encode(_PROBE) for pair in pairs[1:]):
         return Text(name, "", (), "their tokens differ", tuple(found))
     return Text(name, "", tuple(hold_out(first, found, options.output_tokens)), "", tuple(found))
 
 
 def score_sides(sides: Sequence[Side], text: Text, tell: Tell) -> dict[str, TextScore]:
     """Return how well each predicts the text; empty where it judges nothing."""
-    found = dict[str, TextScore]()
-    for i, one in enumerate(sides if text.windows else ()):
+    text_scores = dict[str, TextScore]()
+    for i, side in enumerate(sides if text.windows else ()):
         tell("judge by the text", i, len(sides))
-        if isinstance(one.model, EncoderDecoder):
-            found[one.label] = score_answers(one.model, text.windows)
+        if isinstance(side.model, EncoderDecoder):
+            text_scores[side.label] = score_answers(side.model, text.windows)
         else:
-            found[one.label] = score_text(one.model, text.windows)
-    return found
+            text_scores[side.label] = score_text(side.model, text.windows)
+    return text_scores
 
 
 def time_sides(
@@ -198,7 +198,7 @@ def time_sides(
         options: Lengths and time.
         tell: Hears how far it is.
     """
-    models: dict[str, LanguageModel | EncoderDecoder] = {one.label: one.model for one in sides}
+    models: dict[str, LanguageModel | EncoderDecoder] = {side.label: side.model for side in sides}
     models |= {TWIN: twin} if twin else {}
     prompts = {label: prompts_of(model, text, options) for label, model in models.items()}
     asked = Asked(most_tokens=options.output_tokens, ends=False)
@@ -219,6 +219,6 @@ def prompts_of(model: LanguageModel | EncoderDecoder, text: Text, options: SideO
     tokens = model.tokenizer.encode(text.content)
     if not tokens:
         special = set(model.tokenizer.special.values())
-        tokens = [one for one in range(model.tokenizer.size) if one not in special]
+        tokens = [other for other in range(model.tokenizer.size) if other not in special]
     tokens = tokens * (1 + 9 * count // len(tokens))
     return [tokens[i * count : (i + 1) * count] for i in range(8)]

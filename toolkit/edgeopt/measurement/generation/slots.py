@@ -96,12 +96,12 @@ def notes_of(loads: Sequence[LoadTimes]) -> Iterator[Note]:
             NoteKind.WARNING,
             f"texts take turns, one run a token: {loads[0].turns_told}",
         )
-    for one in loads:
-        if one.growth_ratio is not None:
+    for load in loads:
+        if load.growth_ratio is not None:
             yield Note(
                 NoteKind.WARNING,
-                f"{one.load} is more than {plural(one.slots, 'slot')} can serve: waiting grows by "
-                f"{one.growth_ratio:.2f} s a second",
+                f"{load.load} is more than {plural(load.slots, 'slot')} can serve: waiting grows by "
+                f"{load.growth_ratio:.2f} s a second",
                 "its times only say how long was measured",
             )
 
@@ -112,5 +112,9 @@ def write_answers(file: Path, runs: Sequence[LoadRun]) -> None:
     Raises:
         InvalidFileError: If the file cannot be written.
     """
-    lines = [json.dumps({"load": run.load, "slots": run.slots, **asdict(one)}) for run in runs for one in run.requests]
+    lines = [
+        json.dumps({"load": run.load, "slots": run.slots, **asdict(request)})
+        for run in runs
+        for request in run.requests
+    ]
     write_beside(file, "".join(f"{line}\n" for line in lines))

@@ -25,18 +25,20 @@ def summarize_sources(result: SourceBench) -> Document:
         *map(Value.of_note, result.notes),
     )
     first: dict[str, Callable[[SourceTimes], str]] = {
-        "source": lambda one: one.source,
-        "answers": lambda one: str(one.answers),
-        "TTFT p50 ms": lambda one: str(one.ttft.p50),
-        "features or tokens": lambda one: format_ms(one.feed.p50.value_ns),
-        "encoder": lambda one: format_ms(one.encode.p50.value_ns),
-        "prefill": lambda one: format_ms(one.prefill.p50.value_ns),
+        "source": lambda times: times.source,
+        "answers": lambda times: str(times.answers),
+        "TTFT p50 ms": lambda times: str(times.ttft.p50),
+        "features or tokens": lambda times: format_ms(times.feed.p50.value_ns),
+        "encoder": lambda times: format_ms(times.encode.p50.value_ns),
+        "prefill": lambda times: format_ms(times.prefill.p50.value_ns),
     }
     following: dict[str, Callable[[SourceTimes], str]] = {
-        "source": lambda one: one.source,
-        "TPOT p50 ms": lambda one: str(one.tpot.p50),
-        "p99": lambda one: format_ms(one.tpot.p99.value_ns),
-        "decode": lambda one: "n/a" if not one.tpot.p50.value_ns else f"{1e9 / one.tpot.p50.value_ns:.0f} tokens/s",
+        "source": lambda times: times.source,
+        "TPOT p50 ms": lambda times: str(times.tpot.p50),
+        "p99": lambda times: format_ms(times.tpot.p99.value_ns),
+        "decode": lambda times: (
+            "n/a" if not times.tpot.p50.value_ns else f"{1e9 / times.tpot.p50.value_ns:.0f} tokens/s"
+        ),
     }
     sections: tuple[Section, ...] = (
         Section(values=values),
@@ -48,13 +50,13 @@ def summarize_sources(result: SourceBench) -> Document:
     )
     if result.cold:
         first_token = f"first token behind {result.sources[0].source}"
-        told = f"session: both models and the tokenizer; first: {first_token}; second: the next"
+        text = f"session: both models and the tokenizer; first: {first_token}; second: the next"
         cold_notes = map(Value.of_note, result.cold.notes)
-        sections = (*sections, cold_section(result.cold, Value("of it", told), *cold_notes))
-    told = f"{result.model}: encoder, first token and next"
-    return Document("bench", result.model, told, result.as_json(), sections, _verdict(result), seconds=result.seconds)
+        sections = (*sections, cold_section(result.cold, Value("of it", text), *cold_notes))
+    text = f"{result.model}: encoder, first token and next"
+    return Document("bench", result.model, text, result.as_json(), sections, _verdict(result), seconds=result.seconds)
 
 
 def _verdict(result: SourceBench) -> Verdict | None:
-    judged = [(one.source, one.judged) for one in result.sources if one.judged]
+    judged = [(source.source, source.judged) for source in result.sources if source.judged]
     return verdict_of(judged, judged, result.exit_code)

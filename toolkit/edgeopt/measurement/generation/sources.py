@@ -79,7 +79,7 @@ class SourceBench:
     @property
     def exit_code(self) -> int:
         """0 met, or no budget; 2 a limit is missed, proven; 3 not decided."""
-        judged = [one.judged for one in self.sources if one.judged]
+        judged = [source.judged for source in self.sources if source.judged]
         return worst_of(judged).exit_code if judged else EXIT_PASS
 
     def as_json(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def bench_sources(
             heard_bytes=opened.cache.heard_bytes,
             context=files.context,
             output_tokens=options.output_tokens,
-            sources=tuple(_judged(one, options) for one in measured),
+            sources=tuple(_judged(times, options) for times in measured),
             seconds=monotonic() - began_s,
             notes=(*files.notes, *correction.notes),
             cold=_cold(folder, opened, measured[0].given, options, tell) if options.cold else None,
@@ -158,7 +158,7 @@ def _cold(
     graphs = opened.files.files
     return run_cold_language(
         folder,
-        [*graphs, *(one for file in graphs for one in outside_files(file)), opened.files.tokenizer],
+        [*graphs, *(outside_file for file in graphs for outside_file in outside_files(file)), opened.files.tokenizer],
         [] if isinstance(given, Sound) else given,
         opened.threads,
         opened.origin.entries,
@@ -188,12 +188,12 @@ def _measure(
     asked = Asked(most_tokens=options.output_tokens, ends=False)
     rounds, began_s = -1, monotonic()
     while rounds < _LEAST_ANSWERS or _goes_on(sources, options, monotonic() - began_s):
-        for one in sources:
-            with opened.generate(one.given, asked) as answer:
+        for source in sources:
+            with opened.generate(source.given, asked) as answer:
                 for _ in answer:
                     pass
             if rounds >= 0:
-                one.add(answer.account)
+                source.add(answer.account)
         rounds += 1
         began_s = began_s if rounds else monotonic()
         tenths, all_tenths = int(10 * (monotonic() - began_s)), Tenths(10 * options.seconds)
@@ -205,12 +205,12 @@ def _goes_on(sources: list[_Times], options: GenerationOptions, took_s: float) -
     """Whether more answers are wanted: for the time asked for, or to decide a budget."""
     if took_s < options.seconds or options.budget is None or took_s >= LONGER * options.seconds:
         return took_s < options.seconds
-    judged = (_judged(one, options).judged for one in sources)
-    return any(one is not None and not one.is_decided for one in judged)
+    judged = (_judged(source, options).judged for source in sources)
+    return any(answer_verdict is not None and not answer_verdict.is_decided for answer_verdict in judged)
 
 
-def _judged(one: _Times, options: GenerationOptions) -> SourceTimes:
-    limits = {"TTFT": one.series["ttft"], "TPOT": one.series["tpot"]}
+def _judged(times: _Times, options: GenerationOptions) -> SourceTimes:
+    limits = {"TTFT": times.series["ttft"], "TPOT": times.series["tpot"]}
     judged = judge_answers(options.budget, limits, options.max_miss_ratio) if options.budget else None
-    told = {name: summarize(np.array(values, np.int64)) for name, values in one.series.items()}
-    return SourceTimes(one.told, one.rows, len(one.series["ttft"]), judged=judged, **told)
+    summaries = {name: summarize(np.array(values, np.int64)) for name, values in times.series.items()}
+    return SourceTimes(times.told, times.rows, len(times.series["ttft"]), judged=judged, **summaries)

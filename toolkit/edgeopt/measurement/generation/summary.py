@@ -36,27 +36,27 @@ def summarize_generation(result: GenerationBench) -> Document:
         *map(Value.of_note, result.notes),
     )
     first: dict[str, Callable[[LengthTimes], str]] = {
-        "prompt": lambda one: f"{one.prompt_tokens} tokens",
-        "answers": lambda one: str(one.answers),
-        "TTFT p50 ms": lambda one: str(one.ttft.p50),
-        "TTFT max": lambda one: format_ms(one.ttft.max_ns),
-        "prefill": lambda one: _rate(one.prefill_tokens_per_s),
-        "tokenize p50 ms": lambda one: format_ms(one.tokenize.p50.value_ns),
+        "prompt": lambda times: f"{times.prompt_tokens} tokens",
+        "answers": lambda times: str(times.answers),
+        "TTFT p50 ms": lambda times: str(times.ttft.p50),
+        "TTFT max": lambda times: format_ms(times.ttft.max_ns),
+        "prefill": lambda times: _rate(times.prefill_tokens_per_s),
+        "tokenize p50 ms": lambda times: format_ms(times.tokenize.p50.value_ns),
     }
     following: dict[str, Callable[[LengthTimes], str]] = {
-        "prompt": lambda one: f"{one.prompt_tokens} tokens",
-        "TPOT p50 ms": lambda one: str(one.tpot.p50),
-        "decode": lambda one: _rate(one.decode_tokens_per_s),
-        "end to end p50 ms": lambda one: str(one.answer.p50),
-        "cost of 1000": lambda one: f"{cost.per_thousand:.3g}" if (cost := result.cost_of(one)) else "",
-        "detokenize ms": lambda one: format_ms(one.detokenize.p50.value_ns),
+        "prompt": lambda times: f"{times.prompt_tokens} tokens",
+        "TPOT p50 ms": lambda times: str(times.tpot.p50),
+        "decode": lambda times: _rate(times.decode_tokens_per_s),
+        "end to end p50 ms": lambda times: str(times.answer.p50),
+        "cost of 1000": lambda times: f"{cost.per_thousand:.3g}" if (cost := result.cost_of(times)) else "",
+        "detokenize ms": lambda times: format_ms(times.detokenize.p50.value_ns),
     }
     gaps: dict[str, Callable[[LengthTimes], str]] = {
-        "prompt": lambda one: f"{one.prompt_tokens} tokens",
-        "ITL p50 ms": lambda one: str(one.itl.p50),
-        "ITL p95": lambda one: str(one.itl.p95),
-        "ITL p99": lambda one: str(one.itl.p99),
-        "ITL max": lambda one: format_ms(one.itl.max_ns),
+        "prompt": lambda times: f"{times.prompt_tokens} tokens",
+        "ITL p50 ms": lambda times: str(times.itl.p50),
+        "ITL p95": lambda times: str(times.itl.p95),
+        "ITL p99": lambda times: str(times.itl.p99),
+        "ITL max": lambda times: format_ms(times.itl.max_ns),
     }
     output = plural(result.lengths[0].output_tokens, "token")
     findings = find_complaints(symptoms_of(result))
@@ -77,7 +77,7 @@ def summarize_generation(result: GenerationBench) -> Document:
         "bench",
         result.model,
         f"{result.model}: first token and next",
-        result.as_json() | {"findings": [asdict(one) for one in findings]},
+        result.as_json() | {"findings": [asdict(finding) for finding in findings]},
         sections,
         _verdict(result),
         key_figures=tuple(_key_figures(result)),
@@ -95,38 +95,42 @@ def _cost_under_load(result: GenerationBench) -> tuple[Value, ...]:
     return (Value("cost", f"{cost.per_thousand:.3g} per 1000 tokens of answers {rate}, in the currency of the prices"),)
 
 
-def _cold(found: ColdStart, length: LengthTimes) -> tuple[Section]:
+def _cold(cold_start: ColdStart, length: LengthTimes) -> tuple[Section]:
     """Return what starts of fresh processes take."""
-    told = f"session: model and tokenizer; first: first token of a prompt of {length.prompt_tokens}; second: the next"
-    return (cold_section(found, Value("of it", told), *map(Value.of_note, found.notes)),)
+    text = f"session: model and tokenizer; first: first token of a prompt of {length.prompt_tokens}; second: the next"
+    return (cold_section(cold_start, Value("of it", text), *map(Value.of_note, cold_start.notes)),)
 
 
 def _guesses(forecast: GuessForecast) -> tuple[Section]:
     """Return what each number of guesses is predicted to gain."""
     columns: dict[str, Callable[[GuessPlan], str]] = {
-        "by": lambda one: one.by,
-        "guesses": lambda one: str(one.guesses),
-        "right": lambda one: f"{one.acceptance:.0%}",
-        "tokens a run": lambda one: f"{one.tokens_a_run:.2f}",
-        "TPOT": lambda one: one.gain_told,
+        "by": lambda guess_plan: guess_plan.by,
+        "guesses": lambda guess_plan: str(guess_plan.guesses),
+        "right": lambda guess_plan: f"{guess_plan.acceptance:.0%}",
+        "tokens a run": lambda guess_plan: f"{guess_plan.tokens_a_run:.2f}",
+        "TPOT": lambda guess_plan: guess_plan.gain_told,
     }
     return (Section("Guesses, predicted from what runs cost and which are right", make_table(forecast.plans, columns)),)
 
 
 def _verdict(result: GenerationBench) -> Verdict | None:
     """Return what the answers prove about the budget; None without one."""
-    judged = [(f"prompts of {plural(one.prompt_tokens, 'token')}", one.judged) for one in result.lengths if one.judged]
+    judged = [
+        (f"prompts of {plural(length.prompt_tokens, 'token')}", length.judged)
+        for length in result.lengths
+        if length.judged
+    ]
     best = result.best_slots
-    judged += [(f"{one.load} in {plural(one.slots, 'slot')}", one.judged) for one in result.loads if one.judged]
+    judged += [(f"{load.load} in {plural(load.slots, 'slot')}", load.judged) for load in result.loads if load.judged]
     told = judged if best is None else [pair for pair in judged if pair[1] is best.judged]
     return verdict_of(judged, told, result.exit_code)
 
 
 def _key_figures(result: GenerationBench) -> Iterator[KeyFigure]:
     last = result.lengths[-1]
-    told = f"prompt of {plural(last.prompt_tokens, 'token')}"
-    for label, one in (("TTFT, p50", last.ttft.p50), ("TPOT, p50", last.tpot.p50)):
-        yield KeyFigure(label, f"{format_ms(one.value_ns)} ms", told)
+    text = f"prompt of {plural(last.prompt_tokens, 'token')}"
+    for label, quantile in (("TTFT, p50", last.ttft.p50), ("TPOT, p50", last.tpot.p50)):
+        yield KeyFigure(label, f"{format_ms(quantile.value_ns)} ms", text)
     if best := result.best_slots:
         yield KeyFigure("Throughput", f"{best.tokens_per_s:.4g} tokens/s", f"{best.load}, {plural(best.slots, 'slot')}")
         if best.goodput:

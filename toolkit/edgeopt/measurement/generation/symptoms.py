@@ -12,13 +12,13 @@ from edgeopt.measurement.generation.result import GenerationBench
 
 def symptoms_of(result: GenerationBench) -> Symptoms:
     """Return the figures that complaints are recognised from: one answer at a time, and the best slots under a load."""
-    ordered = sorted(result.lengths, key=lambda one: one.prompt_tokens)
+    ordered = sorted(result.lengths, key=lambda length: length.prompt_tokens)
     short, long = ordered[0], ordered[-1]
     ttft, tpot = long.ttft.p50.value_ms, long.tpot.p50.value_ms
     has_several = short.prompt_tokens < long.prompt_tokens
     judged = long.judged.limits if long.judged else ()
-    rows = [(f"TTFT of prompt {one.prompt_tokens}", one.ttft, 1.0) for one in ordered]
-    rows += [(f"TPOT behind prompt {one.prompt_tokens}", one.tpot, float(one.output_tokens)) for one in ordered]
+    rows = [(f"TTFT of prompt {times.prompt_tokens}", times.ttft, 1.0) for times in ordered]
+    rows += [(f"TPOT behind prompt {times.prompt_tokens}", times.tpot, float(times.output_tokens)) for times in ordered]
     alone = Symptoms(
         model=result.model,
         doubts=(*result.disturbed, *doubts_of_answers(rows)),
@@ -32,7 +32,7 @@ def symptoms_of(result: GenerationBench) -> Symptoms:
         short_ttft_ms=short.ttft.p50.value_ms,
         short_tpot_ms=short.tpot.p50.value_ms,
         tokens_per_s=None if not long.answer.p50.value_ms else 1e3 * long.output_tokens / long.answer.p50.value_ms,
-        good_ratio=1 - max(one.counted.miss_ratio for one in judged) if judged else None,
+        good_ratio=1 - max(limit_result.counted.miss_ratio for limit_result in judged) if judged else None,
     )
     return alone if (load := result.best_slots) is None else _under(load, alone)
 

@@ -92,7 +92,7 @@ def measure_in_turns(
         number += 1
         began_s = monotonic() if number == 0 else began_s
         tell(min(int(10 * (monotonic() - began_s)), int(10 * seconds)), int(10 * seconds))
-    return {name: Turns(np.array(found)) for name, found in rows.items()}
+    return {name: Turns(np.array(row)) for name, row in rows.items()}
 
 
 def ratio_between(original: Turns, other: Turns, part: str, null: Ratio | None = None, margin: float = 0.02) -> Ratio:

@@ -20,6 +20,6 @@ def verdict_of(judged: Judged, told: Judged, exit_code: int) -> Verdict | None:
     """
     if not judged:
         return None
-    sentence = "; ".join(f"{name}: {one.sentence}" for name, one in told)
-    facts = tuple(Value(name, str(limit)) for name, one in judged for limit in one.limits)
+    sentence = "; ".join(f"{name}: {answer_verdict.sentence}" for name, answer_verdict in told)
+    facts = tuple(Value(name, str(limit)) for name, answer_verdict in judged for limit in answer_verdict.limits)
     return Verdict(Outcome.by_exit(exit_code), sentence, facts)

@@ -94,7 +94,7 @@ def make_arrivals(
     if not len(instants):
         raise EdgeoptError(f"nothing arrives in {seconds:g} s of {load}", remedy="measure longer, or raise the rate")
     order = np.argsort(instants, kind="stable")
-    return Arrivals(instants[order], np.repeat(np.arange(streams), [len(one) for one in each])[order])
+    return Arrivals(instants[order], np.repeat(np.arange(streams), [len(array) for array in each])[order])
 
 
 def _stream_ns(

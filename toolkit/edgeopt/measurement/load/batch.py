@@ -62,8 +62,8 @@ class _BatchTask(FrameTask):
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         inputs, geometry = self.task.preprocess(frame)
         batch: dict[str, NDArray[Any]] = {}
-        for name, one in inputs.items():
-            batch[name] = np.empty((self.size * one.shape[0], *one.shape[1:]), one.dtype)
+        for name, input_ in inputs.items():
+            batch[name] = np.empty((self.size * input_.shape[0], *input_.shape[1:]), input_.dtype)
         geometries = [geometry]
         put(batch, inputs, 0)
         for i in range(1, self.size):

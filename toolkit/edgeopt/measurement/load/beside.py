@@ -103,7 +103,7 @@ class Beside:
 
     def share(self, place: int, arrangement: Arrangement) -> Share:
         """Return what the first (0) or the second (1) model got."""
-        return [one for one in self.shares if one.arrangement is arrangement][place]
+        return [share for share in self.shares if share.arrangement is arrangement][place]
 
     @property
     def is_kept(self) -> bool | None:
@@ -114,7 +114,7 @@ class Beside:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        shares = [asdict(one) for one in self.shares]
+        shares = [asdict(share) for share in self.shares]
         cores = {name: None if held is None else list(held) for name, held in self.cores.items()}
         return {"in_turns": self.in_turns, "cores": cores, "is_kept": self.is_kept, "shares": shares}
 
@@ -178,11 +178,11 @@ def run_beside(
         tell("arrangements", len(blocks), len(blocks))
     names = (first.name, second.name)
     shares = tuple(
-        _share(names[place], one, found[place, one], found[place, Arrangement.ALONE])
+        _share(names[place], other, found[place, other], found[place, Arrangement.ALONE])
         for place in (0, 1)
-        for one in Arrangement
+        for other in Arrangement
     )
-    return Beside(shares, lane is not None, {one.name: one.cores for one in (first, second)})
+    return Beside(shares, lane is not None, {other.name: other.cores for other in (first, second)})
 
 
 def _steady_rate(plan: LoadPlan) -> float | None:
@@ -302,21 +302,21 @@ def _one_after_the_other(frames: Pictures, pipeline: Pipeline, seconds: float) -
 
 
 def _share(name: str, arrangement: Arrangement, rounds: Sequence[Samples], alone: Sequence[Samples]) -> Share:
-    times, times_alone = ([np.sort(one.served().response_ns) for one in every] for every in (rounds, alone))
+    times, times_alone = ([np.sort(samples.served().response_ns) for samples in every] for every in (rounds, alone))
     if not all(map(len, (*times, *times_alone))):
         raise EdgeoptError(f"no frame of {name} was served in a round", remedy="measure longer with --seconds")
-    tails, tails_alone = (np.array([order_statistic(one, 0.99) for one in every]) for every in (times, times_alone))
+    tails, tails_alone = (np.array([order_statistic(array, 0.99) for array in every]) for every in (times, times_alone))
     whole = np.sort(np.concatenate(times))
     is_alone = arrangement is Arrangement.ALONE
     return Share(
         name,
         arrangement,
         len(whole),
-        sum(int(one.lost.sum()) for one in rounds),
+        sum(int(samples.lost.sum()) for samples in rounds),
         len(whole) / sum(map(_seconds, rounds)),
         order_statistic(whole, 0.5) / 1e6,
         order_statistic(whole, 0.99) / 1e6,
-        tuple(float(one) / 1e6 for one in tails),
+        tuple(float(tail) / 1e6 for tail in tails),
         None if is_alone else ratio_of_rounds(np.log(tails_alone / tails), pairs=len(rounds), margin=_MARGIN),
     )
 

@@ -268,8 +268,12 @@ def run_closed(
     run = _Run(marked, clock, zero_ns, zero_ns + int((warmup_s + seconds) * 1e9), min_frames, on_progress)
     run_together([partial(run.work, number) for number in range(len(marked))], run.stop)
     parts = [
-        one.samples(find_warmup(one.frame_ns, min_s=warmup_s).mask(len(one)), zero_ns=zero_ns, epoch_ns=epoch_ns)
-        for one in marked
+        marked_frames.samples(
+            find_warmup(marked_frames.frame_ns, min_s=warmup_s).mask(len(marked_frames)),
+            zero_ns=zero_ns,
+            epoch_ns=epoch_ns,
+        )
+        for marked_frames in marked
     ]
     return replace(_in_order(parts), variant=variant)
 
@@ -307,7 +311,7 @@ class _Run:
                 self._on_progress(self._frames(), (now - self._zero_ns) / 1e9)
 
     def _frames(self) -> int:
-        return sum(len(one) for one in self._marked)
+        return sum(len(marked_frames) for marked_frames in self._marked)
 
 
 def _in_order(parts: Sequence[Samples]) -> Samples:

@@ -89,14 +89,20 @@ def run_open(
         raise ValueError(f"need a pipeline and an arrival, got {len(pipelines)} and {len(arrivals)}")
     marked = [MarkedFrames(frames, task, session, clock) for task, session in pipelines]
     epoch_ns, zero_ns = time.time_ns(), clock()
-    for one in marked:
+    for marked_frames in marked:
         for index in range(first_frames):
-            one.run(index)
+            marked_frames.run(index)
     desk = _Desk(arrivals, queue, clock, wait_until or wait_by(clock), drain_s, on_progress)
     served: list[list[int]] = [[] for _ in marked]
-    run_together([partial(_work, desk, one, rows) for one, rows in zip(marked, served, strict=True)], desk.close)
+    run_together(
+        [partial(_work, desk, marked_frames, rows) for marked_frames, rows in zip(marked, served, strict=True)],
+        desk.close,
+    )
     parts = [
-        one.samples(np.zeros(len(one), np.bool_), zero_ns=zero_ns, epoch_ns=epoch_ns, variant=variant) for one in marked
+        marked_frames.samples(
+            np.zeros(len(marked_frames), np.bool_), zero_ns=zero_ns, epoch_ns=epoch_ns, variant=variant
+        )
+        for marked_frames in marked
     ]
     return _assemble(parts, served, desk, arrivals, len(frames), desk.start_ns - zero_ns, int(warmup_s * 1e9))
 
@@ -198,12 +204,12 @@ def _assemble(
 
 def _places(parts: Sequence[Samples], served: Sequence[Sequence[int]], before: int) -> NDArray[np.int64]:
     """Return where each row of the parts, one after the other, belongs."""
-    found, start = [], 0
+    arrays, start = [], 0
     for part, rows in zip(parts, served, strict=True):
         first = len(part) - len(rows)
-        found += [np.arange(start, start + first), before + np.array(rows, np.int64)]
+        arrays += [np.arange(start, start + first), before + np.array(rows, np.int64)]
         start += first
-    return np.concatenate(found)
+    return np.concatenate(arrays)
 
 
 def _warmup(

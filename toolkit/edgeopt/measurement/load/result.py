@@ -63,7 +63,9 @@ def answer_gaps(rows: Samples) -> NDArray[np.int64]:
     """
     if rows.done_ns is None:
         return np.zeros(0, np.int64)
-    return np.concatenate([np.zeros(0, np.int64), *(np.diff(np.sort(rows.done_ns[one])) for one in by_stream(rows))])
+    return np.concatenate(
+        [np.zeros(0, np.int64), *(np.diff(np.sort(rows.done_ns[array])) for array in by_stream(rows))]
+    )
 
 
 def longest_run_of_a_stream(rows: Samples, missed: NDArray[np.bool_]) -> int:

@@ -113,11 +113,11 @@ def _window(rows: Samples, readings: Sequence[Reading], low: float, high: float,
     done = rows.done_ns if rows.done_ns is not None else np.zeros(0, np.int64)
     inside = (done >= low) & ((done <= high) if is_last else (done < high))
     times = rows.frame_ns[inside]
-    near = [one for one in readings if low <= one.wall_ns - rows.epoch_ns <= high]
-    hot = [max(one.temperature_c) for one in near if one.temperature_c]
-    fast = [max(one.frequency_mhz) for one in near if one.frequency_mhz]
-    before = [one for one in readings if one.wall_ns - rows.epoch_ns < low][-1:]
-    heat = [one.heat_throttled for one in (*before, *near) if one.heat_throttled is not None]
+    near = [reading for reading in readings if low <= reading.wall_ns - rows.epoch_ns <= high]
+    hot = [max(reading.temperature_c) for reading in near if reading.temperature_c]
+    fast = [max(reading.frequency_mhz) for reading in near if reading.frequency_mhz]
+    before = [reading for reading in readings if reading.wall_ns - rows.epoch_ns < low][-1:]
+    heat = [reading.heat_throttled for reading in (*before, *near) if reading.heat_throttled is not None]
     return Window(
         begin_s=low / 1e9,
         end_s=high / 1e9,
@@ -133,7 +133,7 @@ def _window(rows: Samples, readings: Sequence[Reading], low: float, high: float,
 
 def _slow_from(windows: Sequence[Window]) -> float | None:
     """One slow window is a disturbance; slow until the end is a state."""
-    known = [one for one in windows if one.p50.value_ns is not None]
+    known = [window for window in windows if window.p50.value_ns is not None]
     if not known:
         return None
     limit, since = (known[0].p50.value_ns or 0) * _SLOW_RATIO, None
@@ -145,7 +145,7 @@ def _slow_from(windows: Sequence[Window]) -> float | None:
 
 
 def _throttled_from(windows: Sequence[Window]) -> float | None:
-    full = next((one.frequency_mhz for one in windows if one.frequency_mhz), None)
+    full = next((window.frequency_mhz for window in windows if window.frequency_mhz), None)
     for one in windows:
         fell = full is not None and one.frequency_mhz is not None and one.frequency_mhz < _LOW_FREQUENCY * full
         if fell or one.heat_throttled:
@@ -155,4 +155,4 @@ def _throttled_from(windows: Sequence[Window]) -> float | None:
 
 def _missing(readings: Sequence[Reading]) -> tuple[str, ...]:
     wanted = ("temperature_c", "frequency_mhz", "heat_throttled")
-    return tuple(name for name in wanted if all(getattr(one, name) is None for one in readings))
+    return tuple(name for name in wanted if all(getattr(reading, name) is None for reading in readings))

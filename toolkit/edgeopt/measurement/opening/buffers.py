@@ -53,7 +53,7 @@ def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) 
         return {}
     shared = opening_for(target, target.float_precision, threads)
     openings = {"shared": shared, "apart": shared.with_entries(_APART)}
-    sessions = {name: one.open(model.source) for name, one in openings.items()}
+    sessions = {name: opening.open(model.source) for name, opening in openings.items()}
     runs = {name: call_of(session, inputs) for name, session in sessions.items()}
     clock = thread_time_ns if threads == 1 else perf_counter_ns
     ratio = compare_calls(runs, baseline="shared", seconds=_SECONDS, block=3, clock=clock)["apart"]

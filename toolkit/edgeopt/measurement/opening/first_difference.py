@@ -39,7 +39,7 @@ def first_difference(model: Model, sample: Tensors, options: SessionOptions, tol
             optimized = load_model(file)
         makers = {name: node for node in model.proto.graph.node for name in node.output if name}
         shared = [name for node in optimized.proto.graph.node for name in node.output if name in makers]
-        right, wrong = (_tensors(one, shared, sample, options) for one in (model, optimized))
+        right, wrong = (_tensors(other, shared, sample, options) for other in (model, optimized))
     except (EdgeoptError, ChildLostError):  # an optimized graph may hold what only its own session reads
         return ""
     for name in shared:

@@ -119,7 +119,7 @@ def _samples(model: Model, recipe: Recipe, inputs: Sequence[TensorSpec]) -> list
         task = make_task(recipe, inputs, model.outputs, evaluating=True)
         return list(model_inputs(task, synthetic(recipe, inputs).spread(2)))
     except EdgeoptError:  # a size stays free, or the recipe reads something else: who feeds the model is told so
-        return made_up_samples(model, {one.name: one.shape for one in inputs})
+        return made_up_samples(model, {spec.name: spec.shape for spec in inputs})
 
 
 def _with_ranks(model: Model, recipe: Recipe) -> Model:
@@ -134,16 +134,16 @@ def _defaults(model: Model) -> tuple[Note, ...]:
     if not model.optional_inputs:
         return ()
     count = plural(len(model.optional_inputs), "optional input")
-    told = (
+    text = (
         f"{count} of the model: {', '.join(model.optional_inputs)}; what is made of it holds the default as a constant"
     )
-    return (Note(NoteKind.WARNING, told, "where an app gives another value, take the default out of the model"),)
+    return (Note(NoteKind.WARNING, text, "where an app gives another value, take the default out of the model"),)
 
 
 def _stale(model: Model) -> tuple[Note, ...]:
     """Return a warning of shapes that contradicted the inputs: the model was read without them."""
-    told = told_of(model.stale)
-    return (Note(NoteKind.WARNING, told, "they are left out and derived anew"),) if told else ()
+    text = told_of(model.stale)
+    return (Note(NoteKind.WARNING, text, "they are left out and derived anew"),) if text else ()
 
 
 def _require_tokens(model: Model, recipe: Recipe) -> tuple[Note, ...]:

@@ -71,8 +71,8 @@ class Correction:
 
 def joined(corrections: Sequence[Correction]) -> Correction:
     """Return what holds ONNX Runtime back for several graphs of one model, which are opened alike."""
-    notes = [note for one in corrections for note in one.notes]
-    return Correction(merged([one.entries for one in corrections]), tuple(notes))
+    notes = [note for correction in corrections for note in correction.notes]
+    return Correction(merged([correction.entries for correction in corrections]), tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +223,15 @@ class _Search:
         chance = np.random.default_rng(0)
         nudged = [
             {
-                name: (one * (1 + _NUDGE * chance.standard_normal(one.shape))).astype(one.dtype)
-                if one.dtype.kind == "f"
-                else one
-                for name, one in sample.items()
+                name: (array * (1 + _NUDGE * chance.standard_normal(array.shape))).astype(array.dtype)
+                if array.dtype.kind == "f"
+                else array
+                for name, array in sample.items()
             }
             for sample in self._samples
         ]
         again = [self._answers(UNOPTIMIZED, samples) for samples in (nudged, self._samples)]
-        return max((_error(_drift(self._right, one)) for one in again if not one.against), default=0.0)
+        return max((_error(_drift(self._right, answers)) for answers in again if not answers.against), default=0.0)
 
     def _entries(self) -> dict[str, str]:
         """Return the fewest optimizers to switch off, or else the highest level that is right."""
@@ -239,7 +239,7 @@ class _Search:
         if self._is_alike(self._answers(disabled(families))):
             return disabled(self._fewest(families))
         levels = ({LEVEL: level} for level in LEVELS[1:-1])
-        return next((one for one in levels if self._is_alike(self._answers(one))), dict(UNOPTIMIZED))
+        return next((other for other in levels if self._is_alike(self._answers(other))), dict(UNOPTIMIZED))
 
     def _fewest(self, families: tuple[str, ...]) -> tuple[str, ...]:
         """Return some of `families` of which none can be left out: each round tries halves, then smaller parts."""
@@ -247,9 +247,10 @@ class _Search:
         while len(families) > 1:
             size = -(-len(families) // parts)
             chunks = [families[i : i + size] for i in range(0, len(families), size)]
-            others = [tuple(one for one in families if one not in chunk) for chunk in chunks]
+            others = [tuple(family for family in families if family not in chunk) for chunk in chunks]
             smaller = next(
-                (one for one in (*chunks, *others) if one and self._is_alike(self._answers(disabled(one)))), None
+                (other for other in (*chunks, *others) if other and self._is_alike(self._answers(disabled(other)))),
+                None,
             )
             if smaller is not None and len(smaller) < len(families):
                 families, parts = smaller, 2

@@ -246,11 +246,11 @@ def choose_frames(
     if source is None and (shipped is None or not recipe.folder.name):
         is_picture = recipe.kind == "picture"
         is_fed = is_picture and not recipe.input.size
-        told = "tensors: numbers from 0 to 1" if is_fed else f"{recipe.kind}s"
+        text = "tensors: numbers from 0 to 1" if is_fed else f"{recipe.kind}s"
         if is_picture and not is_fed and find_task(recipe.task).time_follows_content:
-            told += ": postprocess may take longer on real ones"
+            text += ": postprocess may take longer on real ones"
         hint = f"pass --source with {'an .npz of ' if is_fed else ''}real ones"
-        return synthetic(recipe, inputs), (Note(NoteKind.WARNING, f"synthetic {told}", hint),)
+        return synthetic(recipe, inputs), (Note(NoteKind.WARNING, f"synthetic {text}", hint),)
     frames = open_frames(Path(source) if source is not None else shipped or Path())
     if frames.tensors is not None and not recipe.takes_arrays:
         raise EdgeoptError(
@@ -313,7 +313,9 @@ def _hash(source: Source) -> str:
     if isinstance(source, bytes):
         return hashlib.sha256(source).hexdigest()
     if isinstance(source, Outside):
-        return hashlib.sha256(b"".join((source.graph, *(sha256_of(one).encode() for one in source.files)))).hexdigest()
+        return hashlib.sha256(
+            b"".join((source.graph, *(sha256_of(path).encode() for path in source.files)))
+        ).hexdigest()
     digest = hashlib.sha256()
     with source.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -52,7 +52,7 @@ def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int,
     """
     if cores < 2:
         return 1
-    inputs = {one.name: np.full(shapes[one.name], 0.5).astype(one.dtype) for one in model.inputs}
+    inputs = {spec.name: np.full(shapes[spec.name], 0.5).astype(spec.dtype) for spec in model.inputs}
     if model.is_outside:
         return cores  # two sessions do not fit into memory, and a model this large gains by every core
     sessions = {count: opening_for(target, target.float_precision, count).open(model.source) for count in (1, cores)}

@@ -67,10 +67,12 @@ def bench_pipeline(
     if out is not None:
         require_writable(out / "bench.json")
     with tempfile.TemporaryDirectory(prefix="edgeopt-pipeline-") as folder:
-        given = open_pipeline(str(asked), target=target, threads=options.threads, code=code, folder=Path(folder))
-        pictures, notes = choose_pictures(given, options.source)
-        with closing(given.open()) as pipeline:
-            result = _measure(given, pipeline, pictures, options, notes, tell)
+        given_pipeline = open_pipeline(
+            str(asked), target=target, threads=options.threads, code=code, folder=Path(folder)
+        )
+        pictures, notes = choose_pictures(given_pipeline, options.source)
+        with closing(given_pipeline.open()) as pipeline:
+            result = _measure(given_pipeline, pipeline, pictures, options, notes, tell)
     if out is not None:
         result.samples.save(out / "samples.npz")
         write_runs(out / "runs.json", result)
@@ -85,21 +87,21 @@ def require_for_pipelines(options: BenchOptions) -> None:
         EdgeoptError: If so.
     """
     default = BenchOptions()
-    for one in fields(BenchOptions):
-        if one.name not in _TAKEN and getattr(options, one.name) != getattr(default, one.name):
+    for field in fields(BenchOptions):
+        if field.name not in _TAKEN and getattr(options, field.name) != getattr(default, field.name):
             raise EdgeoptError(
-                f"{one.name.replace('_', ' ')} is for a single model: a pipeline is measured frame after frame",
+                f"{field.name.replace('_', ' ')} is for a single model: a pipeline is measured frame after frame",
                 remedy="leave it out, or name the model",
             )
 
 
-def choose_pictures(given: GivenPipeline, source: str | Path | None) -> tuple[Frames, tuple[Note, ...]]:
+def choose_pictures(pipeline: GivenPipeline, source: str | Path | None) -> tuple[Frames, tuple[Note, ...]]:
     """Return the pictures asked for, else the description's own, else synthetic ones with a note.
 
     Raises:
         EdgeoptError: If the source holds no pictures.
     """
-    own = given.description.path_of(given.description.calib)
+    own = pipeline.description.path_of(pipeline.description.calib)
     if source is None and own is None:
         note = Note(NoteKind.WARNING, "synthetic pictures: nothing is found in them", "pass --source with real ones")
         return synthetic_frames(_SYNTHETIC), (note,)
@@ -110,7 +112,7 @@ def choose_pictures(given: GivenPipeline, source: str | Path | None) -> tuple[Fr
 
 
 def _measure(
-    given: GivenPipeline,
+    given_pipeline: GivenPipeline,
     pipeline: Pipeline,
     pictures: Frames,
     options: BenchOptions,
@@ -127,15 +129,15 @@ def _measure(
             min_frames=options.min_frames,
             on_progress=_told(tell, seconds) if tell else None,
             warmup_s=min(2.0, seconds),
-            variant=given.description.name,
+            variant=given_pipeline.description.name,
         )
 
     observed = observe(run)
     samples = observed.samples
-    budget_ms = options.budget_ms or given.description.budget_ms or given.target.budget_ms
-    threads = max(one.opening.options.threads for one in pipeline.models.values())
+    budget_ms = options.budget_ms or given_pipeline.description.budget_ms or given_pipeline.target.budget_ms
+    threads = max(model.opening.options.threads for model in pipeline.models.values())
     return PipelineBench(
-        given=given,
+        given=given_pipeline,
         pictures=pictures,
         options=options,
         samples=samples,
@@ -144,8 +146,8 @@ def _measure(
         budget=judge_budget(samples.steady().frame_ns, budget_ms, options.max_miss_ratio),
         warmup=find_warmup(samples.frame_ns, min_s=min(2.0, seconds), input_id=samples.input_id),
         trust=judge_trust(samples, observed.readings, observed.anchors, workers=threads),
-        environment=read_environment({"pipeline": given.description.name}, {"source": str(pictures.source)}),
-        notes=(*given.notes, *pipeline.notes, *notes),
+        environment=read_environment({"pipeline": given_pipeline.description.name}, {"source": str(pictures.source)}),
+        notes=(*given_pipeline.notes, *pipeline.notes, *notes),
     )
 
 

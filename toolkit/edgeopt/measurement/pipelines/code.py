@@ -32,7 +32,7 @@ def load_calls(description: Description, code: Path | None) -> Mapping[str, AppS
             remedy="pass --code FOLDER, the folder of its module",
         )
     modules: dict[str, ModuleType] = {}
-    found: dict[str, AppStage] = {}
+    calls: dict[str, AppStage] = {}
     for stage in description.calls:
         name, _, function = stage.call.partition(":")
         if name not in modules:
@@ -41,8 +41,8 @@ def load_calls(description: Description, code: Path | None) -> Mapping[str, AppS
         if function not in known:
             error = NotFoundError(f"function in {name}", function, known)
             raise EdgeoptError(f"stage {stage.name}: {error.problem}", remedy=error.remedy)
-        found[stage.name] = getattr(modules[name], function)
-    return found
+        calls[stage.name] = getattr(modules[name], function)
+    return calls
 
 
 def _load(name: str, code: Path, stage: str) -> ModuleType:
@@ -61,6 +61,6 @@ def _load(name: str, code: Path, stage: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        raise EdgeoptError(f"stage {stage}: {file} fails: {told}", remedy=f"mend it: python {file}") from error
+        text = f"{type(error).__name__}: {error}"
+        raise EdgeoptError(f"stage {stage}: {file} fails: {text}", remedy=f"mend it: python {file}") from error
     return module

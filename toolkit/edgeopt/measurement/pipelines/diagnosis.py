@@ -26,7 +26,7 @@ def find_stage_to_mend(
         again: The command that measures it again.
         optimize: The command that makes its models faster; empty: they were.
     """
-    worst = max(costs, key=lambda one: one.mean_ms)
+    worst = max(costs, key=lambda cost: cost.mean_ms)
     left_ms = frame_ms - worst.mean_ms
     spare = budget_ms - left_ms
     room = f"{spare:.3g} ms below the budget" if spare >= 0 else f"still {-spare:.3g} ms over the budget"
@@ -44,13 +44,15 @@ def _what_to_do(description: Description, worst: StageCost, again: str, optimize
     """Return it in words, and the command."""
     if worst.kind == "load":
         return "read smaller pictures, or raw camera frames", again
-    stage = next(one for one in description.stages if one.name == worst.name)
+    stage = next(other for other in description.stages if other.name == worst.name)
     if stage.kind == "call":
         return f"make {stage.call} faster: ask once a frame, keep what was answered, or ask beside the frame", again
     if stage.kind == "crop":
         return f"lower `most` or `margin` of stage {stage.name}", again
     if worst.runs_mean >= _OFTEN:
-        cut = next((one.name for one in description.stages if one.name in stage.takes and one.kind == "crop"), "")
+        cut = next(
+            (other.name for other in description.stages if other.name in stage.takes and other.kind == "crop"), ""
+        )
         fewer = f"lower `most` or raise `least_score` of stage {cut}" if cut else f"run {stage.name} less often"
         return (f"{fewer}, or make its model faster", optimize) if optimize else (fewer, again)
     return ("", optimize) if optimize else (f"give stage {stage.name} a smaller model", again)

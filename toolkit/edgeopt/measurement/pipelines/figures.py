@@ -50,7 +50,7 @@ def stage_costs(
         parts = {"load": ("load", ("load",)), **parts}
     found = []
     for name, (kind, names) in parts.items():
-        took = np.sum([rows.stage(one) for one in names], axis=0)
+        took = np.sum([rows.stage(other) for other in names], axis=0)
         counts = runs[name][is_steady] if name in runs else np.ones(1, np.int64)
         mean_ms = float(took.mean()) / 1e6
         found.append(

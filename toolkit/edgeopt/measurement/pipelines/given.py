@@ -75,17 +75,17 @@ def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, f
     if guard := active_guard():
         guard.entries = {}  # the last one's: a bundle of each brings its own
     bundles = {}
-    for name, given in models.items():
-        used = engine_threads(threads, given.target.threads)
-        require_engine(given.target, used)
+    for name, model in models.items():
+        used = engine_threads(threads, model.target.threads)
+        require_engine(model.target, used)
         bundles[name] = folder / name
-        write_original(folder / name, given, used)
+        write_original(folder / name, model, used)
     written = write_pipeline(folder, description, bundles, {}, package_versions())
     device = next(iter(models.values())).target
     notes = [
         replace(note, detail=f"stage {name}: {note.detail}")
-        for name, given in models.items()
-        for note in given.correction.notes
+        for name, model in models.items()
+        for note in model.correction.notes
     ]
     return GivenPipeline(asked, written, calls, code, description, device, target, tuple(notes))
 

@@ -40,8 +40,8 @@ def scales_of(references: Sequence[Any]) -> Scales:
         references: Answers of the original.
     """
     numbers = dict[Place, list[float]]()
-    for one in references:
-        for place, number in _numbers_of(one, ()):
+    for reference in references:
+        for place, number in _numbers_of(reference, ()):
             numbers.setdefault(place, []).append(number)
     return {place: _scale_of(values) for place, values in numbers.items() if len(values) >= _FEWEST_ROWS}
 
@@ -100,7 +100,7 @@ def _record_of(value: Any) -> Mapping[Any, Any] | None:
     if isinstance(value, Mapping):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple) and len({type(one) for one in value}) > 1:
         return dict(enumerate(value))
     return None
@@ -120,16 +120,16 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes)
 
 
-def _alike_arrays(found: NDArray[Any], reference: NDArray[Any]) -> float:
-    if found.shape != reference.shape:
+def _alike_arrays(array: NDArray[Any], reference: NDArray[Any]) -> float:
+    if array.shape != reference.shape:
         return 0.0
-    if not found.size:
+    if not array.size:
         return 1.0
-    if found.dtype.kind == "f" and reference.dtype.kind == "f" and _is_table(reference):
-        return _alike_tables(found.astype(np.float64), reference.astype(np.float64))
-    if found.dtype.kind == "f" or reference.dtype.kind == "f":
-        return float(np.isclose(found, reference, rtol=_CLOSE, atol=1e-6, equal_nan=True).mean())
-    return float(np.mean(found == reference))
+    if array.dtype.kind == "f" and reference.dtype.kind == "f" and _is_table(reference):
+        return _alike_tables(array.astype(np.float64), reference.astype(np.float64))
+    if array.dtype.kind == "f" or reference.dtype.kind == "f":
+        return float(np.isclose(array, reference, rtol=_CLOSE, atol=1e-6, equal_nan=True).mean())
+    return float(np.mean(array == reference))
 
 
 def _is_table(values: NDArray[Any]) -> bool:
@@ -137,17 +137,17 @@ def _is_table(values: NDArray[Any]) -> bool:
     return values.ndim == 2 and len(values) >= _FEWEST_ROWS and 2 <= values.shape[1] <= _MOST_COLUMNS
 
 
-def _alike_tables(found: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
+def _alike_tables(array: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
     """Return the likeness of the worst column: its share of equal numbers, or, where that is more, 1 less its noise.
 
     Equal boxes must not outvote scores that became a constant, and rounding of an integer model is no other answer.
     """
-    equal = np.isclose(found, reference, rtol=_CLOSE, atol=1e-6, equal_nan=True).mean(axis=0)
-    if not np.isfinite(found).all() or not np.isfinite(reference).all():
+    equal = np.isclose(array, reference, rtol=_CLOSE, atol=1e-6, equal_nan=True).mean(axis=0)
+    if not np.isfinite(array).all() or not np.isfinite(reference).all():
         return float(equal.min())
     largest = float(np.abs(reference).max()) or 1.0
     scales = statistics_of([reference / largest]).scales(is_table=True)
-    noise = np.square(found / largest - reference / largest).mean(axis=0)
+    noise = np.square(array / largest - reference / largest).mean(axis=0)
     near = 1 - np.divide(noise, scales, out=np.ones_like(noise), where=scales > 0)
     return float(np.maximum(equal, near).min())
 

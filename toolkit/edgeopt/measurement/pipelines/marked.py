@@ -76,7 +76,7 @@ class MarkedPipeline:
 
     def runs(self) -> Mapping[str, NDArray[np.int64]]:
         """Return (n,) how often each model ran for a frame, by its stage."""
-        models = [one.name for one in self._pipeline.description.models]
+        models = [model.name for model in self._pipeline.description.models]
         return {name: np.array([runs[name] for _, runs in self._answers], np.int64) for name in models}
 
     def samples(self, warmup: NDArray[np.bool_], *, zero_ns: int, epoch_ns: int, variant: str = "") -> Samples:

@@ -120,8 +120,8 @@ class PipelineBench:
             again=f"edgeopt bench {self._asked}{target}",
             optimize="" if self.given.brings_target else f"edgeopt optimize {self._asked}{target}",
         )
-        first = [one for rule in _RULES if (one := rule(self.figures))]
-        return (*first, stage, *(one for rule in _LATER_RULES if (one := rule(self.figures))))
+        first = [finding for rule in _RULES if (finding := rule(self.figures))]
+        return (*first, stage, *(finding for rule in _LATER_RULES if (finding := rule(self.figures))))
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; the raw samples are in the .npz beside them."""
@@ -133,7 +133,7 @@ class PipelineBench:
             "source": str(self.pictures.source),
             "options": self.options.to_json(),
             "method": METHOD,
-            "stages": [asdict(one) for one in self.costs],
+            "stages": [asdict(cost) for cost in self.costs],
             "frame_mean_ms": self.frame_ms,
             "samples": self.samples.to_json(),
             "between_stages_mean_ms": self.between_ms,
@@ -143,7 +143,7 @@ class PipelineBench:
             "budget_asked": self.budget_asked,
             "exit_code": self.exit_code,
             "trust": asdict(self.trust),
-            "findings": [asdict(one) for one in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
             "environment": self.environment.to_json(),
-            "notes": [asdict(one) for one in self.notes],
+            "notes": [asdict(note) for note in self.notes],
         }

@@ -39,39 +39,39 @@ def summarize(result: PipelineBench) -> Document:
 
 
 def _what_ran(result: PipelineBench) -> tuple[Value, ...]:
-    description, given = result.given.description, result.given
-    stages = ", ".join(one.name for one in description.stages)
+    description, pipeline = result.given.description, result.given
+    stages = ", ".join(stage.name for stage in description.stages)
     return (
         Value("pipeline", f"{description.name}: {stages}"),
-        Value("target", given.target.name),
+        Value("target", pipeline.target.name),
         Value("load", "closed loop, one frame after the other"),
         Value("pictures", f"{len(result.pictures)} of {result.pictures.source}"),
     )
 
 
 def _costs(result: PipelineBench) -> Table:
-    def runs(one: StageCost) -> str:
-        return f"{one.runs_mean:.3g}, most {one.runs_most}" if one.kind == "model" else ""
+    def runs(cost: StageCost) -> str:
+        return f"{cost.runs_mean:.3g}, most {cost.runs_most}" if cost.kind == "model" else ""
 
     columns: dict[str, Callable[[StageCost], str]] = {
-        "stage": lambda one: one.name,
-        "ms a frame": lambda one: format_ms(one.mean_ms * 1e6),
-        "of the frame": lambda one: f"{one.share_ratio:.0%}",
-        "of the budget": lambda one: f"{one.budget_ratio:.0%}",
+        "stage": lambda cost: cost.name,
+        "ms a frame": lambda cost: format_ms(cost.mean_ms * 1e6),
+        "of the frame": lambda cost: f"{cost.share_ratio:.0%}",
+        "of the budget": lambda cost: f"{cost.budget_ratio:.0%}",
         "runs a frame": runs,
     }
     return make_table(result.costs, columns)
 
 
 def _sum(result: PipelineBench) -> tuple[Value, ...]:
-    stages = sum(one.mean_ms for one in result.costs)
-    told = f"stages {format_ms(stages * 1e6)} + between them {format_ms(result.between_ms * 1e6)}"
+    stages = sum(cost.mean_ms for cost in result.costs)
+    text = f"stages {format_ms(stages * 1e6)} + between them {format_ms(result.between_ms * 1e6)}"
     whole = f"= frame {format_ms(result.frame_ms * 1e6)} ms (mean), of a budget of {format_budget(result.budget_ms)} ms"
-    return (Value("sum", f"{told} {whole}"),)
+    return (Value("sum", f"{text} {whole}"),)
 
 
 def _times(result: PipelineBench) -> Table:
-    summary = {name: one for name, one in result.summary.items() if name != FRAME} | {FRAME: result.summary[FRAME]}
+    summary = {name: other for name, other in result.summary.items() if name != FRAME} | {FRAME: result.summary[FRAME]}
     columns: dict[str, Callable[[tuple[str, Summary]], str]] = {
         "stage": lambda one: one[0],
         "mean": lambda one: format_ms(one[1].mean_ns),
@@ -85,31 +85,33 @@ def _times(result: PipelineBench) -> Table:
 
 def _quantiles(result: PipelineBench) -> tuple[Value, ...]:
     frame = result.summary[FRAME]
-    lines = [Value(label, _quantile(one)) for label, one in (("p50", frame.p50), ("p99", frame.p99))]
+    lines = [Value(label, _quantile(quantile)) for label, quantile in (("p50", frame.p50), ("p99", frame.p99))]
     return (
         *lines,
         Value("warm-up", f"{plural(int(result.samples.warmup.sum()), 'frame')}; then {result.warmup.status}"),
     )
 
 
-def _quantile(one: Quantile) -> str:
-    return f"frame {one} ms (95 %), {one.n} frames" if one.value_ns is not None else f"n/a: {one.note}"
+def _quantile(quantile: Quantile) -> str:
+    return (
+        f"frame {quantile} ms (95 %), {quantile.n} frames" if quantile.value_ns is not None else f"n/a: {quantile.note}"
+    )
 
 
 def _trust(result: PipelineBench) -> tuple[Value, ...]:
     trust, machine = result.trust, result.environment
-    told = f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"
+    text = f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"
     return (
         Value("trust", f"{trust.level.upper()}{'' if trust.reasons else ': nothing disturbed the run'}"),
-        *(Value("because", str(one)) for one in trust.reasons),
-        Value("machine", f"{told}; fingerprint {machine.hash}"),
+        *(Value("because", str(reason)) for reason in trust.reasons),
+        Value("machine", f"{text}; fingerprint {machine.hash}"),
     )
 
 
 def _figures(result: PipelineBench) -> tuple[Figure, ...]:
     budget = Limit(f"budget {format_budget(result.budget_ms)} ms", result.budget_ms)
-    times = {name: one.stage_time for name, one in result.summary.items()}
-    stages = {name: one for name, one in times.items() if name not in (FRAME, OVERHEAD)}
+    times = {name: summary.stage_time for name, summary in result.summary.items()}
+    stages = {name: time for name, time in times.items() if name not in (FRAME, OVERHEAD)}
     run = TimedRun(result.name, result.samples, Emphasis.CHOSEN)
     drawn = (
         draw_stages([StagedRun(result.name, times[FRAME], stages, Emphasis.CHOSEN)], budget),
@@ -122,8 +124,8 @@ def _figures(result: PipelineBench) -> tuple[Figure, ...]:
 def _verdict(result: PipelineBench) -> Verdict:
     frame, trust = result.summary[FRAME], result.trust
     slow = f", 1 in 100 more than {format_ms(frame.p99.value_ns)} ms" if frame.p99.value_ns is not None else ""
-    stage = next(one for one in result.findings if one.rule == "stage")
-    worst = max(result.costs, key=lambda one: one.mean_ms)
+    stage = next(finding for finding in result.findings if finding.rule == "stage")
+    worst = max(result.costs, key=lambda cost: cost.mean_ms)
     no_gate = "" if result.budget_asked else " (the target's; --budget makes it a gate)"
     facts = [
         Value("budget", f"{result.budget.detail}{no_gate}"),

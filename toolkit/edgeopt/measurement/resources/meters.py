@@ -183,7 +183,9 @@ def find_battery(system: Path = SYSTEM) -> Meter | Absence:
     Source: Linux power supply class: power_now uW, or voltage_now uV times current_now uA.
     """
     supplies = sorted((system / "class/power_supply").glob("*"))
-    batteries = [one for one in supplies if _word(one / "type") == "Battery" and _word(one / "scope") != "Device"]
+    batteries = [
+        supply for supply in supplies if _word(supply / "type") == "Battery" and _word(supply / "scope") != "Device"
+    ]
     if not batteries:
         return Absence("battery", _battery_elsewhere())
     battery = batteries[0]

@@ -105,7 +105,7 @@ def read_events(text: str) -> list[dict[str, Any]]:
             events = json.loads(candidate)
         except ValueError:
             continue
-        if isinstance(events, list) and all(isinstance(one, dict) for one in events):
+        if isinstance(events, list) and all(isinstance(event, dict) for event in events):
             return events
     raise InvalidFileError(
         "this is no operator profile of ONNX Runtime", remedy="make one with edgeopt bench --profile"
@@ -124,12 +124,12 @@ def parse_profile(text: str, *, warmup_runs: int = _WARMUP) -> Profile:
 
     Source: onnxruntime/core/common/profiler.cc: complete events ("X") of the categories Session and Node, times in us.
     """
-    events = [one for one in read_events(text) if one.get("ph") == "X"]
+    events = [event for event in read_events(text) if event.get("ph") == "X"]
     runs = sorted((one for one in events if one.get("name") == _RUN), key=lambda one: one["ts"])
     counted = runs[min(warmup_runs, max(0, len(runs) - 1)) :]
     begin = counted[0]["ts"] if counted else 0
-    kernels = [one for one in events if str(one.get("name", "")).endswith(_KERNEL) and one["ts"] >= begin]
-    whole = sum(one["dur"] for one in kernels)
+    kernels = [event for event in events if str(event.get("name", "")).endswith(_KERNEL) and event["ts"] >= begin]
+    whole = sum(kernel["dur"] for kernel in kernels)
     by_node: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for one in kernels:
         by_node[str(one["args"].get("node_index", "")), one["name"]].append(one)
@@ -138,7 +138,9 @@ def parse_profile(text: str, *, warmup_runs: int = _WARMUP) -> Profile:
         nodes=tuple(sorted(nodes, key=lambda node: -node.total_us)),
         runs=len(counted),
         run_us=sum(one["dur"] for one in counted),
-        arena_held_bytes=max((int(one["args"]["mem_arena_held"]) for one in kernels if _has_arena(one)), default=None),
+        arena_held_bytes=max(
+            (int(kernel["args"]["mem_arena_held"]) for kernel in kernels if _has_arena(kernel)), default=None
+        ),
     )
 
 
@@ -147,7 +149,7 @@ def _has_arena(event: dict[str, Any]) -> bool:
 
 
 def _node(events: Sequence[dict[str, Any]], whole_us: int) -> NodeTime:
-    last, total = events[-1], sum(one["dur"] for one in events)
+    last, total = events[-1], sum(event["dur"] for event in events)
     args = last["args"]
     return NodeTime(
         name=last["name"].removesuffix(_KERNEL),

@@ -128,9 +128,9 @@ _WARNINGS = {
 def warning_of(trust: str) -> str:
     """Return what `Trust.warning` says, of the words of a stored run; every command warns by this sentence."""
     level, *reasons = trust.split("; ")
-    told = _WARNINGS.get(TrustLevel(level.lower()), "") if level else ""
+    text = _WARNINGS.get(TrustLevel(level.lower()), "") if level else ""
     names = ", ".join(reason.partition(":")[0] for reason in reasons)
-    return f"{level}: {told}{f' ({names})' if names else ''}" if told else ""
+    return f"{level}: {text}{f' ({names})' if names else ''}" if text else ""
 
 
 def undecided(level: str, seen: str) -> str:
@@ -161,12 +161,12 @@ def judge_trust(
     limits = thresholds or Thresholds()
     lag = send_lag_ratio or 0.0
     detail = f"the generator was late by {lag:.1%} of a period"
-    found = [
+    reasons = [
         *_judge_times(samples, limits),
         _drift(anchors, limits, TrustLevel.NOISY),
         _over("send lag", lag, limits.send_lag_ratio, detail, TrustLevel.INVALID),
     ]
-    return replace(_judge(found, readings, limits, workers), signs=_signs(samples, limits))
+    return replace(_judge(reasons, readings, limits, workers), signs=_signs(samples, limits))
 
 
 def judge_turns(
@@ -191,9 +191,9 @@ def judge_turns(
     limits = thresholds or Thresholds()
     reach = rounds_reach(rounds)
     detail = f"a model in turns with itself cannot be told from one {reach:.1%} faster or slower"
-    found = [_over("rounds", reach, limits.rounds_reach_ratio, detail)]
+    reasons = [_over("rounds", reach, limits.rounds_reach_ratio, detail)]
     drift = _drift(anchors, limits, TrustLevel.TRUSTED)
-    return replace(_judge(found, readings, limits, workers), signs=() if drift is None else (drift,))
+    return replace(_judge(reasons, readings, limits, workers), signs=() if drift is None else (drift,))
 
 
 def _drift(anchors: Sequence[Anchor], limits: Thresholds, level: TrustLevel) -> Reason | None:
@@ -205,7 +205,10 @@ def _judge(of_times: Sequence[Reason | None], readings: Sequence[Reading], limit
     found = [*_judge_readings(readings, limits, workers), *of_times]
     reasons = tuple(reason for reason in found if reason is not None)
     levels = {reason.level for reason in reasons}
-    level = next((one for one in (TrustLevel.INVALID, TrustLevel.NOISY) if one in levels), TrustLevel.TRUSTED)
+    level = next(
+        (trust_level for trust_level in (TrustLevel.INVALID, TrustLevel.NOISY) if trust_level in levels),
+        TrustLevel.TRUSTED,
+    )
     return Trust(level, reasons, limits, readings[-1].missing if readings else ())
 
 
@@ -215,8 +218,8 @@ OF_THE_MACHINE = ("steal", "background load", "page faults", "quota", "heat", "t
 
 def disturbances(readings: Sequence[Reading]) -> tuple[Reason, ...]:
     """Return what disturbed the machine from outside between the first and the last of two readings or more."""
-    found = _judge_readings(readings, Thresholds(), 1)
-    return tuple(one for one in found if one is not None and one.name in OF_THE_MACHINE)
+    reasons = _judge_readings(readings, Thresholds(), 1)
+    return tuple(reason for reason in reasons if reason is not None and reason.name in OF_THE_MACHINE)
 
 
 def _over(
@@ -260,8 +263,8 @@ def _judge_readings(readings: Sequence[Reading], limits: Thresholds, workers: in
         ("heat", noisy, _count("heat_throttled"), limits.heat_throttled, "heat slowed a core {:.0f} times"),
         ("clock step", invalid, _clock_step, limits.clock_step_s, "the system clock was set by {:.2f} s"),
     ]
-    found = [_rate_over(readings, *check) for check in checks]
-    return [*found, _hot(readings, limits), _frequency(readings, limits)]
+    reasons = [_rate_over(readings, *check) for check in checks]
+    return [*reasons, _hot(readings, limits), _frequency(readings, limits)]
 
 
 def _rate_over(

@@ -79,8 +79,8 @@ class BudgetResult:
 
 def unprovable(max_miss_ratio: float, what: str) -> tuple[bool, str, str]:
     """Return whether no run can prove that such a share misses, that it cannot, and what to write."""
-    told = f"no run can prove that {max_miss_ratio:.0%} of the {what} miss a budget"
-    return not 0 < max_miss_ratio < 1, told, "write --max-miss 1% or another share between 0 and 100%"
+    text = f"no run can prove that {max_miss_ratio:.0%} of the {what} miss a budget"
+    return not 0 < max_miss_ratio < 1, text, "write --max-miss 1% or another share between 0 and 100%"
 
 
 def require_provable(max_miss_ratio: float, what: str) -> None:
@@ -89,9 +89,9 @@ def require_provable(max_miss_ratio: float, what: str) -> None:
     Raises:
         EdgeoptError: If so.
     """
-    is_wrong, told, remedy = unprovable(max_miss_ratio, what)
+    is_wrong, text, remedy = unprovable(max_miss_ratio, what)
     if is_wrong:
-        raise EdgeoptError(told, remedy=remedy)
+        raise EdgeoptError(text, remedy=remedy)
 
 
 def judge_budget(

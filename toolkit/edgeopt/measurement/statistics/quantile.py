@@ -167,20 +167,20 @@ def summarize(values_ns: NDArray[np.int64]) -> Summary:
     """Return head, centre and tail of times in order of occurrence; an empty series gives None everywhere."""
     ordered, n = np.sort(values_ns), len(values_ns)
     cut = n // 20
-    found = {p: _quantile(values_ns, ordered, p, 0.95) for p in (0.01, 0.05, 0.5, 0.9, 0.95, 0.99, 0.999)}
+    quantiles = {p: _quantile(values_ns, ordered, p, 0.95) for p in (0.01, 0.05, 0.5, 0.9, 0.95, 0.99, 0.999)}
     return Summary(
         n=n,
         min_ns=int(ordered[0]) if n else None,
         mean_ns=float(ordered.mean()) if n else None,
         trimmed_mean_ns=float(ordered[cut : n - cut].mean()) if n else None,
         max_ns=int(ordered[-1]) if n else None,
-        p1=found[0.01],
-        p5=found[0.05],
-        p50=found[0.5],
-        p90=found[0.9],
-        p95=found[0.95],
-        p99=found[0.99],
-        p999=found[0.999],
+        p1=quantiles[0.01],
+        p5=quantiles[0.05],
+        p50=quantiles[0.5],
+        p90=quantiles[0.9],
+        p95=quantiles[0.95],
+        p99=quantiles[0.99],
+        p999=quantiles[0.999],
     )
 
 

@@ -71,14 +71,18 @@ def parts_worth_judging(samples: Mapping[str, Samples]) -> tuple[str, ...]:
 
     Below that the clock and the bookkeeping are measured. A stage that one of them lacks has no ratio.
     """
-    shared = set.intersection(*(set(one.stages) for one in samples.values()))
+    shared = set.intersection(*(set(sample.stages) for sample in samples.values()))
     worth: dict[str, bool] = {}
-    for run in (one.steady() for one in samples.values()):
+    for run in (sample.steady() for sample in samples.values()):
         whole = float(np.median(run.frame_ns))
-        for name in (one for one in run.stages if one in shared):
+        for name in (stage for stage in run.stages if stage in shared):
             worth[name] = worth.get(name, False) or float(np.median(run.stage(name))) >= 0.01 * whole
     stages = [name for name, takes in worth.items() if takes]
-    return (*(name for name in stages if name == "execute"), "frame", *(one for one in stages if one != "execute"))
+    return (
+        *(name for name in stages if name == "execute"),
+        "frame",
+        *(stage for stage in stages if stage != "execute"),
+    )
 
 
 def round_logs(variant: Samples, baseline: Samples, part: str) -> NDArray[np.float64]:
@@ -197,17 +201,17 @@ def ratio_of_series(
     """
     if min(len(variant), len(baseline)) < 3 or min(variant.min(), baseline.min()) <= 0:
         return None
-    logs = [np.log(one) for one in (variant, baseline)]
-    errors = [float(one.var(ddof=1)) / len(one) for one in logs]
+    logs = [np.log(array) for array in (variant, baseline)]
+    errors = [float(log.var(ddof=1)) / len(log) for log in logs]
     centre, error = float(logs[1].mean() - logs[0].mean()), sum(errors)
     degrees = (
-        error**2 / sum(e**2 / (len(one) - 1) for e, one in zip(errors, logs, strict=True))
+        error**2 / sum(e**2 / (len(log) - 1) for e, log in zip(errors, logs, strict=True))
         if error
         else len(variant) + len(baseline) - 2
     )
     reach = student_quantile(0.975, max(1.0, degrees)) * math.sqrt(error)
     value, low, high = (math.exp(x) for x in (centre, centre - reach, centre + reach))
-    deviation = max(float(np.abs(one - np.median(one)).max()) for one in logs) if drifts else 0.0
+    deviation = max(float(np.abs(log - np.median(log)).max()) for log in logs) if drifts else 0.0
     own = Ratio(1.0, math.exp(-deviation), math.exp(deviation), Change.INCONCLUSIVE)
     return decide(value, low, high, pairs=min(len(variant), len(baseline)), margin=margin, null=own)
 

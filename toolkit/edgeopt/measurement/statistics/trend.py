@@ -200,7 +200,7 @@ def without_inputs(rows: Samples) -> NDArray[np.float64]:
     _, which, counts = np.unique(rows.input_id, return_inverse=True, return_counts=True)
     if counts.min() < _MIN_REPEATS:
         return times
-    medians = np.array([np.median(times[which == one]) for one in range(len(counts))])
+    medians = np.array([np.median(times[which == other]) for other in range(len(counts))])
     relative: NDArray[np.float64] = times / np.maximum(medians, 1.0)[which]
     return relative
 

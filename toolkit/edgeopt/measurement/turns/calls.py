@@ -58,10 +58,10 @@ def compare_calls(
     if baseline not in runs:
         raise ValueError(f"baseline {baseline!r} is not among {', '.join(runs)}")
     times = run_blocks(runs, seconds=seconds, block=block, seed=seed, clock=clock)
-    logs = {name: np.log(np.maximum(np.median(one, axis=2), 1.0)) for name, one in times.items()}
+    logs = {name: np.log(np.maximum(np.median(array, axis=2), 1.0)) for name, array in times.items()}
     return {
-        name: ratio_of_rounds((logs[baseline] - found).mean(axis=1), pairs=found.size)
-        for name, found in logs.items()
+        name: ratio_of_rounds((logs[baseline] - log).mean(axis=1), pairs=log.size)
+        for name, log in logs.items()
         if name != baseline
     }
 

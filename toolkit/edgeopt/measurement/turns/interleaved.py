@@ -102,7 +102,7 @@ def run_interleaved(
     if len(variants) < 2 or block < 1:
         raise ValueError(f"need two variants and blocks of one frame or more, got {len(variants)} and {block}")
     rng, zero_ns, epoch_ns = np.random.default_rng(seed), clock(), time.time_ns()
-    marked = {name: mark_frames(one, frames, clock) for name, one in variants.items()}
+    marked = {name: mark_frames(variant, frames, clock) for name, variant in variants.items()}
     for run in marked.values():
         _run_block(run, 0, block)
     rounds = 0
@@ -204,7 +204,7 @@ class Turns:
 
     def with_models(self, names: Collection[str]) -> Turns:
         """Return the turns with the samples of these models only."""
-        return replace(self, samples={name: one for name, one in self.samples.items() if name in names})
+        return replace(self, samples={name: sample for name, sample in self.samples.items() if name in names})
 
     def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
         """Return the ratio of one to another (the first), judged beside the first one's ratio to itself."""

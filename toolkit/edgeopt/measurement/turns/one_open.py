@@ -96,15 +96,15 @@ def take_turns_one_open(
             if len(done) < LEAST_WHOLE:
                 raise
             break
-        done.append({name: join_samples(found) for name, found in parts.items()})
+        done.append({name: join_samples(part) for name, part in parts.items()})
         readings.append(machine.read())
         anchors.append(machine.measure_anchor())
-    samples = {name: join_legs([_as_round(one[name]) for one in done]) for name in opened_by}
+    samples = {name: join_legs([_as_round(other[name]) for other in done]) for name in opened_by}
     return Turns(samples, tuple(readings), tuple(anchors), workers, (clock() - began_ns) / 1e9)
 
 
-def _as_round(one: Samples) -> Samples:
-    return replace(one, round_id=np.zeros(len(one), np.int64))
+def _as_round(samples: Samples) -> Samples:
+    return replace(samples, round_id=np.zeros(len(samples), np.int64))
 
 
 class _Turn:
@@ -139,9 +139,9 @@ class _Turn:
                 require_time()
                 marked.run(index)
             warmup = np.arange(len(marked)) < 1
-            found = marked.samples(warmup, zero_ns=self._zero_ns, epoch_ns=self._epoch_ns, variant=name)
+            samples = marked.samples(warmup, zero_ns=self._zero_ns, epoch_ns=self._epoch_ns, variant=name)
         finally:
             close_opened(opened)
         self.took_s = self.took_s or (self._clock() - began) / 1e9
         self.count += count
-        return found
+        return samples

@@ -90,13 +90,13 @@ def require_fed(sides: Sequence[Side], frames: Frames) -> None:
     """
     if frames.tensors is None:
         return
-    wanted = {one.name: one.dtype for one in sides[0].subject.inputs}
+    wanted = {spec.name: spec.dtype for spec in sides[0].subject.inputs}
     for side in sides:
-        found = {one.name: one.dtype for one in side.subject.inputs}
+        found = {spec.name: spec.dtype for spec in side.subject.inputs}
         if found != wanted or not side.subject.recipe.takes_arrays:
-            told = ", ".join(map(str, side.subject.inputs))
+            text = ", ".join(map(str, side.subject.inputs))
             raise UnsupportedError(
-                f"{side.label} takes {told} by recipe {side.subject.recipe.name!r}, not what {sides[0].label} is fed",
+                f"{side.label} takes {text} by recipe {side.subject.recipe.name!r}, not what {sides[0].label} is fed",
                 remedy=f"compare models of the same inputs, with --recipe {ARRAYS_RECIPE} for all",
             )
         fed(frames, side.subject.recipe, side.subject.inputs)
@@ -167,8 +167,8 @@ def notes_on(sides: Sequence[Side]) -> tuple[Note, ...]:
             notes.append(Note(NoteKind.WARNING, f"{what} differ: {', '.join(values)}", "the ratio includes that"))
     inside = {side.label: side.subject.recipe for side in sides if _drops_boxes(side.subject.recipe)}
     for label, recipe in inside.items():
-        told = f"the model in {label} drops boxes below {recipe.postprocess.score_threshold:g}, which lowers AP"
-        notes.append(Note(NoteKind.WARNING, told, "compare AP with models that drop them too"))
+        text = f"the model in {label} drops boxes below {recipe.postprocess.score_threshold:g}, which lowers AP"
+        notes.append(Note(NoteKind.WARNING, text, "compare AP with models that drop them too"))
     return tuple(dict.fromkeys(notes))
 
 
@@ -180,12 +180,12 @@ def _drops_boxes(recipe: Recipe) -> bool:
 
 def label_notes(labelled: LabelledFrames | None, scored: Mapping[str, Scored]) -> tuple[Note, ...]:
     """Return what is to be said of the labels, the models too that are no better than chance on them."""
-    told = [
+    notes = [
         Note(NoteKind.WARNING, f"{label} {why}", "check the labels and the recipe")
-        for label, one in scored.items()
-        if (why := one.why_not_telling)
+        for label, other in scored.items()
+        if (why := other.why_not_telling)
     ]
-    return (*(labelled.notes if labelled else ()), *told)
+    return (*(labelled.notes if labelled else ()), *notes)
 
 
 def close(sides: Sequence[Side]) -> None:

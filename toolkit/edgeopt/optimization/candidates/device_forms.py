@@ -51,10 +51,10 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
         return
     first = _steps_of_forms(run)[-1]
     finished = stored_candidates(run, first)
-    for one in finished:
-        setting = Setting(run.context.engine, one.precision, one.name)
-        add_candidate(run, one.name, parent.name, one.steps, Outcome(model, {}), setting, resumed=one)
-    if any(run.wish.keeps(one) for one in finished):
+    for candidate in finished:
+        setting = Setting(run.context.engine, candidate.precision, candidate.name)
+        add_candidate(run, candidate.name, parent.name, candidate.steps, Outcome(model, {}), setting, resumed=candidate)
+    if any(run.wish.keeps(candidate) for candidate in finished):
         return
     forms = forms_for(model, run.context, Setting(run.context.engine, "fp32", first))
     # Forms are tried until one keeps its accuracy: each is tested at its share of the level.

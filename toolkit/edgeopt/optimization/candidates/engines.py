@@ -79,7 +79,7 @@ def stand_in(host: Target) -> Engine:
 
 def on_processor(target: Target) -> Target:
     """Return the profile with this machine's processor in place of the device: numbers are checked there."""
-    integer = tuple(one for one in target.precisions if one.startswith("w8"))
+    integer = tuple(precision for precision in target.precisions if precision.startswith("w8"))
     return replace(
         target,
         precisions=("fp32", *integer),
@@ -103,19 +103,19 @@ def _alternatives(
     target: Target, threads: int, correction: Correction, fault_of: Callable[[Target], str]
 ) -> tuple[list[Engine], list[Note]]:
     """Return the engines beside the target's own that are here, and a note for each that is not."""
-    found, notes = list[Engine](), list[Note]()
+    engines, notes = list[Engine](), list[Note]()
     for name in target.alternatives:
         other = find_target(name)
         # unmeasured, one engine is no better than another
         reason = target.why_not_here() or other.why_not_here() or why_unavailable(other) or fault_of(other) or None
         try:
             if reason is None:
-                found.append(open_engine(correction.applied_to(other), threads))
+                engines.append(open_engine(correction.applied_to(other), threads))
         except EdgeoptError as error:
             reason = error.problem
         if reason:
             notes.append(Note(NoteKind.SKIPPED, f"{name} not tried: {reason}"))
-    return found, notes
+    return engines, notes
 
 
 def _why_untimed(target: Target, others: Sequence[Engine]) -> str:

@@ -128,7 +128,10 @@ def measure_and_choose(
         turns = (take_turns_one_open if bench.one_open else take_turns)(
             bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine, tell=told
         )
-        timed = [_with_turns(one, turns, bench) if one.name in bench.openers else one for one in candidates]
+        timed = [
+            _with_turns(candidate, turns, bench) if candidate.name in bench.openers else candidate
+            for candidate in candidates
+        ]
         marked = mark(timed, wish)
         proof = _Proof(turns, bench)
         if bench.fresh is not None:
@@ -137,15 +140,17 @@ def measure_and_choose(
     if turns_prove and (rounds := _rounds_of(turns)) < (least := _least_rounds(bench, pace)):
         cut = f"no speed is confirmed: the time limit left {rounds} of {least} rounds"
         proof.notes.append(Note(NoteKind.WARNING, cut, _enough(turns, rounds, least, bench)))
-        marked = mark([_unproven(one) for one in marked], wish)
+        marked = mark([_unproven(candidate) for candidate in marked], wish)
     if proof.trust.level is TrustLevel.INVALID:
-        marked = mark([_unproven(one) for one in marked], wish)
+        marked = mark([_unproven(candidate) for candidate in marked], wish)
     if judge is not None:
         marked = mark(judge(marked), wish)
     return Decision(
         candidates=marked,
         chosen=choose(marked, wish, proof.is_faster),
-        samples={one.name: turns.samples[one.name] for one in candidates if one.name in bench.openers},
+        samples={
+            candidate.name: turns.samples[candidate.name] for candidate in candidates if candidate.name in bench.openers
+        },
         confirmed=proof.samples(),
         trust=proof.trust,
         notes=tuple(proof.notes),
@@ -153,15 +158,15 @@ def measure_and_choose(
     )
 
 
-def _with_turns(one: Candidate, turns: Turns, bench: Bench) -> Candidate:
+def _with_turns(candidate: Candidate, turns: Turns, bench: Bench) -> Candidate:
     """Return a candidate with its latency and the speeds of one process."""
-    timed = replace(one, latency=latency_of(turns.samples[one.name], bench.budget_ms))
-    if one.name == BASELINE:
+    timed = replace(candidate, latency=latency_of(turns.samples[candidate.name], bench.budget_ms))
+    if candidate.name == BASELINE:
         return timed
-    if one.name in bench.same:
-        same = replace(turns.ratio(one.name, "frame"), speedup=1.0, low=1.0, high=1.0, verdict=Change.EQUIVALENT)
+    if candidate.name in bench.same:
+        same = replace(turns.ratio(candidate.name, "frame"), speedup=1.0, low=1.0, high=1.0, verdict=Change.EQUIVALENT)
         return replace(timed, speed=same)
-    speeds = {part: turns.ratio(one.name, part) for part in ("frame", "execute") if part in turns.parts}
+    speeds = {part: turns.ratio(candidate.name, part) for part in ("frame", "execute") if part in turns.parts}
     if bench.fresh is not None:
         speeds = {part: replace(speed, verdict=Change.UNCONFIRMED) for part, speed in speeds.items()}
     return replace(timed, speed=speeds["frame"], execute=speeds.get("execute"))
@@ -187,9 +192,11 @@ def _least_rounds(bench: Bench, pace: Pace) -> int:
     return LEAST_ROUNDS if bench.one_open else pace.least_rounds
 
 
-def _unproven(one: Candidate) -> Candidate:
+def _unproven(candidate: Candidate) -> Candidate:
     """Return a candidate whose speed proves nothing."""
-    return replace(one, speed=replace(one.speed, verdict=Change.UNCONFIRMED)) if one.speed else one
+    return (
+        replace(candidate, speed=replace(candidate.speed, verdict=Change.UNCONFIRMED)) if candidate.speed else candidate
+    )
 
 
 class _TooLateError(Exception):
@@ -223,18 +230,25 @@ class _Proof:
             if not names:
                 break
             asked += names
-            leading = max(one.speed.speedup for one in marked if one.speed and one.name in names)
+            leading = max(
+                candidate.speed.speedup for candidate in marked if candidate.speed and candidate.name in names
+            )
             try:
-                found = self._ask(names, LEAST_PROCESSES if leading >= _CLEAR else MOST_PROCESSES)
+                fresh_turns = self._ask(names, LEAST_PROCESSES if leading >= _CLEAR else MOST_PROCESSES)
             except EdgeoptError as error:
                 self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {error.problem}", error.remedy))
                 break
             except _TooLateError as late:
-                self._leave(next(one for one in marked if one.name == names[0]), late.missing_s)
+                self._leave(next(candidate for candidate in marked if candidate.name == names[0]), late.missing_s)
                 break
-            self._found.append(found)
-            proven = found.processes[0].samples
-            known = [_with_proof(one, found) if one.name in proven and one.name != BASELINE else one for one in marked]
+            self._found.append(fresh_turns)
+            proven = fresh_turns.processes[0].samples
+            known = [
+                _with_proof(candidate, fresh_turns)
+                if candidate.name in proven and candidate.name != BASELINE
+                else candidate
+                for candidate in marked
+            ]
             marked = mark(known, wish)
             if is_answered(marked, wish):
                 break
@@ -274,7 +288,7 @@ class _Proof:
         if tell:
             tell(f"confirm {', '.join(names)} in fresh processes", most, most)
         common = set[str](found[-1].samples)
-        return FreshTurns(tuple(one.with_models(common) for one in found))
+        return FreshTurns(tuple(other.with_models(common) for other in found))
 
     def _least_s(self, names: Sequence[str]) -> float:
         """Return what a fresh process takes at least, by the frames that it runs."""
@@ -311,24 +325,24 @@ class _Proof:
         """Return whether the first is proven faster than the second, by whole frames."""
         if self._bench.fresh is None:
             return one != other and self._turns.ratio(one, "frame", against=other).verdict is Change.FASTER
-        labels = [found for found in self._found if {one, other} <= found.processes[0].samples.keys()]
+        labels = [fresh_turns for fresh_turns in self._found if {one, other} <= fresh_turns.processes[0].samples.keys()]
         return one != other and any(
-            found.ratio(one, "frame", against=other).verdict is Change.FASTER for found in labels
+            label.ratio(one, "frame", against=other).verdict is Change.FASTER for label in labels
         )
 
     def samples(self) -> Mapping[str, Samples]:
         """Return the frames of all processes by name; of the baseline those of the last ones."""
         return {
-            name: found.samples(name)
-            for found in self._found
-            for name in found.processes[0].samples
+            name: fresh_turns.samples(name)
+            for fresh_turns in self._found
+            for name in fresh_turns.processes[0].samples
             if not name.endswith(AGAIN)
         }
 
 
-def _with_proof(one: Candidate, found: FreshTurns) -> Candidate:
-    execute = found.ratio(one.name, "execute") if one.execute else None
-    return replace(one, speed=found.ratio(one.name, "frame"), execute=execute)
+def _with_proof(candidate: Candidate, fresh_turns: FreshTurns) -> Candidate:
+    execute = fresh_turns.ratio(candidate.name, "execute") if candidate.execute else None
+    return replace(candidate, speed=fresh_turns.ratio(candidate.name, "frame"), execute=execute)
 
 
 def latency_of(samples: Samples, budget_ms: float, max_miss_ratio: float = 0.01) -> Latency:

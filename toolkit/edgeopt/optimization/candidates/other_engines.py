@@ -87,7 +87,7 @@ def _maker(precision: str, profile: Target) -> str:
 
 def _made_in_line(context: Context) -> tuple[str, ...]:
     """Return the schemes that the target's own engine needs nothing more for."""
-    return (context.target.float_precision, *(one.precision for one in all_steps().values() if one.precision))
+    return (context.target.float_precision, *(step.precision for step in all_steps().values() if step.precision))
 
 
 def _offer_converted(run: Run, step: str, setting: Setting, model: Model, parent: Candidate) -> None:
@@ -98,7 +98,7 @@ def _offer_converted(run: Run, step: str, setting: Setting, model: Model, parent
         return
     try:
         with limited(run.context.candidates_end):
-            outcomes: Sequence[Outcome] = [outcome_on_disk(run, one) for one in finished]
+            outcomes: Sequence[Outcome] = [outcome_on_disk(run, candidate) for candidate in finished]
             outcomes = outcomes or run.plan.steps[step].make(model, run.context, setting)
     except EdgeoptError as error:
         run.context.notes.append(Note(NoteKind.WARNING, f"no {setting.precision}: {error.problem}", error.remedy))
@@ -148,12 +148,17 @@ def _searched(
     first, step = _name(engine, precisions[0], rival), run.plan.steps[name]
     parent = rival or dense
     if finished := finished_candidates(run, first):
-        return [outcome_on_disk(run, one) for one in finished]
+        return [outcome_on_disk(run, candidate) for candidate in finished]
     if engine is run.context.engine:
-        made = [one for one in run.candidates if one.precision == step.precision and not one.profile]
-        made = [one for one in made if one.parent == parent.candidate.name]
+        made = [
+            candidate for candidate in run.candidates if candidate.precision == step.precision and not candidate.profile
+        ]
+        made = [candidate for candidate in made if candidate.parent == parent.candidate.name]
         made = [*made[: _MOST_KEPT - 1], *made[_MOST_KEPT - 1 :][-1:]]  # the last one agrees best
-        return [Outcome(load_model(run.workspace.path(one.file), one.name), one.changes) for one in made]
+        return [
+            Outcome(load_model(run.workspace.path(candidate.file), candidate.name), candidate.changes)
+            for candidate in made
+        ]
     if monotonic() > run.context.searches_end:
         run.context.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
         return []
@@ -165,8 +170,8 @@ def _searched(
             like = like_which(run, _name(engine, precisions[0]))
             return make_alike(run, step, rival.model, dense.model, setting, like) if like else []
     except EdgeoptError as error:
-        told = Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy)
-        run.context.notes.append(told)
+        note = Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy)
+        run.context.notes.append(note)
         return []
 
 
@@ -195,4 +200,4 @@ def _offer(
                 run.context.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", error.remedy))
                 break
         else:
-            run.workspace.finish(name, [one.file for one in made])
+            run.workspace.finish(name, [candidate.file for candidate in made])

@@ -43,29 +43,29 @@ def going_on(rivals: Sequence[Rival], wish: Wish) -> list[Rival]:
         rivals: All that were made, the fastest of each step first.
         wish: What they must keep.
     """
-    kept = [one for one in rivals if wish.keeps(one.candidate)]
+    kept = [rival for rival in rivals if wish.keeps(rival.candidate)]
     roomy = within_share(kept, wish, _ROOM)
-    ordered = [one for known in kept for one in (*_healed(known, kept), known)]
-    once = {one.candidate.name: one for one in ordered}  # each where it first stands
-    return sorted(once.values(), key=lambda one: one not in roomy)
+    ordered = [rival for known in kept for rival in (*_healed(known, kept), known)]
+    once = {rival.candidate.name: rival for rival in ordered}  # each where it first stands
+    return sorted(once.values(), key=lambda rival: rival not in roomy)
 
 
 def _healed(rival: Rival, rivals: Sequence[Rival]) -> list[Rival]:
     """Return what training made of a rival, where that loses no more."""
     mine, steps = rival.candidate, all_steps()
     return [
-        one
-        for one in rivals
-        if one.candidate.parent == mine.name
-        and steps[one.candidate.steps[-1]].heals
-        and loss(one.candidate) <= loss(mine)
+        other
+        for other in rivals
+        if other.candidate.parent == mine.name
+        and steps[other.candidate.steps[-1]].heals
+        and loss(other.candidate) <= loss(mine)
     ]
 
 
 def within_share(rivals: Sequence[Rival], wish: Wish, share: float) -> list[Rival]:
     """Return the rivals that lose at most a share of the agreement that may be lost, in their order."""
     most = share * (1 - wish.least_agreement)
-    return [one for one in rivals if wish.keeps(one.candidate) and is_within(loss(one.candidate), most)]
+    return [rival for rival in rivals if wish.keeps(rival.candidate) and is_within(loss(rival.candidate), most)]
 
 
 def like_which(run: Run, first: str) -> list[str]:
@@ -76,9 +76,9 @@ def like_which(run: Run, first: str) -> list[str]:
         first: The name of the first of them.
     """
     names = [numbered(first, i) for i in range(len(run.candidates))]
-    kept = [one for one in run.candidates if one.name in names and run.wish.keeps(one)]
+    kept = [candidate for candidate in run.candidates if candidate.name in names and run.wish.keeps(candidate)]
     surest = sorted(kept[1:], key=loss)
-    return [one.name for one in (*kept[:1], *surest[: _MOST_ALIKE - 1])]
+    return [candidate.name for candidate in (*kept[:1], *surest[: _MOST_ALIKE - 1])]
 
 
 def make_alike(

@@ -35,14 +35,16 @@ def offer_rivals(run: Run, rivals: Sequence[Rival], dense: Rival) -> None:
     wanted = going_on(rivals, run.wish)
     best = wanted[0] if wanted else None
     for rival in wanted[:_MOST_TRIED]:
-        made = [one for name, step in _integer_steps(run) for one in _make_integers(run, rival, dense, name, step)]
+        made = [
+            integer for name, step in _integer_steps(run) for integer in _make_integers(run, rival, dense, name, step)
+        ]
         if not made or any(map(run.wish.keeps, made)):
             best = rival if made else best
             break
     if best and not run.by_rule:
         offer_engines(run, dense, best)
-        last = [one for one in rivals if one.candidate.steps[-1] == rivals[-1].candidate.steps[-1]]
-        for rival in [one for one in last if run.wish.keeps(one.candidate) and one is not best][:1]:
+        last = [other for other in rivals if other.candidate.steps[-1] == rivals[-1].candidate.steps[-1]]
+        for rival in [other for other in last if run.wish.keeps(other.candidate) and other is not best][:1]:
             offer_as_it_is(run, rival)
 
 
@@ -60,7 +62,7 @@ def _make_integers(run: Run, rival: Rival, dense: Rival, name: str, step: Step) 
         run.context.notes.append(out_of_time(first))
         return []
     setting, finished = Setting(engine, step.precision, first), finished_candidates(run, first)
-    outcomes = [outcome_on_disk(run, one) for one in finished]
+    outcomes = [outcome_on_disk(run, candidate) for candidate in finished]
     outcomes = outcomes or [*make_alike(run, step, rival.model, dense.model, setting, like)]
     made, steps = list[Candidate](), (*rival.candidate.steps, name)
     for i, outcome in enumerate(outcomes):
@@ -69,5 +71,5 @@ def _make_integers(run: Run, rival: Rival, dense: Rival, name: str, step: Step) 
             made.append(add_candidate(run, numbered(first, i), whose, steps, outcome, setting, resumed=known))
         except EngineAbortError as abort:
             run.leave_out(numbered(first, i), abort)
-    run.workspace.finish(first, [one.file for one in made])
+    run.workspace.finish(first, [candidate.file for candidate in made])
     return made

@@ -29,19 +29,23 @@ def same_as_original(run: Run, candidates: Sequence[Candidate]) -> frozenset[str
     if engine.target.executor != "onnxruntime" or run.context.original.is_outside:
         return frozenset()
     opening = engine.opening(first.precision)
-    alike = [one for one in candidates[1:] if one.is_rewrite and run.engine_of(one).opening(one.precision) == opening]
+    alike = [
+        candidate
+        for candidate in candidates[1:]
+        if candidate.is_rewrite and run.engine_of(candidate).opening(candidate.precision) == opening
+    ]
     if not alike or (wanted := _made_of(run, first)) is None:
         return frozenset()
-    return frozenset(one.name for one in alike if _made_of(run, one) == wanted)
+    return frozenset(candidate.name for candidate in alike if _made_of(run, candidate) == wanted)
 
 
-def _made_of(run: Run, one: Candidate) -> str | None:
+def _made_of(run: Run, candidate: Candidate) -> str | None:
     """Return what the engine's own graph computes; None where it cannot be told."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "optimized.onnx"
         try:
-            opening = run.engine_of(one).opening(one.precision).saving_to(file)
-            opening.open(load_model(run.workspace.path(one.file), one.name).source).close()
+            opening = run.engine_of(candidate).opening(candidate.precision).saving_to(file)
+            opening.open(load_model(run.workspace.path(candidate.file), candidate.name).source).close()
         except EdgeoptError:
             return None
         return computation_hash(onnx.load(str(file))) if file.is_file() else None

@@ -106,7 +106,9 @@ class _Nan:
 
     def hear(self, outputs: Tensors) -> None:
         """Count one run."""
-        self.runs.update(name for name, one in outputs.items() if one.dtype.kind == "f" and np.isnan(one).any())
+        self.runs.update(
+            name for name, output in outputs.items() if output.dtype.kind == "f" and np.isnan(output).any()
+        )
 
     def notes(self, count: int, kind: str) -> list[Note]:
         """Return a warning for each output, of so many runs."""
@@ -192,10 +194,10 @@ def store_baseline(run: Run, scored: Scored) -> None:
 def find_twin(run: Run, outcome: Outcome, setting: Setting) -> Candidate | None:
     """Return the candidate that is the same bytes, run by the same engine in the same way; None where there is none."""
     wanted = setting.engine.with_options(outcome.options).opening(setting.precision)
-    for one in run.candidates:
-        runs_alike = run.engine_of(one).opening(one.precision) == wanted
-        if runs_alike and one.sha256 == outcome.model.fingerprint and one.name not in run.openers:
-            return one
+    for candidate in run.candidates:
+        runs_alike = run.engine_of(candidate).opening(candidate.precision) == wanted
+        if runs_alike and candidate.sha256 == outcome.model.fingerprint and candidate.name not in run.openers:
+            return candidate
     return None
 
 
@@ -229,7 +231,7 @@ def add_candidate(
         run.context.notes.append(nothing)
         run.listener.say(str(nothing))
         return twin
-    if resumed and (same := next((one for one in run.candidates if one.name == resumed.name), None)):
+    if resumed and (same := next((other for other in run.candidates if other.name == resumed.name), None)):
         return same  # it was the twin of one before it
     if run.context.original.is_outside:
         give_back()  # of what it was made of

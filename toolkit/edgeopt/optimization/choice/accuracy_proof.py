@@ -57,77 +57,83 @@ def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ..
         run: With the labels that prove, or the samples on which agreement is judged.
         marked: From `mark`, with the speeds that were proven.
     """
-    finalists = [one for one in _finalists(run, marked) if one.judgement is None]
-    judged = {one.name: judge_numbers(_decibels(one), run.plan.max_drop) for one in finalists if one.is_rewrite}
+    finalists = [finalist for finalist in _finalists(run, marked) if finalist.judgement is None]
+    judged = {
+        finalist.name: judge_numbers(_decibels(finalist), run.plan.max_drop)
+        for finalist in finalists
+        if finalist.is_rewrite
+    }
     tested = sorted((one for one in finalists if one.name not in judged), key=lambda one: -(one.agreement or 0.0))
     if tested:
         run.course.expect(JUDGE, (1 + len(tested)) * len(samples_that_judge(run, len(tested))) * run.course.frame_s)
         run.course.begin(JUDGE)
         run.listener.say(f"judging the accuracy of {plural(len(tested), 'candidate')}")
-        found = _test(run, tested)
-        judged |= {one.name: judgement for one, judgement in zip(tested, in_order(found), strict=True)}
+        judgements = _test(run, tested)
+        judged |= {candidate.name: judgement for candidate, judgement in zip(tested, in_order(judgements), strict=True)}
     original = marked[0].score  # of what computes the same, the metric is the same
     scores = dict.fromkeys(judged, original) | run.judged_scores
     return tuple(
-        replace(one, judgement=judged[one.name], score=scores[one.name]) if one.name in judged else one
-        for one in marked
+        replace(candidate, judgement=judged[candidate.name], score=scores[candidate.name])
+        if candidate.name in judged
+        else candidate
+        for candidate in marked
     )
 
 
 def _finalists(run: Run, marked: Sequence[Candidate]) -> list[Candidate]:
     """Return what may be chosen, and is not both slower and more changed than another that may be."""
-    open_to = [one for one in marked if one.name != BASELINE and not one.refused]
-    if not any(one.speed for one in open_to):
+    open_to = [candidate for candidate in marked if candidate.name != BASELINE and not candidate.refused]
+    if not any(candidate.speed for candidate in open_to):
         return open_to
     if run.wish.prefer is Prefer.SIZE:
-        return _undominated(open_to, lambda one: -one.size_bytes)
+        return _undominated(open_to, lambda candidate: -candidate.size_bytes)
     return _undominated([one for one in open_to if is_proven(one)], lambda one: one.speed.speedup if one.speed else 1.0)
 
 
 def _undominated(candidates: Sequence[Candidate], gain: Callable[[Candidate], float]) -> list[Candidate]:
-    def place(one: Candidate) -> tuple[float, float]:
-        return gain(one), one.agreement or 0.0
+    def place(candidate: Candidate) -> tuple[float, float]:
+        return gain(candidate), candidate.agreement or 0.0
 
-    def is_beaten(one: Candidate) -> bool:
-        mine = place(one)
-        others = [place(other) for other in candidates if other is not one]
+    def is_beaten(candidate: Candidate) -> bool:
+        mine = place(candidate)
+        others = [place(other) for other in candidates if other is not candidate]
         return any(other[0] >= mine[0] and other[1] >= mine[1] and other != mine for other in others)
 
-    return [one for one in candidates if not is_beaten(one)]
+    return [candidate for candidate in candidates if not is_beaten(candidate)]
 
 
-def _decibels(one: Candidate) -> float:
-    return one.drift.worst_db if one.drift else 0.0
+def _decibels(candidate: Candidate) -> float:
+    return candidate.drift.worst_db if candidate.drift else 0.0
 
 
 def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
     """Return what is proven of each, in the order of the tests."""
-    found, answered = list[Judgement](), dict[str, Sequence[Any]]()
+    judgements, answered = list[Judgement](), dict[str, Sequence[Any]]()
     try:
         frames = samples_that_judge(run, len(tested))
         reference = answers_of_original(run, frames)
         before = _scored_original(run, reference)
         if before:
             count_look(run, before.pictures_sha256)
-        for one in tested:
-            model = load_model(run.workspace.path(one.file), one.name)
+        for candidate in tested:
+            model = load_model(run.workspace.path(candidate.file), candidate.name)
             task = run.context.task(model, evaluating=True)
-            mine = _answers_of(run, run.open_candidate(one, model), task, frames, f"judge {one.name}")
+            mine = _answers_of(run, run.open_candidate(candidate, model), task, frames, f"judge {candidate.name}")
             if run.labelled is None or before is None:
-                answered[one.name] = mine
-                found.append(judge_answers(run, task, mine, reference))
+                answered[candidate.name] = mine
+                judgements.append(judge_answers(run, task, mine, reference))
                 continue
             scored = score(task, mine, run.labelled.labels)
-            run.judged_scores[one.name] = scored.accuracy
+            run.judged_scores[candidate.name] = scored.accuracy
             judged = judge_scores(before, scored, run.plan.max_drop, level=run.look.level, later=run.look.later)
             assert judged is not None  # both were scored on the same labels, a moment ago
-            found.append(replace(as_labels_prove(run, judged), changed=count_changed(task, mine, reference)))
+            judgements.append(replace(as_labels_prove(run, judged), changed=count_changed(task, mine, reference)))
         if answered:
-            found = _by_answers(run, frames, reference, answered, found)
+            judgements = _by_answers(run, frames, reference, answered, judgements)
     except OutOfTime:
-        note = Note(NoteKind.WARNING, f"no time to judge the accuracy of {tested[len(found)].name}", LONGER)
+        note = Note(NoteKind.WARNING, f"no time to judge the accuracy of {tested[len(judgements)].name}", LONGER)
         run.context.notes.append(note)
-    return found + [_unjudged(run) for _ in tested[len(found) :]]
+    return judgements + [_unjudged(run) for _ in tested[len(judgements) :]]
 
 
 def as_labels_prove(run: Run, judged: Judgement) -> Judgement:
@@ -154,7 +160,7 @@ def _by_answers(
         judged = {}
     write_labelling(labelling)
     names = [*answered]
-    return [as_labels_prove(run, judged.get(name, one)) for name, one in zip(names, agreeing, strict=True)]
+    return [as_labels_prove(run, judged.get(name, judgement)) for name, judgement in zip(names, agreeing, strict=True)]
 
 
 def _unjudged(run: Run) -> Judgement:

@@ -44,17 +44,19 @@ def decide(run: Run) -> Decision | None:
     """
     if run.untimed:
         return None
-    one_open = any(load_model(run.workspace.path(one.file), one.name).is_outside for one in run.candidates)
-    told, left = ", one open at a time" if one_open else "", run.context.ends_at - monotonic()
+    one_open = any(
+        load_model(run.workspace.path(candidate.file), candidate.name).is_outside for candidate in run.candidates
+    )
+    text, left = ", one open at a time" if one_open else "", run.context.ends_at - monotonic()
     until_s = left + late_s(run.context.time_limit_s)
     measured = candidates_that_fit(run, until_s) if one_open else run.candidates
     run.course.expect(MEASURE, measuring_s(1 + len(measured), run.course.frame_s))
     run.course.begin(MEASURE)
     run.listener.say(
-        f"measuring {plural(len(measured), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}{told}"
+        f"measuring {plural(len(measured), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}{text}"
     )
     bench = Bench(
-        openers={one.name: _opener(run, one) for one in measured},
+        openers={candidate.name: _opener(run, candidate) for candidate in measured},
         frames=run.timed,
         budget_ms=run.plan.budget_ms,
         workers=run.plan.threads,
@@ -68,8 +70,8 @@ def decide(run: Run) -> Decision | None:
         same=same_as_original(run, measured),
     )
     if bench.same:
-        told = f"{', '.join(sorted(bench.same))}: the engine makes the original's own graph of it, no speed is claimed"
-        run.context.notes.append(Note(NoteKind.INFO, told))
+        text = f"{', '.join(sorted(bench.same))}: the engine makes the original's own graph of it, no speed is claimed"
+        run.context.notes.append(Note(NoteKind.INFO, text))
     try:
         with limited(monotonic() + max(until_s, 0.0)):
             decision = measure_and_choose(run.candidates, bench, run.wish, partial(prove_accuracy, run))
@@ -95,17 +97,17 @@ def candidates_that_fit(run: Run, left_s: float) -> list[Candidate]:
     Those that keep their accuracy come first, then smaller ones, which are opened and read sooner.
     """
     baseline, *others = run.candidates
-    order = sorted(others, key=lambda one: (not run.wish.keeps(one), one.size_bytes))
+    order = sorted(others, key=lambda other: (not run.wish.keeps(other), other.size_bytes))
     kept, sizes = [baseline], list[float]()
-    for one in order:
-        sizes.append(one.size_bytes / baseline.size_bytes)
+    for candidate in order:
+        sizes.append(candidate.size_bytes / baseline.size_bytes)
         if len(kept) > 1 and run.context.proof_of(sizes) > left_s:
             break
-        kept.append(one)
-    if left_out := [one.name for one in run.candidates if one not in kept]:
-        told = f"not measured, as the rounds of fewer models fit into the time limit: {', '.join(left_out)}"
-        run.context.notes.append(Note(NoteKind.WARNING, told, LONGER))
-    return [one for one in run.candidates if one in kept]
+        kept.append(candidate)
+    if left_out := [candidate.name for candidate in run.candidates if candidate not in kept]:
+        text = f"not measured, as the rounds of fewer models fit into the time limit: {', '.join(left_out)}"
+        run.context.notes.append(Note(NoteKind.WARNING, text, LONGER))
+    return [candidate for candidate in run.candidates if candidate in kept]
 
 
 def untimed_decision(run: Run, why: str) -> Decision:
@@ -129,20 +131,20 @@ def untimed_decision(run: Run, why: str) -> Decision:
     )
 
 
-def _opener(run: Run, one: Candidate) -> Callable[[], Pipeline]:
+def _opener(run: Run, candidate: Candidate) -> Callable[[], Pipeline]:
     """Return how a candidate is opened here: a compiled one on its device, any other as in a fresh process."""
-    if one.name not in run.openers:
-        return _runnable(run, one).open
-    model = load_model(run.workspace.path(one.file), one.name)
+    if candidate.name not in run.openers:
+        return _runnable(run, candidate).open
+    model = load_model(run.workspace.path(candidate.file), candidate.name)
     states = run.context.recipe.input.states
-    return lambda: (run.context.task(model, evaluating=False), feed_back(run.open_candidate(one, model), states))
+    return lambda: (run.context.task(model, evaluating=False), feed_back(run.open_candidate(candidate, model), states))
 
 
-def _runnable(run: Run, one: Candidate) -> Runnable:
-    model = load_model(run.workspace.path(one.file), one.name)
+def _runnable(run: Run, candidate: Candidate) -> Runnable:
+    model = load_model(run.workspace.path(candidate.file), candidate.name)
     return Runnable(
-        opening=run.engine_of(one).opening(one.precision),
-        source=run.workspace.path(one.file).resolve(),
+        opening=run.engine_of(candidate).opening(candidate.precision),
+        source=run.workspace.path(candidate.file).resolve(),
         recipe=run.context.recipe_of(model),
         inputs=model.inputs,
         outputs=model.outputs,
@@ -151,7 +153,7 @@ def _runnable(run: Run, one: Candidate) -> Runnable:
 
 def _fresh(run: Run) -> Fresh:
     """Return how the original and some candidates run in turns in a fresh process."""
-    runnables = {one.name: _runnable(run, one) for one in run.candidates}
+    runnables = {candidate.name: _runnable(run, candidate) for candidate in run.candidates}
     feed = feed_of(run.timed)
 
     def once(names: Sequence[str], pace: Pace, seed: int) -> Turns:

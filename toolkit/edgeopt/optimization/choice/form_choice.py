@@ -41,49 +41,53 @@ class FormChoice:
 
     def make(self) -> Attempt | None:
         """Return the form that is written; None where the float model stays."""
-        found, least = self.searched.found, self.context.least_agreement
-        self.tried = {one.name: Tried(one.name, one.speed_ratio, one.agreement) for one in found.attempts}
-        valid = [one for one in found.attempts if self.is_decided or one.is_valid(least)]
+        result, least = self.searched.found, self.context.least_agreement
+        self.tried = {
+            attempt.name: Tried(attempt.name, attempt.speed_ratio, attempt.agreement) for attempt in result.attempts
+        }
+        valid = [attempt for attempt in result.attempts if self.is_decided or attempt.is_valid(least)]
         if not valid or self.baseline is None:
             stays = (
                 ""
-                if valid or not found.attempts
+                if valid or not result.attempts
                 else "The float model stays: no INT8 form is faster and agrees with it."
             )
-            self.reason = f"{stays} {found.reason}".strip()
+            self.reason = f"{stays} {result.reason}".strip()
             return valid[0] if valid else None
-        tested = sorted(for_labels(valid, _MOST_SCORED), key=lambda one: -one.agreement)
-        judged = [*zip(tested, in_order([self._judge(one, self.baseline) for one in tested]), strict=True)]
+        tested = sorted(for_labels(valid, _MOST_SCORED), key=lambda attempt: -attempt.agreement)
+        judged = [*zip(tested, in_order([self._judge(attempt, self.baseline) for attempt in tested]), strict=True)]
         for one, judgement in judged:
             self.tried[one.name] = replace(self.tried[one.name], judgement=judgement)
         chosen = self._chosen(judged)
-        refused = [f"{one.name}: {judgement.word}, {judgement}." for one, judgement in judged if one is not chosen]
+        refused = [
+            f"{attempt.name}: {judgement.word}, {judgement}." for attempt, judgement in judged if attempt is not chosen
+        ]
         if chosen:
             self.reason = " ".join((*refused, chosen.reason)).strip()
             return chosen
-        self.reason = f"The float model stays: {' '.join(refused)} {found.reason}".strip()
+        self.reason = f"The float model stays: {' '.join(refused)} {result.reason}".strip()
         return None
 
     def _chosen(self, judged: Sequence[tuple[Attempt, Judgement]]) -> Attempt | None:
         """Return the fastest that is KEPT, or else the safest that is open."""
-        kept = [one for one, judgement in judged if judgement.is_proven]
+        kept = [attempt for attempt, judgement in judged if judgement.is_proven]
         if kept:
-            return max(kept, key=lambda one: one.speed_ratio)
-        still_open = [(one, judgement) for one, judgement in judged if judgement.is_open or self.is_decided]
+            return max(kept, key=lambda attempt: attempt.speed_ratio)
+        still_open = [(attempt, judgement) for attempt, judgement in judged if judgement.is_open or self.is_decided]
         if not still_open:
             return None
         one, judgement = min(still_open, key=lambda pair: (pair[1].risk, -pair[0].speed_ratio))
         self.context.notes.append(Note(NoteKind.WARNING, f"accuracy not decided: {judgement}", judgement.remedy))
         return one
 
-    def _judge(self, one: Attempt, baseline: Scored) -> Judgement:
+    def _judge(self, attempt: Attempt, baseline: Scored) -> Judgement:
         """Return what is proven of a form on the labels, and keep its metric."""
-        model, engine = one.outcome.model, self.setting.engine.with_options(self.searched.options)
+        model, engine = attempt.outcome.model, self.setting.engine.with_options(self.searched.options)
         session, task = engine.open(model, self.setting.precision), self.context.task(model, evaluating=True)
-        scored = score_on_labels(self.context, self.labelled, session, task, one.name)
+        scored = score_on_labels(self.context, self.labelled, session, task, attempt.name)
         session.close()
         assert scored is not None
         judgement = judge_scores(baseline, scored, self.max_drop)
         assert judgement is not None  # both were scored on the same labels
-        self.tried[one.name] = replace(self.tried[one.name], score=scored.accuracy.value)
+        self.tried[attempt.name] = replace(self.tried[attempt.name], score=scored.accuracy.value)
         return unproven(judgement, self.no_proof) if self.no_proof else judgement

@@ -44,14 +44,14 @@ def count_look(run: Run, labels: str, *, in_stages: bool = False) -> None:
     number = looked.labels.index(labels) + 1
     if number > len(levels):
         run.no_proof = run.no_proof or NoProof.OVERUSED
-        told = f"labels were looked at {plural(number, 'time')}: nothing more is proven by adding some"
-        run.context.notes.append(Note(NoteKind.INFO, told))
+        text = f"labels were looked at {plural(number, 'time')}: nothing more is proven by adding some"
+        run.context.notes.append(Note(NoteKind.INFO, text))
         return
     run.look = Look(levels[number - 1], levels[min(number, len(levels) - 1)])
     if number > 1 or looked.in_stages:
         last = ", the last one" if number == len(levels) else ""
-        told = f"look {number} of {len(levels)} at labels that are added{last}: it proves at {run.look.level:.1%}"
-        run.context.notes.append(Note(NoteKind.INFO, told))
+        text = f"look {number} of {len(levels)} at labels that are added{last}: it proves at {run.look.level:.1%}"
+        run.context.notes.append(Note(NoteKind.INFO, text))
 
 
 def _read(run: Run, *, in_stages: bool) -> _Looked:

@@ -81,8 +81,8 @@ def mark(candidates: Sequence[Candidate], wish: Wish) -> tuple[Candidate, ...]:
         candidates: The baseline first. Candidates without a speed ratio were not measured on the target.
         wish: What they must keep.
     """
-    judged = [replace(one, refused=why_refused(one, wish)) for one in candidates]
-    return tuple(replace(one, on_front=_on_front(one, judged)) for one in judged)
+    judged = [replace(candidate, refused=why_refused(candidate, wish)) for candidate in candidates]
+    return tuple(replace(candidate, on_front=_on_front(candidate, judged)) for candidate in judged)
 
 
 def shortlist(marked: Sequence[Candidate], wish: Wish, asked: Collection[str], most: int) -> tuple[str, ...]:
@@ -96,14 +96,18 @@ def shortlist(marked: Sequence[Candidate], wish: Wish, asked: Collection[str], m
         asked: Names that were on a list before.
         most: How many, beside the one that loses less.
     """
-    open_to = [one for one in marked[1:] if not one.refused and one.name not in asked and one.speed is not None]
+    open_to = [
+        candidate
+        for candidate in marked[1:]
+        if not candidate.refused and candidate.name not in asked and candidate.speed is not None
+    ]
     if wish.prefer is Prefer.SIZE:
-        smaller = [one for one in open_to if one.size_bytes < marked[0].size_bytes]
+        smaller = [candidate for candidate in open_to if candidate.size_bytes < marked[0].size_bytes]
         return tuple(one.name for one in sorted(smaller, key=lambda one: (one.size_bytes, loss(one)))[:most])
     promising = sorted((one for one in open_to if one.speed and one.speed.high > 1), key=lambda one: -_speed(one))
     listed = promising[:most]
-    kinder = [one for one in promising[most:] if loss(one) < min(map(loss, listed))]
-    return tuple(one.name for one in (*listed, *kinder[:1]))
+    kinder = [candidate for candidate in promising[most:] if loss(candidate) < min(map(loss, listed))]
+    return tuple(candidate.name for candidate in (*listed, *kinder[:1]))
 
 
 def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chosen:
@@ -117,35 +121,35 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
         wish: What is wanted.
         is_faster: Of two candidates that are both proven faster than the original.
     """
-    allowed = [one for one in marked[1:] if not one.refused and one.judgement]
-    kept = [one for one in allowed if one.judgement and one.judgement.is_proven]
+    allowed = [candidate for candidate in marked[1:] if not candidate.refused and candidate.judgement]
+    kept = [candidate for candidate in allowed if candidate.judgement and candidate.judgement.is_proven]
     still_open = sorted((one for one in allowed if one not in kept), key=lambda one: (_risk(one), one.size_bytes))
-    if not any(one.speed for one in allowed):
+    if not any(candidate.speed for candidate in allowed):
         if not allowed:
             return Chosen(BASELINE, _only_baseline(marked))
         on_device = {one.name for one in allowed if one.profile} or {one.name for one in allowed}
-        fitting = [one for one in kept if one.name in on_device]
-        fitting = fitting or [one for one in still_open if one.name in on_device][:1]
-        best = next(one for one in fitting if one.steps == fitting[-1].steps)
+        fitting = [candidate for candidate in kept if candidate.name in on_device]
+        fitting = fitting or [candidate for candidate in still_open if candidate.name in on_device][:1]
+        best = next(candidate for candidate in fitting if candidate.steps == fitting[-1].steps)
         return Chosen(best.name, _reason_unmeasured(best, marked))
     if wish.prefer is Prefer.SIZE:
-        small = [one for one in kept if _is_small(one, marked[0])]
-        small = small or [one for one in still_open if _is_small(one, marked[0])][:1]
+        small = [candidate for candidate in kept if _is_small(candidate, marked[0])]
+        small = small or [candidate for candidate in still_open if _is_small(candidate, marked[0])][:1]
         if not small:
             return Chosen(BASELINE, f"the original stays: no candidate is smaller and accurate enough{_tried(marked)}")
-        best = min(small, key=lambda one: (one.size_bytes, _risk(one)))
+        best = min(small, key=lambda candidate: (candidate.size_bytes, _risk(candidate)))
         return Chosen(best.name, _reason(best, marked, wish))
     proven = sorted((one for one in kept if is_proven(one)), key=lambda one: (_risk(one), one.size_bytes))
-    unbeaten = [one for one in proven if not any(is_faster(other.name, one.name) for other in proven)]
-    proven_open = [one for one in still_open if is_proven(one)]
+    unbeaten = [candidate for candidate in proven if not any(is_faster(other.name, candidate.name) for other in proven)]
+    proven_open = [candidate for candidate in still_open if is_proven(candidate)]
     if not proven and not proven_open:
         return Chosen(BASELINE, _only_baseline(marked))
     best = next(iter(unbeaten), max(proven, key=_speed) if proven else proven_open[0])
     return Chosen(best.name, _reason(best, marked, wish))
 
 
-def _risk(one: Candidate) -> float:
-    return one.judgement.risk if one.judgement else 1.0
+def _risk(candidate: Candidate) -> float:
+    return candidate.judgement.risk if candidate.judgement else 1.0
 
 
 def lighter_than(
@@ -162,33 +166,33 @@ def lighter_than(
     """
     mine = chosen.speed.high if chosen.speed else 1.0
     fit = [
-        one
-        for one in marked
-        if not one.unfit
-        and one.speed
-        and one.speed.low > mine
-        and loss(one) > loss(chosen)
-        and _is_usable(one, marked[0], least_agreement)
+        candidate
+        for candidate in marked
+        if not candidate.unfit
+        and candidate.speed
+        and candidate.speed.low > mine
+        and loss(candidate) > loss(chosen)
+        and _is_usable(candidate, marked[0], least_agreement)
     ]
-    by_speed = sorted(fit, key=lambda one: -_speed(one))
+    by_speed = sorted(fit, key=lambda candidate: -_speed(candidate))
     kinder = sorted(by_speed[1:], key=loss)[: _MOST_LIGHTER - 1]
     return (*by_speed[:1], *kinder)
 
 
-def _is_usable(one: Candidate, baseline: Candidate, least_agreement: float) -> bool:
+def _is_usable(candidate: Candidate, baseline: Candidate, least_agreement: float) -> bool:
     """Whether a candidate keeps most of the original's metric, or without labels as much as the recipe asks."""
-    if one.score and baseline.score:
-        return one.score.value >= USABLE * baseline.score.value
-    judged = one.judgement.agreement if one.judgement else None
-    agreement = one.agreement if judged is None else judged
+    if candidate.score and baseline.score:
+        return candidate.score.value >= USABLE * baseline.score.value
+    judged = candidate.judgement.agreement if candidate.judgement else None
+    agreement = candidate.agreement if judged is None else judged
     return (agreement or 0.0) >= least_agreement
 
 
 def is_answered(marked: Sequence[Candidate], wish: Wish) -> bool:
     """Return whether one of the candidates may be chosen."""
-    allowed = [one for one in marked[1:] if not one.refused]
+    allowed = [candidate for candidate in marked[1:] if not candidate.refused]
     if wish.prefer is Prefer.SIZE:
-        return any(_is_small(one, marked[0]) for one in allowed)
+        return any(_is_small(candidate, marked[0]) for candidate in allowed)
     return any(map(is_proven, allowed))
 
 
@@ -197,10 +201,14 @@ def is_proven(candidate: Candidate) -> bool:
     return candidate.speed is not None and candidate.speed.verdict is Change.FASTER
 
 
-def _is_small(one: Candidate, baseline: Candidate) -> bool:
+def _is_small(candidate: Candidate, baseline: Candidate) -> bool:
     """Whether it is smaller, and known not to be slower."""
-    known = one.speed is not None and one.speed.verdict in (Change.FASTER, Change.EQUIVALENT, Change.INCONCLUSIVE)
-    return known and one.size_bytes < baseline.size_bytes
+    known = candidate.speed is not None and candidate.speed.verdict in (
+        Change.FASTER,
+        Change.EQUIVALENT,
+        Change.INCONCLUSIVE,
+    )
+    return known and candidate.size_bytes < baseline.size_bytes
 
 
 def loss(candidate: Candidate) -> float:
@@ -231,12 +239,12 @@ def _only_baseline(candidates: Sequence[Candidate]) -> str:
 
 def _tried(candidates: Sequence[Candidate]) -> str:
     """Return what is known of each candidate, in brackets; empty where there is none."""
-    known = [f"{one.name} {one.refused or _speed_words(one)}" for one in candidates[1:]]
+    known = [f"{candidate.name} {candidate.refused or _speed_words(candidate)}" for candidate in candidates[1:]]
     return f" ({'; '.join(known)})" if known else ""
 
 
-def _speed_words(one: Candidate) -> str:
-    return f"{one.speed} {one.speed.verdict}" if one.speed else "not measured"
+def _speed_words(candidate: Candidate) -> str:
+    return f"{candidate.speed} {candidate.speed.verdict}" if candidate.speed else "not measured"
 
 
 def _reason_unmeasured(best: Candidate, candidates: Sequence[Candidate]) -> str:
@@ -274,5 +282,5 @@ def _accuracy_words(best: Candidate) -> str:
 
 def _passed(candidates: Sequence[Candidate]) -> str:
     """Return which candidates were not chosen, and why."""
-    passed = [f"{one.name} {one.refused}" for one in candidates if one.refused]
+    passed = [f"{candidate.name} {candidate.refused}" for candidate in candidates if candidate.refused]
     return f"; not chosen: {'; '.join(passed)}" if passed else ""

@@ -89,13 +89,16 @@ def deploy(
     recipe = embedded.recipe or _recipe_of_bundle(run, fed)
     chain = _chain(run, alike, best)
     notes = [*embedded.notes]
-    lighter = [_part(run, f"lighter-{i}.onnx", one) for i, one in enumerate(judged_lighter(run, alike, best, notes), 1)]
+    lighter = [
+        _part(run, f"lighter-{i}.onnx", candidate)
+        for i, candidate in enumerate(judged_lighter(run, alike, best, notes), 1)
+    ]
     parts = [*chain, *lighter]
     samples = _samples(run, alike, fed.input.size, notes)
     recorder = _Recorder(run, embedded, samples, notes, in_float)
     recorded = [recorder.record(part) if samples else None for part in parts]
     weights = dict[str, Layout]()
-    models = [_packed(run, part, embedded, one, weights) for part, one in zip(parts, recorded, strict=True)]
+    models = [_packed(run, part, embedded, other, weights) for part, other in zip(parts, recorded, strict=True)]
     selftest = _selftest(samples, recorded) if any(recorded) else None
     inside = embedded.inside.expected if embedded.inside else {}
     folder = folder or run.workspace.path("bundle")
@@ -123,10 +126,14 @@ def _fed_alike(run: Run, candidates: Sequence[Candidate], best: Candidate) -> li
 
     The first is in float: the original, or the one of that size that loses least.
     """
-    alike = [one for one in candidates if one.input_size == best.input_size]
-    floats = [one for one in alike if one.precision == run.context.engine.target.float_precision and not one.profile]
+    alike = [candidate for candidate in candidates if candidate.input_size == best.input_size]
+    floats = [
+        candidate
+        for candidate in alike
+        if candidate.precision == run.context.engine.target.float_precision and not candidate.profile
+    ]
     first = floats[0] if floats else best
-    return [first, *(one for one in alike if one is not first)]
+    return [first, *(candidate for candidate in alike if candidate is not first)]
 
 
 def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[_Part]:
@@ -139,30 +146,38 @@ def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[_
         chain.append(replace(chain[0], name="fallback-onnx.onnx", file=best.file))
     own = run.context.engine.target
     dense = _densest(run, candidates)
-    floats = [one for one in dense if one.precision == own.float_precision and not one.profile and not one.refused]
+    floats = [
+        candidate
+        for candidate in dense
+        if candidate.precision == own.float_precision and not candidate.profile and not candidate.refused
+    ]
     floats = floats or [candidates[0]]
     is_float = best.precision == own.float_precision and not best.profile and not run.by_rule
     if not is_float:
-        halves = [one for one in dense if one.precision in _HALF and one not in (best, *floats) and not one.refused]
-        chain += [_part(run, "fallback-half.onnx", one) for one in halves[-1:] if _is_faster(one, floats[-1])]
+        halves = [
+            candidate
+            for candidate in dense
+            if candidate.precision in _HALF and candidate not in (best, *floats) and not candidate.refused
+        ]
+        chain += [_part(run, "fallback-half.onnx", half) for half in halves[-1:] if _is_faster(half, floats[-1])]
         chain.append(_part(run, "fallback.onnx", floats[-1]))
     return [*chain, *_on_processor(run, dense, chain)]
 
 
 def _densest(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that lost least on purpose: what is fallen back to loses nothing more than its size."""
-    lossy = [len(run.plan.beside & {*one.steps}) for one in candidates]
-    return [one for one, count in zip(candidates, lossy, strict=True) if count == min(lossy)]
+    lossy = [len(run.plan.beside & {*candidate.steps}) for candidate in candidates]
+    return [candidate for candidate, count in zip(candidates, lossy, strict=True) if count == min(lossy)]
 
 
-def _is_faster(one: Candidate, other: Candidate) -> bool:
+def _is_faster(candidate: Candidate, other: Candidate) -> bool:
     """Whether one is measured faster than another, or nothing is measured."""
-    mine, its = _p50_ms(one), _p50_ms(other)
+    mine, its = _p50_ms(candidate), _p50_ms(other)
     return mine is None or its is None or mine < its
 
 
-def _p50_ms(one: Candidate) -> float | None:
-    return one.latency.frame.p50_ms if one.latency else None
+def _p50_ms(candidate: Candidate) -> float | None:
+    return candidate.latency.frame.p50_ms if candidate.latency else None
 
 
 def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Part]) -> list[_Part]:
@@ -172,18 +187,24 @@ def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Pa
         return []
     held_back = guard.entries if (guard := active_guard()) else {}
     target = replace(run.context.engine.target, executor="onnxruntime", providers=(CPU,), options=held_back)
-    full = [one for one in candidates if one.precision == "fp32" and not one.profile and not one.refused]
+    full = [
+        candidate
+        for candidate in candidates
+        if candidate.precision == "fp32" and not candidate.profile and not candidate.refused
+    ]
     one = full[-1] if full else candidates[0]
     same = next((part.name for part in chain if part.file == one.file), "fallback-cpu.onnx")
     engine = Engine(target, load_executor("onnxruntime"), run.context.engine.threads)
     return [_Part(same, one.file, one, "fp32", target, 0, engine)]
 
 
-def _part(run: Run, name: str, one: Candidate) -> _Part:
+def _part(run: Run, name: str, candidate: Candidate) -> _Part:
     """Return a candidate as a part, opened there as it was here: this machine's cores say nothing of another's."""
     asked = run.plan.threads if run.plan.threads_asked else 0
-    engine = run.engine_of(one)
-    return _Part(name, one.file, one, one.precision, engine.target, asked if run.untimed else engine.threads)
+    engine = run.engine_of(candidate)
+    return _Part(
+        name, candidate.file, candidate, candidate.precision, engine.target, asked if run.untimed else engine.threads
+    )
 
 
 def _precision_on_device(run: Run, best: Candidate) -> str:
@@ -191,31 +212,34 @@ def _precision_on_device(run: Run, best: Candidate) -> str:
     if not run.by_rule:
         return best.precision
     is_integer = best.precision.startswith("w8")
-    return next((one for one in run.context.target.precisions if one.startswith("w8") == is_integer), best.precision)
+    return next(
+        (precision for precision in run.context.target.precisions if precision.startswith("w8") == is_integer),
+        best.precision,
+    )
 
 
 def _packed(
     run: Run, part: _Part, embedded: Embedding, recorded: Recorded | None, weights: dict[str, Layout]
 ) -> tuple[Artefact, bytes]:
     """Return what the manifest says of a model, and the model; `weights` gets the file with its weights, if any."""
-    one, how = part.candidate, (part.precision, part.target, part.threads)
-    if part.file == one.compiled:
+    candidate, how = part.candidate, (part.precision, part.target, part.threads)
+    if part.file == candidate.compiled:
         data = run.workspace.read(part.file)
         made = make_artefact(part.name, data, *how)
     else:
-        model = embedded.put_into(load_model(run.workspace.path(part.file), one.name))
+        model = embedded.put_into(load_model(run.workspace.path(part.file), candidate.name))
         data, beside = in_bundle(model, weights)
         made = make_artefact(part.name, data, *how, model.inputs, model.outputs)
         made = replace(made, weights=beside)
-    score = one.simulated or one.score
-    frame = one.latency.frame if one.latency and part.judged_as is None else None
+    score = candidate.simulated or candidate.score
+    frame = candidate.latency.frame if candidate.latency and part.judged_as is None else None
     expected = Expected(
         accuracy=score.value if score else None,
-        agreement=one.agreement,
+        agreement=candidate.agreement,
         frame_p50_ms=frame.p50_ms if frame else None,
         frame_p99_ms=frame.p99_ms if frame else None,
     )
-    if embedded.inside and embedded.name == one.name and part.judged_as is None:
+    if embedded.inside and embedded.name == candidate.name and part.judged_as is None:
         expected = replace(expected, **embedded.inside.expected)
     return replace(made, expected=expected, noise_limits=recorded.limits if recorded else {}), data
 
@@ -245,9 +269,9 @@ def _samples(run: Run, candidates: Sequence[Candidate], size: tuple[int, ...], n
     if run.plan.selftest is SelfTestInputs.OFF:
         notes.append(Note(NoteKind.SKIPPED, "the bundle has no test of its numbers: --selftest off"))
         return ()
-    slowest_ms = max(_p50_ms(one) or run.frame_ms for one in candidates)
+    slowest_ms = max(_p50_ms(candidate) or run.frame_ms for candidate in candidates)
     count = MOST_SAMPLES if not slowest_ms else max(1, min(MOST_SAMPLES, int(_TEST_MS / slowest_ms)))
-    count = 1 if any(one.compiled for one in candidates) else count
+    count = 1 if any(candidate.compiled for candidate in candidates) else count
     given = run.context.frames
     is_made_up = run.plan.selftest is SelfTestInputs.SYNTHETIC
     frames = synthetic_like(given, size, count) if is_made_up else given.spread(count)
@@ -258,8 +282,8 @@ def _samples(run: Run, candidates: Sequence[Candidate], size: tuple[int, ...], n
         samples = [frames.read(i) for i in range(len(frames))]
     kept = choose_samples(samples, size)
     if not kept:
-        told = "no test of its numbers: its inputs are larger than a bundle stores, or are text"
-        notes.append(Note(NoteKind.SKIPPED, f"the bundle has {told}"))
+        text = "no test of its numbers: its inputs are larger than a bundle stores, or are text"
+        notes.append(Note(NoteKind.SKIPPED, f"the bundle has {text}"))
     else:
         notes.append(_stored(kept, frames))
     return kept
@@ -270,8 +294,8 @@ def _stored(kept: Sequence[Sample], frames: Frames) -> Note:
     inputs = plural(len(kept), "input")
     if not frames.paths:
         return Note(NoteKind.INFO, f"the bundle tests its numbers on {inputs} made up from a fixed seed")
-    told = f"the bundle tests its numbers on {inputs} out of {frames.source}, which every device gets"
-    return Note(NoteKind.INFO, told, "where that must not be, --selftest synthetic")
+    text = f"the bundle tests its numbers on {inputs} out of {frames.source}, which every device gets"
+    return Note(NoteKind.INFO, text, "where that must not be, --selftest synthetic")
 
 
 class _Recorder:
@@ -307,27 +331,27 @@ class _Recorder:
             session = self._open(part)
             try:
                 task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
-                names = {one.name for one in session.outputs}
-                known = original if all(names <= one.keys() for one in original) else ()
+                names = {output.name for output in session.outputs}
+                known = original if all(names <= arrays.keys() for arrays in original) else ()
                 elsewhere = self._run.by_rule and part.judged_as is None
                 return record(session, task, self._samples, part.precision, original=known, elsewhere=elsewhere)
             finally:
                 session.close()
         except EdgeoptError as error:
-            told = f"the numbers of the bundle's {part.name} are not tested: {error.problem}"
-            self._notes.append(Note(NoteKind.WARNING, told, error.remedy))
+            text = f"the numbers of the bundle's {part.name} are not tested: {error.problem}"
+            self._notes.append(Note(NoteKind.WARNING, text, error.remedy))
             return None
 
     def _open(self, part: _Part) -> Session:
         """Open a model as it was judged; what was compiled as it is deployed, where its engine opens that here."""
-        one, run = part.candidate, self._run
-        engine = part.judged_as or run.engine_of(one)
-        if one.compiled and engine.executor.takes_onnx:
-            return engine.opening(one.precision).open(run.workspace.path(one.compiled))
-        model = load_model(run.workspace.path(one.file), one.name)
-        if one.compiled:
-            return run.open_candidate(one, model)
-        return engine.open(self._embedded.put_into(model), part.precision if part.judged_as else one.precision)
+        candidate, run = part.candidate, self._run
+        engine = part.judged_as or run.engine_of(candidate)
+        if candidate.compiled and engine.executor.takes_onnx:
+            return engine.opening(candidate.precision).open(run.workspace.path(candidate.compiled))
+        model = load_model(run.workspace.path(candidate.file), candidate.name)
+        if candidate.compiled:
+            return run.open_candidate(candidate, model)
+        return engine.open(self._embedded.put_into(model), part.precision if part.judged_as else candidate.precision)
 
 
 def _selftest(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> tuple[SelfTest, bytes]:
@@ -338,9 +362,9 @@ def _selftest(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) ->
 def _size_of(bundle: Bundle) -> Note:
     """Return what each file of a bundle weighs."""
     artefacts = (*bundle.artefacts, *bundle.lighter)
-    sizes = {one.file: one.size_bytes for one in artefacts}
-    sizes |= {one.weights.file: one.weights.size_bytes for one in artefacts if one.weights}
+    sizes = {artefact.file: artefact.size_bytes for artefact in artefacts}
+    sizes |= {artefact.weights.file: artefact.weights.size_bytes for artefact in artefacts if artefact.weights}
     if bundle.selftest:
         sizes[bundle.selftest.file] = bundle.selftest.size_bytes
-    told = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
-    return Note(NoteKind.INFO, f"the bundle has {format_bytes(sum(sizes.values()))}: {told}")
+    text = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+    return Note(NoteKind.INFO, f"the bundle has {format_bytes(sum(sizes.values()))}: {text}")

@@ -54,13 +54,13 @@ class Embedding:
     """What is measured of the chosen model with the parts inside."""
     notes: Sequence[Note] = ()
 
-    def deployed(self, one: Candidate) -> Candidate:
+    def deployed(self, candidate: Candidate) -> Candidate:
         """Return a candidate with what is proven of what is deployed of it: the word that is told holds for that."""
-        if self.inside is None or self.inside.judgement is None or one.name != self.name:
-            return one
-        is_original = one.name == BASELINE  # its own metric is what all are compared with
-        score = one.score if is_original else self.inside.score or one.score
-        return replace(one, judgement=self.inside.judgement, score=score)
+        if self.inside is None or self.inside.judgement is None or candidate.name != self.name:
+            return candidate
+        is_original = candidate.name == BASELINE  # its own metric is what all are compared with
+        score = candidate.score if is_original else self.inside.score or candidate.score
+        return replace(candidate, judgement=self.inside.judgement, score=score)
 
     def put_into(self, model: Model) -> Model:
         """Return a model with the parts inside.
@@ -73,13 +73,13 @@ class Embedding:
 
 def embed(run: Run, best: Candidate) -> Embedding:
     """Return what the bundle's models are to hold: what was asked for, or what is proven faster, if answers stay."""
-    if steps := {name: one for name, one in run.plan.steps.items() if one.embeds}:
-        asked = _asked(run, best, steps)
-        run.listener.say(f"putting {_told(asked)} into {best.name}")
-        return _kept(run, best, asked)
+    if steps := {name: step for name, step in run.plan.steps.items() if step.embeds}:
+        embedding = _asked(run, best, steps)
+        run.listener.say(f"putting {_told(embedding)} into {best.name}")
+        return _kept(run, best, embedding)
     tried = run.plan.tried
     if run.replay:
-        is_same = tried and tuple(str(one.embeds) for one in tried.values()) == run.replay.embedded
+        is_same = tried and tuple(str(step.embeds) for step in tried.values()) == run.replay.embedded
         return _kept(run, best, _asked(run, best, tried)) if is_same else _nothing(run)
     return _if_faster(run, best, _asked(run, best, tried)) if tried and _may_be_tried(run, best) else _nothing(run)
 
@@ -94,15 +94,15 @@ def _asked(run: Run, best: Candidate, steps: Mapping[str, Step]) -> Embedding:
     return Embedding(run.context, best.name, steps, recipe.with_embedded(*parts))
 
 
-def _kept(run: Run, best: Candidate, asked: Embedding) -> Embedding:
+def _kept(run: Run, best: Candidate, embedding: Embedding) -> Embedding:
     """Return what is asked for, where the chosen model keeps its answers with it."""
     try:
         with limited(max(run.context.ends_at, monotonic()) + late_s(run.context.time_limit_s)):
-            return _checked(run, best, asked)
+            return _checked(run, best, embedding)
     except EdgeoptError as error:
         return _nothing(run, Note(NoteKind.WARNING, f"nothing embedded: {error.problem}", error.remedy))
     except OutOfTime:
-        return _nothing(run, Note(NoteKind.WARNING, f"nothing embedded: no time to check {_told(asked)}", LONGER))
+        return _nothing(run, Note(NoteKind.WARNING, f"nothing embedded: no time to check {_told(embedding)}", LONGER))
 
 
 def _may_be_tried(run: Run, best: Candidate) -> bool:
@@ -120,39 +120,39 @@ def _may_be_tried(run: Run, best: Candidate) -> bool:
     return is_measured and is_own and has_time and not load_model(run.workspace.path(best.file), best.name).is_outside
 
 
-def _if_faster(run: Run, best: Candidate, asked: Embedding) -> Embedding:
+def _if_faster(run: Run, best: Candidate, embedding: Embedding) -> Embedding:
     """Return what is tried, where whole frames are faster in this process and then in fresh ones."""
-    name = f"{best.name} with {_told(asked)}"
+    name = f"{best.name} with {_told(embedding)}"
     try:
         with limited(run.context.ends_at):
-            both = {best.name: _runnable(run, best, _nothing(run)), name: _runnable(run, best, asked)}
-            openers = {label: one.open for label, one in both.items()}
+            both = {best.name: _runnable(run, best, _nothing(run)), name: _runnable(run, best, embedding)}
+            openers = {label: runnable.open for label, runnable in both.items()}
             speed = take_turns(openers, run.timed, Pace(TRIAL_SECONDS), workers=run.plan.threads).ratio(name, "frame")
             if speed.verdict is Change.FASTER:
                 feed, pace = feed_of(run.timed), Pace(TRIAL_SECONDS)
                 turns = [run_fresh(both, feed, pace, workers=run.plan.threads, seed=i) for i in range(_PROCESSES)]
                 speed = FreshTurns(tuple(turns)).ratio(name, "frame")
             if speed.verdict is Change.FASTER:
-                return _kept_if_judged(run, best, asked, speed)
+                return _kept_if_judged(run, best, embedding, speed)
     except KeyboardInterrupt:
         run.was_cut = True
         return _nothing(run)
     except (Exception, OutOfTime) as error:  # nobody asked for it: the bundle is written all the same
         why = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
         why = "no time" if isinstance(error, OutOfTime) else why
-        return _nothing(run, Note(NoteKind.SKIPPED, f"{_told(asked)} not tried inside the model: {why}"))
-    told = f"{_told(asked)} inside the model: whole frames {speed} as fast, left out"
-    return _nothing(run, Note(NoteKind.INFO, told, f"--steps {','.join((DEFAULT, *asked.steps))} keeps it"))
+        return _nothing(run, Note(NoteKind.SKIPPED, f"{_told(embedding)} not tried inside the model: {why}"))
+    text = f"{_told(embedding)} inside the model: whole frames {speed} as fast, left out"
+    return _nothing(run, Note(NoteKind.INFO, text, f"--steps {','.join((DEFAULT, *embedding.steps))} keeps it"))
 
 
-def _kept_if_judged(run: Run, best: Candidate, asked: Embedding, speed: Ratio) -> Embedding:
+def _kept_if_judged(run: Run, best: Candidate, embedding: Embedding, speed: Ratio) -> Embedding:
     """Return what is proven faster, where as much is proven of its accuracy as of the model alone."""
     try:
-        kept = _checked(run, best, asked)
+        kept = _checked(run, best, embedding)
     except EdgeoptError as error:
-        told = f"{_told(asked)} inside the model: whole frames {speed} as fast, left out: {error.problem}"
+        text = f"{_told(embedding)} inside the model: whole frames {speed} as fast, left out: {error.problem}"
         return _nothing(
-            run, Note(NoteKind.INFO, told, f"--steps {','.join((DEFAULT, *asked.steps))} keeps what is open")
+            run, Note(NoteKind.INFO, text, f"--steps {','.join((DEFAULT, *embedding.steps))} keeps what is open")
         )
     return replace(kept, inside=replace(kept.inside, speed=speed)) if kept.inside else kept
 
@@ -165,24 +165,24 @@ def _put_into(model: Model, steps: Mapping[str, Step], context: Context) -> Mode
     return model
 
 
-def _checked(run: Run, best: Candidate, asked: Embedding) -> Embedding:
+def _checked(run: Run, best: Candidate, embedding: Embedding) -> Embedding:
     """Return it with what was measured; without steps where answers are lost."""
-    assert asked.recipe is not None
+    assert embedding.recipe is not None
     before, model = _runnable(run, best, Embedding(run.context)), load_model(run.workspace.path(best.file), best.name)
-    after = _runnable(run, best, asked)
+    after = _runnable(run, best, embedding)
     agreement = _agreement(run, before, after)
-    scored = _score(run, best, asked, model)
+    scored = _score(run, best, embedding, model)
     judged = _judge(run, scored, after)
-    is_asked = asked.steps.keys() <= run.plan.steps.keys()
+    is_asked = embedding.steps.keys() <= run.plan.steps.keys()
     if why := _why_not(best, judged, agreement, is_asked=is_asked):
-        raise EdgeoptError(f"{best.name} {why} with {_told(asked)} inside", remedy="leave the step out")
-    parts = tuple(map(str, asked.recipe.embedded))
+        raise EdgeoptError(f"{best.name} {why} with {_told(embedding)} inside", remedy="leave the step out")
+    parts = tuple(map(str, embedding.recipe.embedded))
     inside = Inside(parts, agreement, scored.accuracy if scored else None, judgement=judged)
-    return replace(asked, inside=inside if run.untimed else _timed(run, best, inside, before, after))
+    return replace(embedding, inside=inside if run.untimed else _timed(run, best, inside, before, after))
 
 
-def _told(asked: Embedding) -> str:
-    return " and ".join(step.embeds for step in asked.steps.values() if step.embeds)
+def _told(embedding: Embedding) -> str:
+    return " and ".join(step.embeds for step in embedding.steps.values() if step.embeds)
 
 
 def _runnable(run: Run, best: Candidate, what: Embedding) -> Runnable:
@@ -196,8 +196,8 @@ def _agreement(run: Run, before: Runnable, after: Runnable) -> float:
     pictures, found = run.context.judged_pictures, list[list[Any]]()
     if pictures.tensors is not None:
         pictures = run.timed.spread(min(AGREEMENT_PICTURES, run.context.most_pictures))
-    for one in (before, after):
-        task, session = one.open()
+    for runnable in (before, after):
+        task, session = runnable.open()
         found.append(answers(session, task, pictures))
         session.close()
     task = make_task(before.recipe, before.inputs, before.outputs, evaluating=False)
@@ -214,8 +214,8 @@ def _judge(run: Run, scored: Scored | None, after: Runnable) -> Judgement:
             return as_labels_prove(run, judged)
     frames = run.timed if run.context.pictures.tensors is not None else samples_that_judge(run, 1)
     found = list[list[Any]]()
-    for one in (_runnable(run, run.candidates[0], _nothing(run)), after):
-        task, session = one.open()
+    for runnable in (_runnable(run, run.candidates[0], _nothing(run)), after):
+        task, session = runnable.open()
         found.append(answers(session, task, frames))
         session.close()
     return judge_answers(run, task, found[1], found[0])
@@ -237,17 +237,17 @@ def _why_not(best: Candidate, judged: Judgement, agreement: float, *, is_asked: 
     return f"is {judged.word}: {judged}"
 
 
-def _score(run: Run, best: Candidate, asked: Embedding, model: Model) -> Scored | None:
+def _score(run: Run, best: Candidate, embedding: Embedding, model: Model) -> Scored | None:
     """Return the metric of the model with the parts inside, at the thresholds of the evaluation."""
     if run.labelled is None:
         return None
     recipe = run.context.recipe_of(model)
     thresholds = {name: getattr(recipe.evaluation, name) for name in _THRESHOLDS}
     strict = replace(recipe, postprocess=replace(recipe.postprocess, **thresholds, top=max(recipe.postprocess.top, 5)))
-    made = _put_into(model, asked.steps, replace(run.context, recipe=strict))
+    made = _put_into(model, embedding.steps, replace(run.context, recipe=strict))
     session = run.engine_of(best).open(made, best.precision)
     task = make_task(
-        strict.with_embedded(*(asked.recipe.embedded if asked.recipe else ())),
+        strict.with_embedded(*(embedding.recipe.embedded if embedding.recipe else ())),
         made.inputs,
         made.outputs,
         evaluating=True,

@@ -43,18 +43,18 @@ def judged_lighter(
     began_s, frames = monotonic(), samples_that_judge(run, len(lighter))
     judge = _Judge(run, frames)
     kept = []
-    for one in lighter:
+    for candidate in lighter:
         try:
             with limited(max(run.context.ends_at, began_s) + late_s(run.context.time_limit_s)):
-                why_not = judge.why_not(one)
+                why_not = judge.why_not(candidate)
         except OutOfTime:
             why_not = "no time is left to judge it"
         except EdgeoptError as error:
             why_not = error.problem
         if why_not:
-            notes.append(Note(NoteKind.SKIPPED, f"{one.name} is no lighter model of the bundle: {why_not}"))
+            notes.append(Note(NoteKind.SKIPPED, f"{candidate.name} is no lighter model of the bundle: {why_not}"))
         else:
-            kept.append(one)
+            kept.append(candidate)
     return tuple(kept)
 
 
@@ -65,39 +65,45 @@ class _Judge:
         self._run, self._frames = run, frames
         self._reference: list[Any] | None = None
 
-    def why_not(self, one: Candidate) -> str:
+    def why_not(self, candidate: Candidate) -> str:
         """Return why an app must not degrade to a model; empty: it may."""
         run, on = self._run, plural(len(self._frames), self._frames.kind)
         if run.labelled is None:
-            agreement = self._agreement(one)
+            agreement = self._agreement(candidate)
             least = run.context.least_agreement
             return "" if agreement >= least else f"it agrees in {agreement:.3f} on {on}, {least:g} is asked"
         before = stored_baseline(run)
         if before is None:
             return "it is not known how the original does on the labels"
-        value = run.judged_scores[one.name].value if one.name in run.judged_scores else self._score(one)
+        value = (
+            run.judged_scores[candidate.name].value if candidate.name in run.judged_scores else self._score(candidate)
+        )
         least = USABLE * before.accuracy.value
         return "" if value >= least else f"its {before.accuracy.metric} is {value:.4f} on {on}, {least:.4f} is asked"
 
-    def _agreement(self, one: Candidate) -> float:
-        if one.judgement is not None and one.judgement.agreement is not None and one.judgement.samples:
-            return one.judgement.agreement
+    def _agreement(self, candidate: Candidate) -> float:
+        if (
+            candidate.judgement is not None
+            and candidate.judgement.agreement is not None
+            and candidate.judgement.samples
+        ):
+            return candidate.judgement.agreement
         if self._reference is None:
             self._reference = answers_of_original(self._run, self._frames)
-        task, found = self._answers(one)
+        task, found = self._answers(candidate)
         return task.agreement(found, self._reference)
 
-    def _score(self, one: Candidate) -> float:
+    def _score(self, candidate: Candidate) -> float:
         assert self._run.labelled is not None
-        task, found = self._answers(one)
+        task, found = self._answers(candidate)
         return score(task, found, self._run.labelled.labels).accuracy.value
 
-    def _answers(self, one: Candidate) -> tuple[Task, list[Any]]:
+    def _answers(self, candidate: Candidate) -> tuple[Task, list[Any]]:
         """Return the task of a candidate, and its answers to all samples."""
-        model = load_model(self._run.workspace.path(one.file), one.name)
+        model = load_model(self._run.workspace.path(candidate.file), candidate.name)
         task = self._run.context.task(model, evaluating=True)
-        session = self._run.open_candidate(one, model)
+        session = self._run.open_candidate(candidate, model)
         try:
-            return task, answers(session, task, self._frames, self._run.listener.progress, f"judge {one.name}")
+            return task, answers(session, task, self._frames, self._run.listener.progress, f"judge {candidate.name}")
         finally:
             session.close()

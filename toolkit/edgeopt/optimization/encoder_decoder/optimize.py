@@ -93,15 +93,15 @@ def optimize_encoder_decoder(
     threads = engine_threads(options.threads)
     if (is_source := names_pair(model)) and not options.eval:
         raise no_sources()
-    given = export_first(model, target, out, listener) if is_source else Path(model)
+    path = export_first(model, target, out, listener) if is_source else Path(model)
     shares = TimeShares(options.time_limit_s, listener, began_s)
-    with open_right_pair(given, threads) as original:
+    with open_right_pair(path, threads) as original:
         files = original.files
         require_answers(original, options.output_tokens)
         require_room(_COPIES * original.size_bytes)
         sources = read_sources(options.eval, original)
         folder = out or Path("out") / f"{files.name}-{device_name(target)}"
-        graphs = [load_model(one) for one in files.files]
+        graphs = [load_model(file) for file in files.files]
         of_form = ENCODER, DECODER
         left = take_folder(folder, files.name, graphs, device, (), resumes=options.resume, graphs=of_form)
         place = _Workplace(left, files)
@@ -120,7 +120,7 @@ def optimize_encoder_decoder(
         contest = Contest(
             original=original,
             windows=held,
-            prompts=[one.source for one in held],
+            prompts=[held_out.source for held_out in held],
             asked=Asked(most_tokens=options.output_tokens, ends=False),
             threads=threads,
             max_rise=options.max_rise,
@@ -136,10 +136,10 @@ def optimize_encoder_decoder(
         time_forms(contest, made.entrants, shares)
         made.more += refuse_by_words(contest, made.entrants, shares)
         hurried = shares.was_cut or shares.is_late
-        found = as_forms(contest, place.original, made.entrants, is_hurried=hurried)
+        forms = as_forms(contest, place.original, made.entrants, is_hurried=hurried)
     ahead.tell_proving(made.entrants)
-    found = prove(found, contest, options.processes, options.budget, shares)
-    ended = told_of_end(found, options.processes, options.budget, shares)
+    forms = prove(forms, contest, options.processes, options.budget, shares)
+    ended = told_of_end(forms, options.processes, options.budget, shares)
     report = LanguageReport(
         model=files.name,
         target=device.name,
@@ -153,11 +153,11 @@ def optimize_encoder_decoder(
         calibration="",
         cpu=read_environment().cpu,
         threads=threads,
-        forms=tuple(found),
-        chosen=choose_form(found, options.budget),
+        forms=tuple(forms),
+        chosen=choose_form(forms, options.budget),
         seconds=0.0,
         budget=options.budget,
-        told_lengths=f"{lengths_of([one.source for one in held])}, answers of {plural(options.output_tokens, 'token')}",
+        told_lengths=f"{lengths_of([text.source for text in held])}, answers of {plural(options.output_tokens, 'token')}",
         told_judge=f"the original's answers to {_told(held)} of {Path(options.eval).name}",
         asks="SOUND.wav" if files.audio else "--prompt TEXT",
     )
@@ -187,8 +187,8 @@ class _Workplace:
         place.mkdir(parents=True, exist_ok=True)
         save_model(pair.encoder, place / ENCODER)
         save_model(pair.decoder, place / DECODER)
-        for one in (*configurations(self.original), self.files.tokenizer):
-            shutil.copyfile(one, place / one.name)
+        for configuration in (*configurations(self.original), self.files.tokenizer):
+            shutil.copyfile(configuration, place / configuration.name)
         self.left.finish(name)
 
 
@@ -207,19 +207,19 @@ def _enter(pair: Pair, contest: Contest, place: _Workplace, device: Target, made
         require_time()
         if place.left.is_finished(name):
             return True
-        found = form.make(pair.encoder if part == _ENCODER else pair.decoder, device)
-        if not found.changes:
+        outcome = form.make(pair.encoder if part == _ENCODER else pair.decoder, device)
+        if not outcome.changes:
             made.leave_out(f"{part} {form.name}", "no matrix of constant weights is large enough")
             return False
-        place.write(name, Pair(found.model, pair.decoder) if part == _ENCODER else Pair(encoder, found.model))
+        place.write(name, Pair(outcome.model, pair.decoder) if part == _ENCODER else Pair(encoder, outcome.model))
         return True
 
-    def enter(name: str, told: str) -> None:
-        one = Entrant(name, told, name, place.left.place(name))
-        size = sum(file.stat().st_size for file in one.file.glob("*.onnx*"))
-        listener.say(f"{name:<14} {format_bytes(size):>10}  {told}")
-        contest.enter([one])
-        made.take([one])
+    def enter(name: str, text: str) -> None:
+        entrant = Entrant(name, text, name, place.left.place(name))
+        size = sum(file.stat().st_size for file in entrant.file.glob("*.onnx*"))
+        listener.say(f"{name:<14} {format_bytes(size):>10}  {text}")
+        contest.enter([entrant])
+        made.take([entrant])
 
     if not place.files.is_pair:
         place.write(name := f"{FLOAT}-{FLOAT}", pair)
@@ -242,4 +242,5 @@ def _kind(held: Sequence[HeldOut]) -> str:
 
 
 def _told(held: Sequence[HeldOut]) -> str:
-    return f"{plural(len(held), _kind(held))} ({plural(sum(len(one.answer) for one in held), 'token')} of answers)"
+    tokens = sum(len(held_out.answer) for held_out in held)
+    return f"{plural(len(held), _kind(held))} ({plural(tokens, 'token')} of answers)"

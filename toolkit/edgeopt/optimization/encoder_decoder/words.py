@@ -32,8 +32,8 @@ def refuse_by_words(contest: Contest, entrants: Sequence[Entrant], shares: TimeS
         The rates of all that were heard.
     """
     held: Sequence[HeldOut] = contest.windows
-    left = [one for one in entrants if not one.out]
-    if shares.was_cut or not left or not all(one.transcript for one in held):
+    left = [entrant for entrant in entrants if not entrant.out]
+    if shares.was_cut or not left or not all(held_out.transcript for held_out in held):
         return ()
     told, heard = list[str](), set[str]()
     with shares.part(Share.WORDS):
@@ -61,11 +61,11 @@ def word_error_rate(model: EncoderDecoder, held: Sequence[HeldOut]) -> float:
         OutOfTime: At the end of a time limit.
     """
     wrong = words = 0
-    for one in held:
+    for held_out in held:
         require_time()
-        most = _MORE * len(model.tokenizer.encode(one.transcript)) + _SPARE
+        most = _MORE * len(model.tokenizer.encode(held_out.transcript)) + _SPARE
         asked = Asked(most_tokens=min(most, model.context - model.begins_with))
-        with model.generate(one.source, asked) as answer:
-            errors, count = word_errors(answer.text(), one.transcript)
+        with model.generate(held_out.source, asked) as answer:
+            errors, count = word_errors(answer.text(), held_out.transcript)
         wrong, words = wrong + errors, words + count
     return wrong / max(words, 1)

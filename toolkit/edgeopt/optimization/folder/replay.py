@@ -70,7 +70,10 @@ class Replay:
             EdgeoptError: If it was given another model there.
             InvalidFileError: If a model is gone or was changed.
         """
-        mine, found = [one for one in self.candidates.values() if one.steps[-1:] == (step,)], list[Outcome]()
+        mine, outcomes = (
+            [candidate for candidate in self.candidates.values() if candidate.steps[-1:] == (step,)],
+            list[Outcome](),
+        )
         for one in mine:
             if self.candidates[one.parent].sha256 != model.fingerprint:
                 raise EdgeoptError(
@@ -80,9 +83,9 @@ class Replay:
             made = load_model(self.source / one.file, one.name)
             if made.fingerprint != one.sha256:
                 raise InvalidFileError(f"{self.source / one.file} was changed since it was written", remedy=_REMEDY)
-            told = Note(NoteKind.INFO, f"as {self.source} has it")
-            found.append(Outcome(made, one.changes, (told, *one.notes), one.options))
-        return found
+            note = Note(NoteKind.INFO, f"as {self.source} has it")
+            outcomes.append(Outcome(made, one.changes, (note, *one.notes), one.options))
+        return outcomes
 
     def files_beside(self, candidate: str) -> Mapping[str, str]:
         """Return what else a step wrote about a candidate there, as text by the file's name."""
@@ -93,8 +96,8 @@ class Replay:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of what it decides."""
-        made = {name: one.made for name, one in self.decided.items()}
-        made |= {name: one.sha256 for name, one in self.candidates.items() if name not in made}
+        made = {name: stored_decisions.made for name, stored_decisions in self.decided.items()}
+        made |= {name: candidate.sha256 for name, candidate in self.candidates.items() if name not in made}
         return hashlib.sha256(json.dumps([self.chosen, made], sort_keys=True).encode()).hexdigest()
 
     @property
@@ -102,7 +105,7 @@ class Replay:
         """What decided the INT8 form that was chosen, or else the first one of the target's own engine, if any."""
         own = self.of(_SEARCH)
         chosen = self.decided.get(self.chosen)
-        return chosen if any(chosen is one for one in own) else next(iter(own), None)
+        return chosen if any(chosen is stored_decisions for stored_decisions in own) else next(iter(own), None)
 
     def require_same(self, model: Model, target: Target) -> None:
         """Raise unless this run is about the same model and target, and nothing but an engine judges its INT8 forms.
@@ -129,7 +132,7 @@ class Replay:
         Raises:
             EdgeoptError: If they are not.
         """
-        kept = {one.calibration for one in self.decided.values()}
+        kept = {stored_decisions.calibration for stored_decisions in self.decided.values()}
         if kept and kept != {calibration_fingerprint(frames)}:
             raise EdgeoptError(
                 f"{self.source} is the report of another calibration set than {frames.source}",
@@ -146,7 +149,7 @@ class Replay:
         Raises:
             EdgeoptError: If this run could not make it.
         """
-        if self.chosen not in {one.name for one in candidates}:
+        if self.chosen not in {candidate.name for candidate in candidates}:
             raise EdgeoptError(
                 f"{self.source} chose {self.chosen}, which could not be made here",
                 remedy="give the same options, and install the engines of that run",
@@ -171,13 +174,17 @@ def read_replay(path: Path) -> Replay:
     folder = path.parent if path.name == "report.json" else path
     report = read_report(folder)
     decided = {
-        one.name: read_decisions((folder / one.file).with_name(DECISIONS))
-        for one in report.candidates
-        if (folder / one.file).with_name(DECISIONS).is_file()
+        candidate.name: read_decisions((folder / candidate.file).with_name(DECISIONS))
+        for candidate in report.candidates
+        if (folder / candidate.file).with_name(DECISIONS).is_file()
     }
-    lacking = [one.name for one in report.candidates if one.precision == "w8a8" and calibrated_steps() & {*one.steps}]
+    lacking = [
+        candidate.name
+        for candidate in report.candidates
+        if candidate.precision == "w8a8" and calibrated_steps() & {*candidate.steps}
+    ]
     if lacking and not decided:
         raise InvalidFileError(f"{folder} holds no {DECISIONS} of {lacking[0]}", remedy=_REMEDY)
-    candidates = {one.name: one for one in report.candidates}
+    candidates = {candidate.name: candidate for candidate in report.candidates}
     embedded, same = report.inside.parts if report.inside else (), (report.model_sha256, report.target, report.threads)
     return Replay(folder, *same, report.chosen, decided, candidates, embedded)

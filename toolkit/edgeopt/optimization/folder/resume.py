@@ -52,7 +52,7 @@ def describe_run(
         "calibration": fingerprint_files(frames.paths) if calibrates else "",
         "labels": _labels_fingerprints(labelled) if labelled else [],
         "packages": package_versions(),
-        "alternatives": [repr(one.target) for one in engines.others],
+        "alternatives": [repr(other.target) for other in engines.others],
         **({"replay": replay.fingerprint} if replay else {}),
         **({"tokenizer": sha256_of(tokenizer)} if tokenizer else {}),
     }
@@ -118,21 +118,21 @@ def finished_candidates(run: Run, name: str) -> Sequence[Candidate]:
     if not run.resume:
         return ()
     files = run.workspace.finished(name)
-    found = [one for one in map(run.workspace.find, files or ()) if one is not None]
-    if files is not None and len(found) == len(files):
-        return found
+    candidates = [candidate for candidate in map(run.workspace.find, files or ()) if candidate is not None]
+    if files is not None and len(candidates) == len(files):
+        return candidates
     if files is None and (torn := stored_candidates(run, name)):
-        told = f"{name} was interrupted after {plural(len(torn), 'candidate')}: it is made again, whole"
-        run.context.notes.append(Note(NoteKind.INFO, told))
+        text = f"{name} was interrupted after {plural(len(torn), 'candidate')}: it is made again, whole"
+        run.context.notes.append(Note(NoteKind.INFO, text))
     return ()
 
 
 def stored_candidates(run: Run, name: str) -> Sequence[Candidate]:
     """Return the candidates of one name that an earlier run like this left, finished or not."""
-    found: list[Candidate] = []
-    while run.resume and (candidate := run.workspace.find(model_file(numbered(name, len(found))))):
-        found.append(candidate)
-    return found
+    candidates: list[Candidate] = []
+    while run.resume and (candidate := run.workspace.find(model_file(numbered(name, len(candidates))))):
+        candidates.append(candidate)
+    return candidates
 
 
 def outcome_on_disk(run: Run, candidate: Candidate) -> Outcome:

@@ -192,7 +192,7 @@ def _require_ours(folder: Path) -> Mapping[str, Any]:
         if folder.is_file():
             raise InvalidFileError(f"{folder} is a file", remedy="choose a folder with -o")
         present = (
-            sorted(one.name for one in folder.iterdir() if not one.name.startswith(".")) if folder.exists() else []
+            sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.exists() else []
         )
     except OSError as error:
         raise InvalidFileError(

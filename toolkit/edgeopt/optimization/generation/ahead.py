@@ -37,5 +37,5 @@ class Ahead:
         self.contest.listener.ahead(PROVING, self._proof_s(entrants), 0.0)
 
     def _proof_s(self, entrants: Sequence[Entrant]) -> float:
-        timed = [one.turns[0].median_ms("answer") for one in entrants if one.turns]
+        timed = [entrant.turns[0].median_ms("answer") for entrant in entrants if entrant.turns]
         return self.processes * process_of_s(2 * timed[-1] / 1000 if timed else 0.0)

@@ -53,15 +53,15 @@ class AttentionTrials:
         alone = alone_in(model, recipe.generation.head)
         if alone is None:
             return recipe
-        told, key = recipe.generation, alone.model.SerializeToString()
+        generation, key = recipe.generation, alone.model.SerializeToString()
         if key not in self._found:
-            part = min(self.prompt_tokens, told.chunk or self.prompt_tokens)
-            largest = told.chunk or told.context or self.prompt_tokens  # of any prompt that may come
-            fits = alone.heads * largest * 4 * (told.context or self.prompt_tokens) <= _MOST_BYTES
+            part = min(self.prompt_tokens, generation.chunk or self.prompt_tokens)
+            largest = generation.chunk or generation.context or self.prompt_tokens  # of any prompt that may come
+            fits = alone.heads * largest * 4 * (generation.context or self.prompt_tokens) <= _MOST_BYTES
             self._found[key] = self._try(alone, part) if fits else None
         ratio = self._found[key]
         is_faster = ratio is not None and ratio.verdict is Change.FASTER
-        return replace(recipe, generation=replace(told, flash_attention=not is_faster))
+        return replace(recipe, generation=replace(generation, flash_attention=not is_faster))
 
     def _try(self, alone: AttentionAlone, part: int) -> Ratio | None:
         try:
@@ -71,7 +71,7 @@ class AttentionTrials:
 
     def notes(self) -> list[Note]:
         """Return what was found."""
-        told = [f"{one}" for one in self._found.values() if one is not None and one.verdict is Change.FASTER]
+        told = [f"{ratio}" for ratio in self._found.values() if ratio is not None and ratio.verdict is Change.FASTER]
         if not told:
             return []
         detail = f"attention of prompts in one piece: {told[0]} as fast as in ONNX Runtime's tiles (flash_attention)"
@@ -110,7 +110,7 @@ def alone_in(model: Model, head: int = 0) -> AttentionAlone | None:
         head: Numbers of a head where the model leaves them free.
     """
     node = next((one for one in model.proto.graph.node if one.op_type == SHARING_OP), None)
-    cache = {one.name: one for one in model.inputs}.get(node.input[_PAST_KEY]) if node is not None else None
+    cache = {spec.name: spec for spec in model.inputs}.get(node.input[_PAST_KEY]) if node is not None else None
     if node is None or cache is None:
         return None
     stored = {one.name: one for one in model.proto.graph.initializer}
@@ -133,7 +133,7 @@ def alone_in(model: Model, head: int = 0) -> AttentionAlone | None:
     alone.output[:] = ["made", "present_key", "present_value"]
     of_cache = helper.np_dtype_to_tensor_dtype(kind)
     many: list[str | int | None] = [1, sizes[0], "past", width]
-    given = [
+    infos = [
         *(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, "tokens", n]) for name, n in floats.items()),
         *(helper.make_tensor_value_info(name, of_cache, many) for name in ("past_key", "past_value")),
         helper.make_tensor_value_info("last", TensorProto.INT32, [1]),
@@ -143,7 +143,7 @@ def alone_in(model: Model, head: int = 0) -> AttentionAlone | None:
         helper.make_tensor_value_info("made", TensorProto.FLOAT, None),
         *(helper.make_tensor_value_info(name, of_cache, None) for name in ("present_key", "present_value")),
     ]
-    graph = helper.make_graph([alone], "attention", given, made, [stored[name] for name in dict.fromkeys(more)])
+    graph = helper.make_graph([alone], "attention", infos, made, [stored[name] for name in dict.fromkeys(more)])
     proto = helper.make_model(graph, opset_imports=model.proto.opset_import, ir_version=model.proto.ir_version)
     return AttentionAlone(proto, heads, floats, (sizes[0], width, kind))
 
@@ -172,12 +172,12 @@ def piece_over_tiles(alone: AttentionAlone, prompt_tokens: int, part: int, threa
 
 
 def _logs(sides: Sequence[Session], feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[float]:
-    found, began_s = list[float](), monotonic()
-    while len(found) < _LEAST_ROUNDS or (len(found) < _MOST_ROUNDS and monotonic() - began_s < _SECONDS):
-        order = (0, 1) if len(found) % 2 else (1, 0)
+    logs, began_s = list[float](), monotonic()
+    while len(logs) < _LEAST_ROUNDS or (len(logs) < _MOST_ROUNDS and monotonic() - began_s < _SECONDS):
+        order = (0, 1) if len(logs) % 2 else (1, 0)
         times = {i: _time_ns(sides[i], feeds) for i in order}
-        found.append(float(np.log(times[0] / times[1])))
-    return found
+        logs.append(float(np.log(times[0] / times[1])))
+    return logs
 
 
 def _time_ns(session: Session, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> int:

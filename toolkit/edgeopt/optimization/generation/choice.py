@@ -15,22 +15,22 @@ def choose_form(forms: Sequence[LanguageForm], budget: AnswerBudget | None = Non
     A form whose medians keep a budget comes before all that do not. Where the original misses a limit, what is proven
     faster in the part that it misses counts as well, though its whole answers are not: that is what was asked for.
     """
-    original = next(one for one in forms if one.name == BASELINE)
+    original = next(form for form in forms if form.name == BASELINE)
     missed = budget.missed_by(original.times_ms) if budget else ()
-    proven = [one for one in forms if _is_proven(one, ("answer",)) or (missed and _is_proven(one, missed))]
+    proven = [form for form in forms if _is_proven(form, ("answer",)) or (missed and _is_proven(form, missed))]
     if budget:
-        keeps = [one for one in (original, *proven) if not budget.missed_by(one.times_ms)]
-        proven = keeps or [one for one in proven if _is_proven(one, ("answer",))]
+        keeps = [form for form in (original, *proven) if not budget.missed_by(form.times_ms)]
+        proven = keeps or [form for form in proven if _is_proven(form, ("answer",))]
     return max(proven or [original], key=_speed).name
 
 
-def _is_proven(one: LanguageForm, parts: Sequence[str]) -> bool:
+def _is_proven(form: LanguageForm, parts: Sequence[str]) -> bool:
     return (
-        bool(one.speed)
-        and not (one.unfit or one.out)
-        and all(one.speed[part].verdict is Change.FASTER for part in parts)
+        bool(form.speed)
+        and not (form.unfit or form.out)
+        and all(form.speed[part].verdict is Change.FASTER for part in parts)
     )
 
 
-def _speed(one: LanguageForm) -> float:
-    return one.speed["answer"].speedup if one.speed else 1.0
+def _speed(form: LanguageForm) -> float:
+    return form.speed["answer"].speedup if form.speed else 1.0

@@ -95,19 +95,19 @@ class Contest:
             self.windows.append(window)
             self.base = self.base.joined(self.score(self.original, [window]))
 
-    def rise(self, one: Entrant) -> Rise:
+    def rise(self, entrant: Entrant) -> Rise:
         """Return how much more perplexed it is by the windows that judged it."""
-        assert one.score is not None
-        return rise_between(self._base(one.windows), one.score)
+        assert entrant.score is not None
+        return rise_between(self._base(entrant.windows), entrant.score)
 
-    def agreement(self, one: Entrant) -> float:
+    def agreement(self, entrant: Entrant) -> float:
         """Return how often it would choose the original's token, in those windows."""
-        assert one.score is not None
-        return agreement_between(self._base(one.windows), one.score)
+        assert entrant.score is not None
+        return agreement_between(self._base(entrant.windows), entrant.score)
 
     def times_of_original(self, entrants: Sequence[Entrant], *, is_hurried: bool) -> Turns:
         """Return its times beside all that were timed; where none was, those of a few answers alone, or of one."""
-        known = [one.turns[0] for one in entrants if one.turns]
+        known = [entrant.turns[0] for entrant in entrants if entrant.turns]
         if known:
             return reduce(Turns.joined, known)
         alone, rounds = {"original": self.original}, 1 if is_hurried else _FEW_ROUNDS
@@ -116,28 +116,28 @@ class Contest:
 
     def leader(self, entrants: Sequence[Entrant]) -> Entrant | None:
         """Return the fastest that is in; None: nobody is."""
-        timed = [one for one in entrants if one.turns and not one.out]
-        return max(timed, key=lambda one: one.ratio("answer").speedup) if timed else None
+        timed = [entrant for entrant in entrants if entrant.turns and not entrant.out]
+        return max(timed, key=lambda entrant: entrant.ratio("answer").speedup) if timed else None
 
     def enter(self, group: Sequence[Entrant]) -> None:
         """Judge entrants of one kind for a moment, and time the one that agrees with the original most often.
 
         One on which the engine aborts is out without a score.
         """
-        for one in group:
+        for entrant in group:
             try:
-                with self._open(one) as opened:
-                    self._judge(one, opened, min(_FEW_WINDOWS, len(self.windows)))
+                with self._open(entrant) as opened:
+                    self._judge(entrant, opened, min(_FEW_WINDOWS, len(self.windows)))
             except EngineAbortError as abort:
-                one.out = abort.problem
+                entrant.out = abort.problem
                 continue
-            if self.rise(one).low > self.max_rise:
-                self._refuse(one)
-        fit = sorted((one for one in group if not one.out), key=lambda one: -self.agreement(one))
-        for one in fit[1:]:
-            one.out = f"{fit[0].name} agrees more, and is as fast"
-        for one in fit[:1]:
-            self._time(one, _FEW_ROUNDS)
+            if self.rise(entrant).low > self.max_rise:
+                self._refuse(entrant)
+        fit = sorted((entrant for entrant in group if not entrant.out), key=lambda entrant: -self.agreement(entrant))
+        for entrant in fit[1:]:
+            entrant.out = f"{fit[0].name} agrees more, and is as fast"
+        for entrant in fit[:1]:
+            self._time(entrant, _FEW_ROUNDS)
 
     def hold(self, entrants: Sequence[Entrant], seconds: float) -> None:
         """Let them compete until one is left, or the time is over; those left are judged by the whole text.
@@ -156,59 +156,63 @@ class Contest:
             self._tell(over_s, seconds)
             if len(left) <= 1 or over_s >= seconds or _rounds(left[0]) >= _MOST_ROUNDS:
                 break
-            for one in left:
-                self._time(one, rounds)
+            for entrant in left:
+                self._time(entrant, rounds)
             rounds *= 2
-        for one in left:
-            self._judge_whole(one)
+        for entrant in left:
+            self._judge_whole(entrant)
         self._tell(seconds, seconds)
 
     def drop_unjudged(self, entrants: Sequence[Entrant]) -> None:
         """Take out what the whole text has not judged in time."""
-        for one in entrants:
-            if not one.out and one.windows < len(self.windows):
-                one.out = "the time limit left no time to judge it by the whole text"
+        for entrant in entrants:
+            if not entrant.out and entrant.windows < len(self.windows):
+                entrant.out = "the time limit left no time to judge it by the whole text"
 
     def _knock_out(self, entrants: Sequence[Entrant]) -> list[Entrant]:
         """Return who stays, the fastest first: it is fit, and nobody is proven slower than it."""
-        left = sorted((one for one in entrants if not one.out), key=lambda one: -one.ratio("answer").speedup)
+        left = sorted(
+            (entrant for entrant in entrants if not entrant.out), key=lambda entrant: -entrant.ratio("answer").speedup
+        )
         while left and not self._judge_whole(left[0]):
             left = left[1:]
-        for one in left[1:]:
-            if all(_is_slower(one, left[0], part) for part in self.parts):
-                one.out = f"slower than {left[0].name}"
-        return [one for one in left if not one.out]
+        for entrant in left[1:]:
+            if all(_is_slower(entrant, left[0], part) for part in self.parts):
+                entrant.out = f"slower than {left[0].name}"
+        return [entrant for entrant in left if not entrant.out]
 
-    def _judge_whole(self, one: Entrant) -> bool:
+    def _judge_whole(self, entrant: Entrant) -> bool:
         """Judge an entrant by the whole text; return whether it is fit."""
-        if one.windows < len(self.windows):
-            with self._open(one) as opened:
-                self._judge(one, opened, len(self.windows))
-        if not one.out and not self.rise(one).value <= self.max_rise:  # a short text was judged whole on entering
-            self._refuse(one)
-        return not one.out
+        if entrant.windows < len(self.windows):
+            with self._open(entrant) as opened:
+                self._judge(entrant, opened, len(self.windows))
+        if (
+            not entrant.out and not self.rise(entrant).value <= self.max_rise
+        ):  # a short text was judged whole on entering
+            self._refuse(entrant)
+        return not entrant.out
 
-    def _refuse(self, one: Entrant) -> None:
-        one.out = f"its perplexity is {self.rise(one).value:+.1%}, {self.max_rise:.1%} are allowed"
-        one.is_unfit = True
+    def _refuse(self, entrant: Entrant) -> None:
+        entrant.out = f"its perplexity is {self.rise(entrant).value:+.1%}, {self.max_rise:.1%} are allowed"
+        entrant.is_unfit = True
 
-    def _judge(self, one: Entrant, opened: Any, count: int) -> None:
-        more = self.score(opened, self.windows[one.windows : count])
-        one.score = (one.score or TextScore((), ())).joined(more)
-        one.windows = count
+    def _judge(self, entrant: Entrant, opened: Any, count: int) -> None:
+        more = self.score(opened, self.windows[entrant.windows : count])
+        entrant.score = (entrant.score or TextScore((), ())).joined(more)
+        entrant.windows = count
 
-    def _time(self, one: Entrant, rounds: int) -> None:
-        done = _rounds(one)
-        with self._open(one) as opened:
-            both = {"original": self.original, one.name: opened}
+    def _time(self, entrant: Entrant, rounds: int) -> None:
+        done = _rounds(entrant)
+        with self._open(entrant) as opened:
+            both = {"original": self.original, entrant.name: opened}
             found = measure_in_turns(
                 both, dict.fromkeys(both, self.prompts), self.asked, 0.0, least=rounds, most=rounds, first=done
             )
-        more = found["original"], found[one.name]
-        one.turns = (one.turns[0].joined(more[0]), one.turns[1].joined(more[1])) if one.turns else more
+        more = found["original"], found[entrant.name]
+        entrant.turns = (entrant.turns[0].joined(more[0]), entrant.turns[1].joined(more[1])) if entrant.turns else more
 
-    def _open(self, one: Entrant) -> LanguageModel | EncoderDecoder:
-        return open_writer(one.file, self.threads)
+    def _open(self, entrant: Entrant) -> LanguageModel | EncoderDecoder:
+        return open_writer(entrant.file, self.threads)
 
     def _base(self, count: int) -> TextScore:
         return TextScore(self.base.losses[:count], self.base.likeliest[:count])
@@ -218,20 +222,20 @@ class Contest:
         self.listener.progress("time the fastest forms", min(int(10 * over_s), whole), whole)
 
 
-def _rounds(one: Entrant) -> int:
-    return 0 if one.turns is None else len(one.turns[0].times_ns)
+def _rounds(entrant: Entrant) -> int:
+    return 0 if entrant.turns is None else len(entrant.turns[0].times_ns)
 
 
-def _is_slower(one: Entrant, leader: Entrant, part: str) -> bool:
+def _is_slower(entrant: Entrant, leader: Entrant, part: str) -> bool:
     """Whether the leader is proven faster: rounds of the same prompts, each against the original beside it."""
-    assert one.turns is not None
+    assert entrant.turns is not None
     assert leader.turns is not None
-    logs = [logs_between(*both, part) for both in (leader.turns, one.turns)]
-    count = min(len(found) for found in logs)
+    logs = [logs_between(*both, part) for both in (leader.turns, entrant.turns)]
+    count = min(len(log) for log in logs)
     ratio = ratio_of_rounds(logs[0][:count] - logs[1][:count], pairs=count)
     return ratio.verdict is Change.FASTER
 
 
-def speeds_of(one: Entrant) -> dict[str, Ratio]:
+def speeds_of(entrant: Entrant) -> dict[str, Ratio]:
     """Return the speed of each part against the original; none where it was not timed."""
-    return {part: one.ratio(part) for part in PARTS} if one.turns else {}
+    return {part: entrant.ratio(part) for part in PARTS} if entrant.turns else {}

@@ -49,8 +49,8 @@ class Form:
 
 def with_chunks(recipe: Recipe) -> Recipe:
     """Return the recipe of a form, whose prompts run in parts."""
-    told = recipe.generation
-    return replace(recipe, generation=replace(told, chunk=told.chunk or CHUNK_TOKENS))
+    generation = recipe.generation
+    return replace(recipe, generation=replace(generation, chunk=generation.chunk or CHUNK_TOKENS))
 
 
 def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[Material], Outcome]:

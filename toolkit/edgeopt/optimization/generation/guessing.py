@@ -62,6 +62,6 @@ def choose_guesses(
 
 def with_guesses(recipe: Recipe, choice: GuessChoice | None) -> Recipe:
     """Return the recipe of the bundle, which names a draft only where it guesses."""
-    told, choice = recipe.generation, choice or GuessChoice()
-    draft = told.draft if choice.by == DRAFT else ""
-    return replace(recipe, generation=replace(told, guesses=choice.guesses, draft=draft))
+    generation, choice = recipe.generation, choice or GuessChoice()
+    draft = generation.draft if choice.by == DRAFT else ""
+    return replace(recipe, generation=replace(generation, guesses=choice.guesses, draft=draft))

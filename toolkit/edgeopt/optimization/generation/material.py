@@ -50,7 +50,7 @@ class Material:
     @property
     def seen(self) -> Sequence[Sequence[int]]:
         """Windows that calibrate roundings."""
-        kept = [one for i, one in enumerate(self.windows) if i % _HELD_BACK]
+        kept = [window for i, window in enumerate(self.windows) if i % _HELD_BACK]
         return kept or self.windows
 
     @property

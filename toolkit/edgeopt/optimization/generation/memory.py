@@ -20,7 +20,7 @@ def require_memory(loaded: Model) -> None:
     """
     inputs = {one.name: one.dims[0] for one in loaded.proto.graph.initializer if len(one.dims) == _MATRIX}
     products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
-    needed = 8 * loaded.size_bytes + sum(Gram.bytes_of(inputs[one]) for one in products if one in inputs)
+    needed = 8 * loaded.size_bytes + sum(Gram.bytes_of(inputs[product]) for product in products if product in inputs)
     require_room(needed)
 
 

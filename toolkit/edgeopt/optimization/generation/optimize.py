@@ -130,16 +130,16 @@ def optimize_language_model(
         made, ahead = Made(), Ahead(contest, options.processes)
         with shares.part(Share.FORMS):
             _enter(forms, contest, material, place, made, ahead)
-        missing = made.missing_of([one.name for one in forms])
+        missing = made.missing_of([form.name for form in forms])
         if missing and shares.is_late:
             shares.warn(f"not made or not judged: {', '.join(missing)}")
         entrants = made.entrants
         ahead.tell_timing(entrants)
         time_forms(contest, entrants, shares)
-        found = as_forms(contest, file, entrants, is_hurried=shares.was_cut or shares.is_late)
+        language_forms = as_forms(contest, file, entrants, is_hurried=shares.was_cut or shares.is_late)
     ahead.tell_proving(entrants)
-    found = prove(found, contest, options.processes, options.budget, shares)
-    ended = told_of_end(found, options.processes, options.budget, shares)
+    language_forms = prove(language_forms, contest, options.processes, options.budget, shares)
+    ended = told_of_end(language_forms, options.processes, options.budget, shares)
     report = LanguageReport(
         model=recipe.name,
         target=device.name,
@@ -153,8 +153,8 @@ def optimize_language_model(
         calibration=f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
         cpu=read_environment().cpu,
         threads=threads,
-        forms=tuple(found),
-        chosen=choose_form(found, options.budget),
+        forms=tuple(language_forms),
+        chosen=choose_form(language_forms, options.budget),
         seconds=0.0,
         budget=options.budget,
     )
@@ -228,14 +228,17 @@ class Made:
 
     def take(self, group: Sequence[Entrant]) -> None:
         """Keep what was judged; one on which the engine aborted has no score, and is left out."""
-        self.entrants += [one for one in group if one.score is not None]
+        self.entrants += [entrant for entrant in group if entrant.score is not None]
         for one in group:
             if one.score is None:
                 self.leave_out(one.name, one.out)
 
     def missing_of(self, names: Sequence[str]) -> list[str]:
         """Return those of some names that were neither judged nor left out."""
-        known = {*(one.name for one in self.entrants), *(name for names in self.left_out.values() for name in names)}
+        known = {
+            *(entrant.name for entrant in self.entrants),
+            *(name for names in self.left_out.values() for name in names),
+        }
         return [name for name in names if name not in known]
 
     @property
@@ -258,16 +261,16 @@ def _enter(
     for i, kind in enumerate(kinds):
         ahead.tell_making(i, len(kinds), made.entrants)
         group = list[Entrant]()
-        for form in (one for one in forms if (one.kind or one.name) == kind):
+        for form in (other for other in forms if (other.kind or other.name) == kind):
             require_time()
             if place.left.is_finished(form.name):
                 file = place.take_up(form.name)
             else:
-                one = form.make(material)
-                if not one.changes:
+                outcome = form.make(material)
+                if not outcome.changes:
                     made.leave_out(form.name, form.left_out)
                     continue
-                file = place.write(form.name, one.model)
+                file = place.write(form.name, outcome.model)
             group.append(Entrant(form.name, form.told, form.precision, file))
             listener.say(f"{form.name:<10} {format_bytes(group[-1].file.stat().st_size):>10}  {form.told}")
         contest.enter(group)
@@ -282,18 +285,18 @@ def _enter_with_small_cache(
     leader: Entrant, contest: Contest, material: Material, place: Workplace, entrants: list[Entrant]
 ) -> list[Note]:
     """Let the leader in again with its cache in 8 bits; return why not, where that is not possible."""
-    name, told = f"{leader.name}+cache8", f"{leader.name}, keys and values of the cache in 8 bits"
+    name, text = f"{leader.name}+cache8", f"{leader.name}, keys and values of the cache in 8 bits"
     made = make_integer_cache(load_model(leader.file), material.cache_ranges)
     if not made.changes:
         return [Note(NoteKind.INFO, f"{name} is left out: only GroupQueryAttention reads a cache in integers")]
-    one = Entrant(name, told, leader.precision, place.write(name, made.model))
+    entrant = Entrant(name, text, leader.precision, place.write(name, made.model))
     try:
-        contest.enter([one])
+        contest.enter([entrant])
     except EdgeoptError as error:
         return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", "ONNX Runtime 1.32 reads such a cache")]
-    if one.score is None:
-        return [Note(NoteKind.WARNING, f"{name} is left out: {one.out}", "the other forms go on")]
-    entrants.append(one)
+    if entrant.score is None:
+        return [Note(NoteKind.WARNING, f"{name} is left out: {entrant.out}", "the other forms go on")]
+    entrants.append(entrant)
     return []
 
 
@@ -323,8 +326,8 @@ def with_budget(report: LanguageReport, contest: Contest, shares: TimeShares) ->
             if not judged.is_decided and time_left_s() < 0:
                 shares.warn("the budget is not decided")
             return replace(report, judged=judged)
-    told = "interrupted before the budget was decided"
-    shares.notes.append(Note(NoteKind.WARNING, told, "edgeopt bench decides it"))
+    text = "interrupted before the budget was decided"
+    shares.notes.append(Note(NoteKind.WARNING, text, "edgeopt bench decides it"))
     return report
 
 
@@ -344,9 +347,9 @@ def _guessing(report: LanguageReport, contest: Contest, shares: TimeShares) -> G
 
 def _deployed(recipe: Recipe, report: LanguageReport) -> Recipe:
     """Return the recipe of the chosen form: how its prompts run stands beside it."""
-    told = with_chunks(recipe)
+    chunks = with_chunks(recipe)
     beside = recipe_beside(Path(report.best.file)).generation
-    return replace(told, generation=replace(told.generation, flash_attention=beside.flash_attention))
+    return replace(chunks, generation=replace(chunks.generation, flash_attention=beside.flash_attention))
 
 
 def export_first(source: str, target: str, out: Path | None, listener: Listener) -> Path:

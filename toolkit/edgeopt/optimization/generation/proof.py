@@ -44,25 +44,25 @@ def as_forms(
     times = _medians(contest.times_of_original(entrants, is_hurried=is_hurried))
     size, perplexity = _bytes_of(original), contest.base.perplexity
     first = LanguageForm(BASELINE, "as given", str(original), size, perplexity, times_ms=times)
-    return [first, *(_as_form(contest, one) for one in entrants)]
+    return [first, *(_as_form(contest, entrant) for entrant in entrants)]
 
 
-def _as_form(contest: Contest, one: Entrant) -> LanguageForm:
-    assert one.score is not None
+def _as_form(contest: Contest, entrant: Entrant) -> LanguageForm:
+    assert entrant.score is not None
     return LanguageForm(
-        name=one.name,
-        told=one.told,
-        file=str(one.file),
-        size_bytes=_bytes_of(one.file),
-        perplexity=one.score.perplexity,
-        rise=contest.rise(one),
-        agreement=contest.agreement(one),
-        times_ms=_medians(one.turns[1]) if one.turns else {},
-        speed=speeds_of(one),
-        windows=one.windows,
-        unfit=one.out if one.is_unfit else "",
-        out=one.out,
-        precision=one.precision,
+        name=entrant.name,
+        told=entrant.told,
+        file=str(entrant.file),
+        size_bytes=_bytes_of(entrant.file),
+        perplexity=entrant.score.perplexity,
+        rise=contest.rise(entrant),
+        agreement=contest.agreement(entrant),
+        times_ms=_medians(entrant.turns[1]) if entrant.turns else {},
+        speed=speeds_of(entrant),
+        windows=entrant.windows,
+        unfit=entrant.out if entrant.is_unfit else "",
+        out=entrant.out,
+        precision=entrant.precision,
     )
 
 
@@ -71,7 +71,7 @@ def _bytes_of(form: Path) -> int:
     if not form.is_dir():
         return form.stat().st_size
     graphs = {*(graphs_in(form) or ())}
-    return sum(part.stat().st_size for one in graphs for part in one.parent.glob(f"{one.name}*"))
+    return sum(part.stat().st_size for graph in graphs for part in graph.parent.glob(f"{graph.name}*"))
 
 
 def prove(
@@ -92,20 +92,20 @@ def prove(
         budget: That the choice is to keep, where one is.
         shares: What is left of the time; hears why it ended early.
     """
-    found, proven, listener = list(forms), set[str](), shares.listener
+    language_forms, proven, listener = list(forms), set[str](), shares.listener
     for _ in range(_MOST_PROVEN):
-        name = choose_form(found, budget)
+        name = choose_form(language_forms, budget)
         if name == BASELINE and shares.is_late:
-            name = _most_promising(found)  # its rounds were cut short: processes prove what they could not
+            name = _most_promising(language_forms)  # its rounds were cut short: processes prove what they could not
         if name == BASELINE or name in proven or shares.was_cut:
             break
-        place = next(i for i, one in enumerate(found) if one.name == name)
-        runs, each_s = list[tuple[Turns, Turns]](), _process_s(found[0], found[place])
+        place = next(i for i, form in enumerate(language_forms) if form.name == name)
+        runs, each_s = list[tuple[Turns, Turns]](), _process_s(language_forms[0], language_forms[place])
         with shares.part(Share.PROVEN):
             for number in range(processes):
                 require_time(each_s)
                 listener.progress(f"prove {name} in fresh processes", number, processes)
-                files = Path(found[0].file), Path(found[place].file)
+                files = Path(language_forms[0].file), Path(language_forms[place].file)
                 prompts = [contest.prompts[(number * _ROUNDS + i) % len(contest.prompts)] for i in range(_ROUNDS)]
                 began_s = monotonic()
                 asked, entries = contest.asked, contest.original.origin.entries
@@ -115,16 +115,16 @@ def prove(
             break
         proven.add(name)
         listener.progress(f"prove {name} in fresh processes", len(runs), processes)
-        both = [_all(one[i] for one in runs) for i in (0, 1)]
-        found[place] = replace(found[place], speed=ratios_over(runs), times_ms=_medians(both[1]))
-        found[0] = replace(found[0], times_ms=_medians(both[0]))
-    return [one if one.name in proven else _unproven(one) for one in found]
+        both = [_all(run[i] for run in runs) for i in (0, 1)]
+        language_forms[place] = replace(language_forms[place], speed=ratios_over(runs), times_ms=_medians(both[1]))
+        language_forms[0] = replace(language_forms[0], times_ms=_medians(both[0]))
+    return [form if form.name in proven else _unproven(form) for form in language_forms]
 
 
 def _most_promising(forms: Sequence[LanguageForm]) -> str:
     """Return the form that looks fastest of those that may be chosen; the original where none looks faster."""
-    fit = [one for one in forms[1:] if one.speed and not (one.unfit or one.out)]
-    best = max(fit, key=lambda one: one.speed["answer"].speedup, default=None)
+    fit = [form for form in forms[1:] if form.speed and not (form.unfit or form.out)]
+    best = max(fit, key=lambda form: form.speed["answer"].speedup, default=None)
     return best.name if best and best.speed["answer"].speedup > 1 else BASELINE
 
 
@@ -146,7 +146,7 @@ def told_of_end(
         return None
     why = "interrupted" if shares.was_cut else "time limit reached"
     remedy = "the same command with --resume takes up the forms" if shares.was_cut else LONGER
-    chosen = next(one for one in forms if one.name == choose_form(forms, budget))
+    chosen = next(form for form in forms if form.name == choose_form(forms, budget))
     if chosen.name == BASELINE:
         detail = f"{why} before a form was proven faster: the bundle holds the original"
         return Note(NoteKind.WARNING, detail, remedy)
@@ -157,11 +157,11 @@ def told_of_end(
     return Note(NoteKind.WARNING, detail, remedy)
 
 
-def _unproven(one: LanguageForm) -> LanguageForm:
+def _unproven(form: LanguageForm) -> LanguageForm:
     def told(ratio: Ratio) -> Ratio:
         return replace(ratio, verdict=Change.UNCONFIRMED) if ratio.verdict is Change.FASTER else ratio
 
-    return replace(one, speed={part: told(ratio) for part, ratio in one.speed.items()})
+    return replace(form, speed={part: told(ratio) for part, ratio in form.speed.items()})
 
 
 def _medians(turns: Turns) -> dict[str, float]:

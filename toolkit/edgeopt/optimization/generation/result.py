@@ -106,19 +106,19 @@ class LanguageReport:
     @property
     def lengths(self) -> str:
         """What the answers are made fast for."""
-        told = f"prompts of {plural(self.prompt_tokens, 'token')}, answers of {self.output_tokens}"
-        return self.told_lengths or told
+        text = f"prompts of {plural(self.prompt_tokens, 'token')}, answers of {self.output_tokens}"
+        return self.told_lengths or text
 
     @property
     def judge(self) -> str:
         """What tells what a form loses."""
-        told = f"{plural(self.windows, 'window')} of {self.window_tokens} tokens of {self.text}"
-        return self.told_judge or told
+        text = f"{plural(self.windows, 'window')} of {self.window_tokens} tokens of {self.text}"
+        return self.told_judge or text
 
     @property
     def best(self) -> LanguageForm:
         """The chosen form."""
-        return next(one for one in self.forms if one.name == self.chosen)
+        return next(form for form in self.forms if form.name == self.chosen)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""

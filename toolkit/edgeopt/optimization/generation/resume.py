@@ -41,7 +41,7 @@ class Left:
         """Return whether a form was made by such a run, and is whole."""
         told, files = _read(self.place(form) / _DONE), self._graphs(form)
         is_of_run = self.resumes and told.get("run") == self.run
-        return is_of_run and all(one.is_file() for one in files) and told.get("sha256") == _hash(files)
+        return is_of_run and all(file.is_file() for file in files) and told.get("sha256") == _hash(files)
 
     def finish(self, form: str) -> None:
         """Mark a form as made."""
@@ -84,7 +84,7 @@ def take_folder(
         raise InvalidFileError(f"{folder} holds something else", remedy="choose an empty folder with -o")
     described = json.dumps(
         [
-            [one.fingerprint for one in models],
+            [model.fingerprint for model in models],
             repr(target),
             repr([list(one) for one in calibration]),
             package_versions(),
@@ -103,7 +103,7 @@ def take_folder(
 
 def _hash(files: Sequence[Path]) -> str:
     """Return the hashes of models and of the files with their weights."""
-    return " ".join(sha256_of(one) for file in files for one in sorted(file.parent.glob(f"{file.name}*")))
+    return " ".join(sha256_of(path) for file in files for path in sorted(file.parent.glob(f"{file.name}*")))
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -32,43 +32,43 @@ def summarize_language(report: LanguageReport) -> Document:
 
 def _speeds(report: LanguageReport) -> Table:
     def ratio(part: str) -> Callable[[LanguageForm], str]:
-        return lambda one: "1.00x" if one.name == BASELINE else str(one.speed[part]) if one.speed else ""
+        return lambda form: "1.00x" if form.name == BASELINE else str(form.speed[part]) if form.speed else ""
 
     columns: dict[str, Callable[[LanguageForm], str]] = {
-        "form": lambda one: one.name,
+        "form": lambda form: form.name,
         "answer": ratio("answer"),
-        "proof": lambda one: str(one.speed["answer"].verdict) if one.speed else "",
+        "proof": lambda form: str(form.speed["answer"].verdict) if form.speed else "",
         "TTFT": ratio("TTFT"),
         "TPOT": ratio("TPOT"),
-        "TTFT ms": lambda one: _ms(one, "TTFT"),
-        "TPOT ms": lambda one: _ms(one, "TPOT"),
+        "TTFT ms": lambda form: _ms(form, "TTFT"),
+        "TPOT ms": lambda form: _ms(form, "TPOT"),
     }
-    kept = [one for one in report.forms if one.times_ms or one.name == BASELINE]
-    place = [one.name for one in kept].index(report.chosen)
+    kept = [form for form in report.forms if form.times_ms or form.name == BASELINE]
+    place = [form.name for form in kept].index(report.chosen)
     return make_table(kept, columns, less=["TTFT ms", "TPOT ms", "proof"], chosen=place)
 
 
 def _losses(report: LanguageReport) -> Table:
     columns: dict[str, Callable[[LanguageForm], str]] = {
-        "form": lambda one: one.name,
-        "perplexity": lambda one: "" if one.windows and one.windows < report.windows else f"{one.perplexity:.3f}",
-        "rise": lambda one: str(one.rise) if one.rise else "",
-        "same tokens": lambda one: f"{one.agreement:.1%}",
-        "size": lambda one: format_bytes(one.size_bytes),
-        "windows": lambda one: str(one.windows or report.windows),
-        "": lambda one: "chosen" if one.name == report.chosen else _why_not(one),
-        "what it is": lambda one: one.told,
+        "form": lambda form: form.name,
+        "perplexity": lambda form: "" if form.windows and form.windows < report.windows else f"{form.perplexity:.3f}",
+        "rise": lambda form: str(form.rise) if form.rise else "",
+        "same tokens": lambda form: f"{form.agreement:.1%}",
+        "size": lambda form: format_bytes(form.size_bytes),
+        "windows": lambda form: str(form.windows or report.windows),
+        "": lambda form: "chosen" if form.name == report.chosen else _why_not(form),
+        "what it is": lambda form: form.told,
     }
-    place = [one.name for one in report.forms].index(report.chosen)
+    place = [form.name for form in report.forms].index(report.chosen)
     return make_table(report.forms, columns, words=["what it is"], less=["what it is", "windows", "size"], chosen=place)
 
 
-def _why_not(one: LanguageForm) -> str:
-    return "refused" if one.unfit else one.out
+def _why_not(form: LanguageForm) -> str:
+    return "refused" if form.unfit else form.out
 
 
-def _ms(one: LanguageForm, part: str) -> str:
-    return format_ms(one.times_ms[part] * 1e6) if one.times_ms else ""
+def _ms(form: LanguageForm, part: str) -> str:
+    return format_ms(form.times_ms[part] * 1e6) if form.times_ms else ""
 
 
 def _verdict(report: LanguageReport) -> Verdict:
@@ -86,5 +86,5 @@ def _verdict(report: LanguageReport) -> Verdict:
     if report.judged:
         outcome = Outcome.by_exit(report.exit_code)
         sentence = f"budget {report.judged.sentence}. {sentence}"
-        facts = [Value("budget", str(one)) for one in report.judged.limits]
+        facts = [Value("budget", str(limit)) for limit in report.judged.limits]
     return Verdict(outcome, sentence, tuple(facts), bundle=written, next_command=command)

@@ -75,12 +75,12 @@ def read_texts(recipe: Recipe, opened: LanguageModel, judge: str, calibrate: str
         raise _too_short(judging, windows, least)
     if is_same:
         first = min(max(len(windows) // _PART, _LEAST_CALIBRATING), len(windows) - _LEAST_JUDGING)
-        seen, windows, told = windows[:first], windows[first:], f"the beginning of {judging.name}"
+        seen, windows, text = windows[:first], windows[first:], f"the beginning of {judging.name}"
     else:
-        seen, told = _windows(calibrating, opened), calibrating.name
+        seen, text = _windows(calibrating, opened), calibrating.name
         if len(seen) < _LEAST_CALIBRATING:
             raise _too_short(calibrating, seen, _LEAST_CALIBRATING)
-    return Texts(judging.name, windows, told, seen)
+    return Texts(judging.name, windows, text, seen)
 
 
 def _windows(file: Path, opened: LanguageModel) -> list[list[int]]:
@@ -89,7 +89,7 @@ def _windows(file: Path, opened: LanguageModel) -> list[list[int]]:
 
 
 def _too_short(file: Path, windows: Sequence[Sequence[int]], least: int) -> EdgeoptError:
-    tokens = sum(len(one) for one in windows)
+    tokens = sum(len(window) for window in windows)
     length = len(windows[0]) if windows else 0
     return EdgeoptError(
         f"{file} has about {plural(tokens, 'token')}: {plural(len(windows), 'window')} of {length} tokens",

@@ -59,25 +59,25 @@ class TimeShares:
             self.listener.say(f"time limit {whole}: forms are made for {forms} at most, then timed and proven")
 
     @contextmanager
-    def part(self, share: Share, told: str = "") -> Iterator[None]:
+    def part(self, share: Share, text: str = "") -> Iterator[None]:
         """Do a part of the work until its share is over; what it found so far stays.
 
         Args:
             share: When it ends.
-            told: What is warned of where it was not finished; empty: the caller tells more than that.
+            text: What is warned of where it was not finished; empty: the caller tells more than that.
         """
         try:
             with limited(self.end_s(share)):
                 yield
         except OutOfTime:
             self.is_late = True
-            if told:
-                self.warn(told)
+            if text:
+                self.warn(text)
         except KeyboardInterrupt:
             self.was_cut = True
 
-    def warn(self, told: str) -> None:
+    def warn(self, text: str) -> None:
         """Tell what was left out for lack of time."""
-        note = Note(NoteKind.WARNING, f"time limit reached: {told}", LONGER)
+        note = Note(NoteKind.WARNING, f"time limit reached: {text}", LONGER)
         self.notes.append(note)
         self.listener.say(f"warning: {note}")

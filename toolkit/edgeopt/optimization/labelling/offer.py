@@ -107,20 +107,20 @@ def judge_by_answers(labelling: Labelling) -> Mapping[str, Judgement]:
         return {}
     truth = read_answers(path)
     count_look(run, hashlib.sha256(path.read_bytes()).hexdigest(), in_stages=True)
-    found = dict[str, Judgement]()
+    judgements = dict[str, Judgement]()
     for name in labelling.candidates:
-        one = labelling.count(name, truth)
-        found[name] = judge_pairs(
-            one.worse,
-            one.better,
-            one.samples,
+        counted = labelling.count(name, truth)
+        judgements[name] = judge_pairs(
+            counted.worse,
+            counted.better,
+            counted.samples,
             run.plan.max_drop,
             level=run.look.level,
             later=run.look.later,
-            changed=one.changed,
-            labels=one.changed,
+            changed=counted.changed,
+            labels=counted.changed,
         )
-    return found
+    return judgements
 
 
 def write_labelling(labelling: Labelling) -> None:

@@ -32,8 +32,8 @@ def make_page(questions: Sequence[Question], frames: Frames, run: str, folder: P
     """
     position = {name: i for i, name in enumerate(frames.names)}
     shown = [
-        {"sample": one.sample, "options": one.options, **_sample(frames.read(position[one.sample]))}
-        for one in questions
+        {"sample": question.sample, "options": question.options, **_sample(frames.read(position[question.sample]))}
+        for question in questions
     ]
     data = {"run": run, "folder": str(folder), "neither": NEITHER, "questions": shown}
     # No text of a user ends the element that holds it.

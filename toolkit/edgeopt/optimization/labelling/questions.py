@@ -47,17 +47,17 @@ def make_questions(
         original: Its answer to each sample.
         candidates: Answers of each candidate.
     """
-    rng, found = np.random.default_rng(_SEED), list[Question]()
+    rng, questions = np.random.default_rng(_SEED), list[Question]()
     for i in order:
         distinct = [*dict.fromkeys((original[i], *(each[i] for each in candidates)))]
         if len(distinct) > 1:
-            found.append(Question(names[i], tuple(distinct[k] for k in rng.permutation(len(distinct)))))
-    return tuple(found)
+            questions.append(Question(names[i], tuple(distinct[k] for k in rng.permutation(len(distinct)))))
+    return tuple(questions)
 
 
 def questions_json(questions: Sequence[Question]) -> str:
     """Return the questions as a file; the order of options says nothing of who answered."""
-    return json.dumps({"questions": [asdict(one) for one in questions]}, indent=1)
+    return json.dumps({"questions": [asdict(question) for question in questions]}, indent=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,9 @@ def finetune(
     )
     agreement = _agreement(given, engine, split(frames)[2], student, done)
     scored = (
-        [_score(given, engine, labelled, one, ears) for one in (given.model, student, done.model)] if labelled else []
+        [_score(given, engine, labelled, other, ears) for other in (given.model, student, done.model)]
+        if labelled
+        else []
     )
     if done.is_better:
         save_model(done.model, files.file)
@@ -149,10 +151,10 @@ def _on_integers(
     taught, watched, _ = split(frames)
     task = make_task(given.recipe, student.inputs, student.outputs, evaluating=True)
     inputs = [
-        {name: np.array(value) for name, value in one.items()}
-        for one in model_inputs(task, taught.spread(CALIBRATION_PICTURES))
+        {name: np.array(value) for name, value in model_input.items()}
+        for model_input in model_inputs(task, taught.spread(CALIBRATION_PICTURES))
     ]
-    dense, plain = (written_plainly(one, inputs) for one in (given.model, student))
+    dense, plain = (written_plainly(model, inputs) for model in (given.model, student))
     wanted = _outputs(engine, dense, task, watched)
 
     def loss(form: Model) -> float:
@@ -168,19 +170,19 @@ def _on_integers(
 
 def _outputs(engine: Engine, model: Model, task: Task, pictures: Frames) -> list[Tensors]:
     session = engine.open(model, engine.target.float_precision)
-    found = list[Tensors]()
-    for one in model_inputs(task, pictures):
-        found.append({name: np.array(value) for name, value in session.run(one).items()})
+    outputs = list[Tensors]()
+    for model_input in model_inputs(task, pictures):
+        outputs.append({name: np.array(value) for name, value in session.run(model_input).items()})
     session.close()
-    return found
+    return outputs
 
 
 def _agreement(given: Given, engine: Engine, pictures: Frames, student: Model, done: Distilled) -> Change:
     """Return the mean agreement of a picture's answer with the teacher's, before and after, as the engine computes."""
     found = []
-    for one in (given.model, student, done.model):
-        task = make_task(given.recipe, one.inputs, one.outputs, evaluating=True)
-        session = engine.open(one, engine.target.float_precision)
+    for model in (given.model, student, done.model):
+        task = make_task(given.recipe, model.inputs, model.outputs, evaluating=True)
+        session = engine.open(model, engine.target.float_precision)
         found.append(answers(session, task, pictures))
         session.close()
     before, after = (agreement_of_each(task, some, found[0]) for some in found[1:])

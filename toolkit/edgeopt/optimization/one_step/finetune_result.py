@@ -66,6 +66,6 @@ class FinetuneResult:
     def as_json(self) -> Mapping[str, Any]:
         """Return plain values."""
         values = asdict(self)
-        curve = [{**asdict(one), "learned": one.learned if one.step else None} for one in self.curve]
+        curve = [{**asdict(check), "learned": check.learned if check.step else None} for check in self.curve]
         told = {"data": str(self.data), "file": str(self.file) if self.file else None, "curve": curve}
         return {**values, **told, "exit_code": self.exit_code}

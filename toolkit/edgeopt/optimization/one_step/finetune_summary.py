@@ -14,8 +14,8 @@ from edgeopt.system.text import plural
 
 def summarize(result: FinetuneResult) -> Document:
     """Return what a reader sees: losses and agreement with their intervals, the curve, notes, and what came of it."""
-    warnings = tuple(one for one in result.notes if one.kind in (NoteKind.WARNING, NoteKind.SKIPPED))
-    others = tuple(one for one in result.notes if one not in warnings)
+    warnings = tuple(note for note in result.notes if note.kind in (NoteKind.WARNING, NoteKind.SKIPPED))
+    others = tuple(note for note in result.notes if note not in warnings)
     return Document(
         command="finetune",
         subject=result.model,
@@ -33,18 +33,18 @@ def summarize(result: FinetuneResult) -> Document:
 
 def _figures(result: FinetuneResult) -> tuple[Value, ...]:
     taught = f"{plural(result.learned, 'picture')}, {plural(result.features, 'tensor')} compared beside the outputs"
-    found = [
+    values = [
         Value("loss", str(result.loss)),
         Value("agreement", str(result.agreement)),
         Value("learned", taught),
         Value("judged", f"on {plural(result.judged, 'held-out picture')}, 95 % intervals over pictures"),
     ]
     if result.labelled:
-        told = (
+        text = (
             f"{result.metric} {result.labelled} (teacher {result.of_teacher:.4f}, {plural(result.pictures, 'picture')})"
         )
-        found.append(Value("labels", told))
-    return tuple(found)
+        values.append(Value("labels", text))
+    return tuple(values)
 
 
 def _curve(result: FinetuneResult) -> Figure:

@@ -91,7 +91,7 @@ def prune(
     file = Path(out) if out else Path(f"{given.name}.pruned.onnx")
     require_writable(file)
     report = optimize(model, target=target, out=_folder(file), recipe=recipe, options=asked, listener=listener)
-    made = [one for one in report.candidates if PRUNE in one.steps]
+    made = [candidate for candidate in report.candidates if PRUNE in candidate.steps]
     written = report.best if report.best in made else None
     if written is None and not pruning.is_auto:
         written = next(iter(made), None)

@@ -45,7 +45,7 @@ def _verdict(result: PruneResult) -> Verdict:
         Value("size", f"{format_bytes(written.size_bytes)}, was {format_bytes(first.size_bytes)}"),
         page,
     )
-    facts = tuple(one for one in known if one.text)
+    facts = tuple(value for value in known if value.text)
     file, dense = shlex.quote(str(result.file)), shlex.quote(result.given)
     if result.is_chosen:
         fast = f"{written.speed} as fast as the original{kept(written)}"
@@ -58,7 +58,7 @@ def _verdict(result: PruneResult) -> Verdict:
 
 def why_dense(report: Report) -> str:
     """Return why no pruned model was chosen: what pruning itself says, or else what became of its points."""
-    refused = "; ".join(f"{one.name} {one.refused}" for one in report.candidates if one.refused)
+    refused = "; ".join(f"{candidate.name} {candidate.refused}" for candidate in report.candidates if candidate.refused)
     account = account_of(report)
     told = [
         note.detail for note in report.notes if note.kind is NoteKind.SKIPPED and note.detail.startswith("no pruning")
@@ -66,9 +66,13 @@ def why_dense(report: Report) -> str:
     return refused or (account.why if account else "") or "; ".join(told) or report.reason
 
 
-def _accuracy(report: Report, one: Candidate) -> str:
+def _accuracy(report: Report, candidate: Candidate) -> str:
     first = report.candidates[0]
-    if one.drop is not None and one.score and first.score:
-        figures = f"{one.score.metric} {one.score.value:.4f} (was {first.score.value:.4f})"
-        return f"{one.word}: {figures}, {one.judgement}"
-    return f"agrees with the original in {one.agreement:.3f}; no labels judge it" if one.agreement is not None else ""
+    if candidate.drop is not None and candidate.score and first.score:
+        figures = f"{candidate.score.metric} {candidate.score.value:.4f} (was {first.score.value:.4f})"
+        return f"{candidate.word}: {figures}, {candidate.judgement}"
+    return (
+        f"agrees with the original in {candidate.agreement:.3f}; no labels judge it"
+        if candidate.agreement is not None
+        else ""
+    )

@@ -114,8 +114,8 @@ def quantize(
         context = open_context(given, plan, engine, frames, files, Ears(say, tell))
         context.time_limit_s = None  # nothing comes after the search that it would have to leave time for
         judged = replace(plan, eval=Path(eval) if eval else None)
-        for one in head(judged, given.model.name, given.recipe, given.target, given.choice.reason, is_timed=False):
-            context.listener.say(str(one))
+        for value in head(judged, given.model.name, given.recipe, given.target, given.choice.reason, is_timed=False):
+            context.listener.say(str(value))
         context.listener.say("")
         read_as_the_recipe_says(context, plan, given.choice, labelled, files.file.parent)
         baseline = score_original(context, labelled)
@@ -138,7 +138,7 @@ def quantize(
                 files.write(DECISIONS, decided.to_json())
             context.notes += _how_to_open(chosen.outcome.model, engine, options)
         shutil.rmtree(files.path(CALIBRATION), ignore_errors=True)
-        told = (
+        notes = (
             *given.choice.notes,
             *context.frames.notes,
             *material.notes,
@@ -159,7 +159,7 @@ def quantize(
             baseline=baseline.accuracy.value if baseline else None,
             pictures=baseline.accuracy.n if baseline else 0,
             max_drop=plan.max_drop,
-            notes=tuple(dict.fromkeys(told)),
+            notes=tuple(dict.fromkeys(notes)),
             options=options if chosen else {},
             tensors=tuple(tensor_rows(searched.found)),
             given=str(model),
@@ -201,14 +201,14 @@ def _as_decided(model: Model, context: Context, earlier: Replay) -> Searched:
         return Searched(SearchResult((), f"The float model stays: {source} has no INT8 form."), model, False, {})
     outcome, name = make_again(model, context, decided, source), str(decided.decisions.variant)
     speed_ratio, agreement = decided.figures
-    one = Attempt(name, outcome, agreement, speed_ratio, decided.reason)
-    return Searched(SearchResult((one,), decided.reason, outcome.notes), model, decided.is_joined, decided.options)
+    attempt = Attempt(name, outcome, agreement, speed_ratio, decided.reason)
+    return Searched(SearchResult((attempt,), decided.reason, outcome.notes), model, decided.is_joined, decided.options)
 
 
 def _how_to_open(model: Model, engine: Engine, options: Mapping[str, str]) -> list[Note]:
     """Return what the engine makes of the file, and the session entries with which it was measured."""
     notes = [*fusion_notes(model, engine.target, engine.threads, options)]
     if options:
-        told = ", ".join(f"{name} = {value}" for name, value in options.items())
-        notes.append(Note(NoteKind.CHOICE, f"measured with the session options {told}", "open it so"))
+        text = ", ".join(f"{name} = {value}" for name, value in options.items())
+        notes.append(Note(NoteKind.CHOICE, f"measured with the session options {text}", "open it so"))
     return notes

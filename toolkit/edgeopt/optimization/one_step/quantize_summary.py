@@ -13,13 +13,15 @@ from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, 
 def summarize(result: QuantizeResult) -> Document:
     """Return what a reader sees: every form that was tried, notes, and the choice with its reason."""
     columns: dict[str, Callable[[Tried], str]] = {
-        "form": lambda one: one.name,
-        "estimated speed": lambda one: f"{one.speed_ratio:.2f}x",
-        "agreement": lambda one: f"{one.agreement:.3f}",
-        result.metric or "metric": lambda one: "" if one.score is None else f"{one.score:.4f}",
-        "drop": lambda one: f"{one.judgement.drop:+.4f}" if one.judgement and one.judgement.drop is not None else "",
-        "at most": lambda one: f"{one.judgement.risk:+.4f}" if one.judgement else "",
-        "accuracy": lambda one: str(one.judgement.word) if one.judgement else "",
+        "form": lambda tried: tried.name,
+        "estimated speed": lambda tried: f"{tried.speed_ratio:.2f}x",
+        "agreement": lambda tried: f"{tried.agreement:.3f}",
+        result.metric or "metric": lambda tried: "" if tried.score is None else f"{tried.score:.4f}",
+        "drop": lambda tried: (
+            f"{tried.judgement.drop:+.4f}" if tried.judgement and tried.judgement.drop is not None else ""
+        ),
+        "at most": lambda tried: f"{tried.judgement.risk:+.4f}" if tried.judgement else "",
+        "accuracy": lambda tried: str(tried.judgement.word) if tried.judgement else "",
     }
     chosen = result.tried.index(result.chosen) if result.chosen else None
     return Document(
@@ -59,4 +61,4 @@ def _verdict(result: QuantizeResult) -> Verdict:
 
 
 def _notes(result: QuantizeResult, *kinds: NoteKind) -> tuple[Note, ...]:
-    return tuple(one for one in result.notes if one.kind in kinds)
+    return tuple(note for note in result.notes if note.kind in kinds)

@@ -38,10 +38,10 @@ class Combination:
     @property
     def names(self) -> Mapping[str, str]:
         """The name of each stage's form."""
-        return {one.stage: one.name for one in self.forms}
+        return {form.stage: form.name for form in self.forms}
 
     def __str__(self) -> str:
-        return ", ".join(f"{one.stage} {'original' if one.name == BASELINE else one.name}" for one in self.forms)
+        return ", ".join(f"{form.stage} {'original' if form.name == BASELINE else form.name}" for form in self.forms)
 
 
 def front_of(fixed_ms: float, forms: Sequence[Sequence[Form]]) -> tuple[Combination, ...]:
@@ -54,8 +54,8 @@ def front_of(fixed_ms: float, forms: Sequence[Sequence[Form]]) -> tuple[Combinat
     front = [Combination((), fixed_ms, 0.0)]
     for of_stage in forms:
         wider = [
-            Combination((*one.forms, form), one.frame_ms + form.frame_ms, one.loss + form.loss)
-            for one in front
+            Combination((*combination.forms, form), combination.frame_ms + form.frame_ms, combination.loss + form.loss)
+            for combination in front
             for form in of_stage
         ]
         front = _unbeaten(wider)
@@ -79,6 +79,6 @@ def choose_jointly(front: Sequence[Combination], budget_ms: float, most_loss: fl
         budget_ms: What a frame may take.
         most_loss: What the whole may lose; None of the front loses that little: nothing is returned.
     """
-    allowed = [one for one in front if one.loss <= most_loss + 1e-9]
-    within = [one for one in allowed if one.frame_ms <= budget_ms]
+    allowed = [combination for combination in front if combination.loss <= most_loss + 1e-9]
+    within = [combination for combination in allowed if combination.frame_ms <= budget_ms]
     return next(iter(within), allowed[-1] if allowed else None)

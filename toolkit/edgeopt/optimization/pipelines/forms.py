@@ -54,14 +54,14 @@ class FormBundles:
         return ModelForms(stage, threads, self.bundles, self.time_ratio)
 
 
-def time_ratio(one: Candidate, original: Candidate) -> float:
+def time_ratio(candidate: Candidate, original: Candidate) -> float:
     """Return a run's time over the original's, reading pictures left out; 1 where no difference was measured."""
-    speed = one.speed
-    if one.latency is None or original.latency is None or speed is None or speed.low <= 1 <= speed.high:
+    speed = candidate.speed
+    if candidate.latency is None or original.latency is None or speed is None or speed.low <= 1 <= speed.high:
         return 1.0
     times = [
         sum(time.p50_ms or 0.0 for name, time in each.stages.items() if name != "load")
-        for each in (one.latency, original.latency)
+        for each in (candidate.latency, original.latency)
     ]
     return times[0] / times[1] if times[1] else 1.0
 
@@ -80,14 +80,14 @@ def weigh(
     return tuple(
         tuple(
             Form(
-                stage=one.stage,
+                stage=model.stage,
                 name=name,
-                frame_ms=original.model_ms[one.stage] * one.time_ratio[name],
-                loss=0.0 if name == BASELINE else _loss_of(one, name, pipeline, judge),
+                frame_ms=original.model_ms[model.stage] * model.time_ratio[name],
+                loss=0.0 if name == BASELINE else _loss_of(model, name, pipeline, judge),
             )
-            for name in one.bundles
+            for name in model.bundles
         )
-        for one in models
+        for model in models
     )
 
 

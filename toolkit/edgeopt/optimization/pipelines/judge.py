@@ -93,7 +93,7 @@ class Judge:
         self._before: Judged | None = None
         self.answers = self._answer(original, "answers of the original")
         is_function = self._last.kind not in ("model", "crop")
-        self._scales = scales_of([one.last for one in self.answers]) if is_function else {}
+        self._scales = scales_of([answer.last for answer in self.answers]) if is_function else {}
         self._require_repeatable(original)
         self.baseline = self._before = self._judge(original, self.answers)
         if self.baseline.scored is not None:
@@ -114,12 +114,12 @@ class Judge:
         return self._judge(pipeline, self._answer(pipeline, what))
 
     def _answer(self, pipeline: Pipeline, what: str) -> list[Answer]:
-        found = []
+        answers = []
         for i in range(len(self.frames)):
-            found.append(self._without_pictures(pipeline.predict(self.frames.picture(i))))
+            answers.append(self._without_pictures(pipeline.predict(self.frames.picture(i))))
             if self._tell:
                 self._tell(what, i + 1, len(self.frames))
-        return found
+        return answers
 
     def _without_pictures(self, answer: Answer) -> Answer:
         """Keep what is compared: views of all frames would be all frames."""
@@ -131,13 +131,15 @@ class Judge:
         agreement, each = self._agreement(pipeline, answers)
         if self._labelled is not None:
             task = pipeline.models[self._last.name].task
-            scored = score(task, [one.last for one in answers], self._labelled.labels)
+            scored = score(task, [answer.last for answer in answers], self._labelled.labels)
             before = self._before.scored if self._before else None
             judged = judge_scores(before, scored, self._max_drop) if before else None
             judgement = unproven(judged, NoProof.STEERED) if judged else None
             return Judged(agreement, scored, scored.accuracy, self._drop(scored.accuracy), judgement)
         if self._expected:
-            right = [alike(plain(one.last), wanted) == 1 for one, wanted in zip(answers, self._expected, strict=True)]
+            right = [
+                alike(plain(answer.last), wanted) == 1 for answer, wanted in zip(answers, self._expected, strict=True)
+            ]
             accuracy = Accuracy(EQUAL, float(np.mean(right)), len(right))
             pairs = [*zip(self._right or right, right, strict=True)]
             self._right = self._right or right
@@ -153,7 +155,7 @@ class Judge:
         """
         if self._last.kind == "model" and self._last.takes[0] == FRAME:
             task = pipeline.models[self._last.name].task
-            found, reference = ([one.last for one in some] for some in (answers, self.answers))
+            found, reference = ([answer.last for answer in some] for some in (answers, self.answers))
             return task.agreement(found, reference), agreement_of_each(task, found, reference)
         each = [self._alike(pipeline, *pair) for pair in zip(answers, self.answers, strict=True)]
         return float(np.mean(each)), np.array(each, np.float64)
@@ -162,20 +164,20 @@ class Judge:
         before = self._before.accuracy if self._before else None
         return before.value - accuracy.value if before else 0.0
 
-    def _alike(self, pipeline: Pipeline, found: Answer, reference: Answer) -> float:
+    def _alike(self, pipeline: Pipeline, answer: Answer, reference: Answer) -> float:
         """Return how far the last answers to one picture are alike."""
         if self._last.kind == "crop":
-            return alike(found.last.boxes, reference.last.boxes)
+            return alike(answer.last.boxes, reference.last.boxes)
         if self._last.kind != "model":
-            return alike(found.last, reference.last, self._scales)
+            return alike(answer.last, reference.last, self._scales)
         task, source = pipeline.models[self._last.name].task, self._last.takes[0]
-        cut, cut_before = (FRAME if source == FRAME else one.stages[source] for one in (found, reference))
+        cut, cut_before = (FRAME if source == FRAME else other.stages[source] for other in (answer, reference))
         if isinstance(cut, Crops) and isinstance(cut_before, Crops):
-            return alike_on_crops(task, found.last, reference.last, cut, cut_before)
-        is_many = isinstance(found.last, list) and isinstance(reference.last, list)
-        if is_many and len(found.last) != len(reference.last):
+            return alike_on_crops(task, answer.last, reference.last, cut, cut_before)
+        is_many = isinstance(answer.last, list) and isinstance(reference.last, list)
+        if is_many and len(answer.last) != len(reference.last):
             return 0.0
-        return task.agreement(*([one.last] if not is_many else one.last for one in (found, reference)))
+        return task.agreement(*([other.last] if not is_many else other.last for other in (answer, reference)))
 
     def _require_repeatable(self, original: Pipeline) -> None:
         for i in range(min(_TWICE, len(self.frames))):

@@ -63,7 +63,9 @@ def observe_original(pipeline: Pipeline, frames: Frames, folder: Path, tell: Pro
     """
     chosen = frames.spread(CALIBRATION_PICTURES)
     stages = pipeline.description.models
-    inputs = {one.name: _Inputs(folder / one.name, one, len(chosen)) for one in stages if one.takes[0] != FRAME}
+    inputs = {
+        stage.name: _Inputs(folder / stage.name, stage, len(chosen)) for stage in stages if stage.takes[0] != FRAME
+    }
     times, runs, whole = [], [], []
     for i in range(len(chosen)):
         frame, best = chosen.picture(i), None
@@ -76,21 +78,23 @@ def observe_original(pipeline: Pipeline, frames: Frames, folder: Path, tell: Pro
         assert best is not None
         whole.append(best[0])
         times.append(best[1].times_ns)
-        runs.append([best[1].runs[one.name] for one in stages])
-        for one in inputs.values():
-            one.keep(best[1])
+        runs.append([best[1].runs[stage.name] for stage in stages])
+        for input_ in inputs.values():
+            input_.keep(best[1])
         if tell:
             tell("what each stage takes", i + 1, len(chosen))
-    for one in inputs.values():
-        one.finish()
+    for input_ in inputs.values():
+        input_.finish()
     table = np.maximum(np.array(times, np.int64), 0)
     places = {name: place for place, name in enumerate(pipeline.stages)}
     mean_ns = float(np.mean(whole))
     slow_ns = order_statistic(np.sort(np.array(whole, np.int64)), 0.99)
     return Original(
         frame_ms=mean_ns / 1e6,
-        model_ms={one.name: sum(float(table[:, places[n]].mean()) for n in names_of(one)) / 1e6 for one in stages},
-        runs={one.name: np.array(runs, np.int64)[:, i] for i, one in enumerate(stages)},
+        model_ms={
+            input_.name: sum(float(table[:, places[n]].mean()) for n in names_of(input_)) / 1e6 for input_ in stages
+        },
+        runs={input_.name: np.array(runs, np.int64)[:, i] for i, input_ in enumerate(stages)},
         tail_ratio=min(max(slow_ns / mean_ns, 1.0), _MOST_TAIL),
     )
 
@@ -106,10 +110,10 @@ class _Inputs:
 
     def keep(self, answer: Answer) -> None:
         """Write what the model took of one frame."""
-        given = answer.stages[self._stage.takes[0]]
-        if isinstance(given, Crops):
-            given = given.pictures
-        for one in (given if isinstance(given, list | tuple) else [given])[: self._each]:
+        pictures = answer.stages[self._stage.takes[0]]
+        if isinstance(pictures, Crops):
+            pictures = pictures.pictures
+        for one in (pictures if isinstance(pictures, list | tuple) else [pictures])[: self._each]:
             if isinstance(one, Mapping):
                 self._samples.append({name: np.asarray(value) for name, value in one.items()})
                 continue
@@ -123,7 +127,9 @@ class _Inputs:
         if self._samples:
             self.folder.mkdir(parents=True, exist_ok=True)
             names = self._samples[0]
-            arrays: dict[str, Any] = {name: np.concatenate([one[name] for one in self._samples]) for name in names}
+            arrays: dict[str, Any] = {
+                name: np.concatenate([sample[name] for sample in self._samples]) for name in names
+            }
             np.savez(self.folder / "inputs.npz", **arrays)
         elif not self._count:
             raise EdgeoptError(

@@ -90,19 +90,17 @@ def optimize_pipeline(
     pictures = _pictures(Path(asked), options)
     load_calls(description, code)  # a missing function ends the run here
     _take(folder, description.name)
-    given = open_pipeline(
+    pipeline = open_pipeline(
         str(asked), target=target, threads=options.threads, code=code, folder=folder / "combinations" / BASELINE
     )
-    models = _make_candidates(given, pictures, target, folder, options, hears)
-    run = _Joint(given, pictures, models, folder, options, hears, began_s)
+    models = _make_candidates(pipeline, pictures, target, folder, options, hears)
+    run = _Joint(pipeline, pictures, models, folder, options, hears, began_s)
     return run.conclude()
 
 
-def _require_possible(asked: Path, options: Options) -> None:
-    if is_pipeline_bundle(asked):
-        raise EdgeoptError(
-            f"{asked} is a bundle: its models were chosen", remedy="name the pipeline.toml it is made of"
-        )
+def _require_possible(path: Path, options: Options) -> None:
+    if is_pipeline_bundle(path):
+        raise EdgeoptError(f"{path} is a bundle: its models were chosen", remedy="name the pipeline.toml it is made of")
     if options.replay:
         raise EdgeoptError("a pipeline has no replay", remedy="leave --replay out")
     if options.shapes:
@@ -117,9 +115,9 @@ def _require_possible(asked: Path, options: Options) -> None:
         raise EdgeoptError("a pipeline is chosen by its budget", remedy="leave --prefer out")
 
 
-def _pictures(asked: Path, options: Options) -> Frames:
+def _pictures(path: Path, options: Options) -> Frames:
     """Return the calibration pictures of the whole, else those of its labels."""
-    description = read_description(asked)
+    description = read_description(path)
     source = Path(options.calib) if options.calib else description.path_of(description.calib)
     if source is None or options.calib == "synthetic":
         raise EdgeoptError(
@@ -141,12 +139,12 @@ def _take(folder: Path, name: str) -> None:
 
 
 def _make_candidates(
-    given: GivenPipeline, pictures: Frames, target: str, folder: Path, options: Options, hears: Listener
+    given_pipeline: GivenPipeline, pictures: Frames, target: str, folder: Path, options: Options, hears: Listener
 ) -> tuple[Original, tuple[ModelForms, ...]]:
     """Send each model through `optimize` on what it is fed, and write a bundle of each candidate."""
-    description, models = given.description, list[ModelForms]()
-    with closing(given.open()) as pipeline:
-        hears.say(f"{description.name}: {', '.join(one.name for one in description.stages)}")
+    description, models = given_pipeline.description, list[ModelForms]()
+    with closing(given_pipeline.open()) as pipeline:
+        hears.say(f"{description.name}: {', '.join(other.name for other in description.stages)}")
         original = observe_original(pipeline, pictures, folder / "inputs", hears.progress)
     each_s = options.time_limit_s * _FOR_MODELS / len(description.models) if options.time_limit_s else None
     for position, stage in enumerate(description.models, 1):
@@ -227,7 +225,7 @@ class _Joint:
 
     def conclude(self) -> JointReport:
         """Weigh the forms, choose, prove, and write bundle and report."""
-        originals = {one.stage: one.bundles[BASELINE] for one in self._models}
+        originals = {model.stage: model.bundles[BASELINE] for model in self._models}
         self._write(BASELINE, originals)  # opened as the candidates are: with the threads that were measured
         with closing(self._load(BASELINE)) as pipeline:
             judge = Judge(
@@ -242,7 +240,7 @@ class _Joint:
             front = front_of(self._original.fixed_ms, forms)
             tried = self._try(front, pipeline, judge)
         decision, chosen = tried.decision, tried.decision.chosen
-        best = next(one for one in decision.candidates if one.name == chosen.name)
+        best = next(candidate for candidate in decision.candidates if candidate.name == chosen.name)
         names = (
             tried.combination.names
             if tried.combination and chosen.name == JOINT
@@ -275,7 +273,7 @@ class _Joint:
             before=self._costs(decision, BASELINE),
             after=self._costs(decision, chosen.name),
             mend=self._mend(decision, chosen.name),
-            reports={one.stage: f"models/{one.stage}/report.md" for one in self._models},
+            reports={model.stage: f"models/{model.stage}/report.md" for model in self._models},
             trust=str(decision.trust),
             environment=read_environment({"pipeline": self._given.description.name}),
             folder=self._folder,
@@ -295,19 +293,19 @@ class _Joint:
         seen: list[Combination] = []
         for _ in range(_ROUNDS):
             combination = choose_jointly(front, limit_ms, most_loss)
-            if combination is None or combination in seen or all(one.name == BASELINE for one in combination.forms):
+            if combination is None or combination in seen or all(form.name == BASELINE for form in combination.forms):
                 break
             seen.append(combination)
             judged = self._judge(combination, pipeline, judge)
             judgement = judged.judgement
             if judgement is not None and not (judgement.is_proven or judgement.is_open):
-                told = f"{combination} loses {judged.loss:.4f} together, {combination.loss:.4f} was expected"
-                self._notes.append(Note(NoteKind.CHOICE, f"{told}: more than {self._may_lose(judge):.4g}"))
+                text = f"{combination} loses {judged.loss:.4f} together, {combination.loss:.4f} was expected"
+                self._notes.append(Note(NoteKind.CHOICE, f"{text}: more than {self._may_lose(judge):.4g}"))
                 most_loss = combination.loss - 1e-6
                 continue
-            found = self._prove(combination, judged, judge)
-            kept = found if kept is None or found.decision.chosen.name == JOINT else kept
-            joint = next(one for one in found.decision.candidates if one.name == JOINT)
+            tried = self._prove(combination, judged, judge)
+            kept = tried if kept is None or tried.decision.chosen.name == JOINT else kept
+            joint = next(candidate for candidate in tried.decision.candidates if candidate.name == JOINT)
             is_missed = joint.latency is not None and joint.latency.verdict == "FAIL"
             faster = choose_jointly(front, 0.0, most_loss)
             if not is_missed or faster is None or faster.frame_ms >= combination.frame_ms:
@@ -321,9 +319,9 @@ class _Joint:
     def _judge(self, combination: Combination, pipeline: Pipeline, judge: Judge) -> Judged:
         with ExitStack() as opened:
             loaded = {}
-            for one in combination.forms:
-                if one.name != BASELINE:
-                    loaded[one.stage] = opened.enter_context(closing(Runtime.load(self._form(one.stage, one.name))))
+            for form in combination.forms:
+                if form.name != BASELINE:
+                    loaded[form.stage] = opened.enter_context(closing(Runtime.load(self._form(form.stage, form.name))))
             return judge.judge(pipeline.with_models(loaded), f"{combination} together")
 
     def _prove(self, combination: Combination | None, judged: Judged, judge: Judge) -> _Tried:
@@ -331,7 +329,7 @@ class _Joint:
         candidates = [as_candidate(BASELINE, folders[BASELINE], self._folder, judge.baseline)]
         if combination is not None:
             folders[JOINT] = self._write(
-                JOINT, {one.stage: self._form(one.stage, one.name) for one in combination.forms}
+                JOINT, {form.stage: self._form(form.stage, form.name) for form in combination.forms}
             )
             candidates.append(as_candidate(JOINT, folders[JOINT], self._folder, judged))
         self._hears.ahead(MEASURE, MOST_SECONDS + CONFIRM_SECONDS, 0.0)
@@ -339,7 +337,7 @@ class _Joint:
         proving = Proving(
             frames=judge.frames,
             budget_ms=self._budget_ms,
-            threads=max(one.threads for one in self._models),
+            threads=max(model.threads for model in self._models),
             code=self._given.code,
             wish=self._wish,
             tell=self._hears.progress,
@@ -353,7 +351,7 @@ class _Joint:
             return _Tried(combination, judged, prove(candidates, folders, proving))
 
     def _form(self, stage: str, name: str) -> Path:
-        return next(one.bundles[name] for one in self._models if one.stage == stage)
+        return next(model.bundles[name] for model in self._models if model.stage == stage)
 
     def _write(self, name: str, bundles: Mapping[str, Path]) -> Path:
         folder = self._folder / "combinations" / name
@@ -383,23 +381,23 @@ class _Joint:
         costs = stage_costs(self._given.description, decision.samples[name], {}, self._budget_ms)
         runs = self._original.runs
         return tuple(
-            replace(one, runs_mean=float(runs[one.name].mean()), runs_most=int(runs[one.name].max()))
-            if one.name in runs
-            else one
-            for one in costs
+            replace(cost, runs_mean=float(runs[cost.name].mean()), runs_most=int(runs[cost.name].max()))
+            if cost.name in runs
+            else cost
+            for cost in costs
         )
 
     def _mend(self, decision: Decision, name: str) -> str:
         frame_ms = float(decision.samples[name].steady().frame_ns.mean()) / 1e6
         costs = self._costs(decision, name)
-        found = find_stage_to_mend(self._given.description, costs, frame_ms, self._budget_ms, again="", optimize="")
-        return f"{found.what} ({found.evidence}): {found.do}"
+        stage = find_stage_to_mend(self._given.description, costs, frame_ms, self._budget_ms, again="", optimize="")
+        return f"{stage.what} ({stage.evidence}): {stage.do}"
 
     def _reason(self, tried: _Tried, forms: Sequence[Sequence[Form]], most_loss: float) -> str:
         chosen = tried.decision.chosen
-        lossy = [one for of_stage in forms for one in of_stage if one.loss > most_loss]
-        told = ", ".join(f"{one.stage} {one.name} loses {one.loss:.4f} of the whole" for one in lossy)
-        refused = f"; {told} ({most_loss:.4g} allowed)" if told else ""
+        lossy = [form for of_stage in forms for form in of_stage if form.loss > most_loss]
+        text = ", ".join(f"{form.stage} {form.name} loses {form.loss:.4f} of the whole" for form in lossy)
+        refused = f"; {text} ({most_loss:.4g} allowed)" if text else ""
         if tried.combination is None:
             return f"the models stay as they came: no combination of their forms is faster and accurate enough{refused}"
         expected = f"{tried.combination.frame_ms:.3g} ms and a loss of {tried.combination.loss:.4f} were expected"

@@ -52,7 +52,7 @@ def prove(candidates: Sequence[Candidate], folders: Mapping[str, Path], proving:
         return run_fresh(chosen, feed, pace, workers=proving.threads, seed=seed)
 
     bench = Bench(
-        openers={name: one.open for name, one in runnables.items()},
+        openers={name: runnable.open for name, runnable in runnables.items()},
         frames=proving.frames,
         budget_ms=proving.budget_ms,
         workers=proving.threads,
@@ -80,7 +80,7 @@ def as_candidate(name: str, folder: Path, root: Path, judged: Judged) -> Candida
         steps=(),
         precision="",
         file=(folder / FILE).relative_to(root).as_posix(),
-        size_bytes=sum(one.stat().st_size for one in folder.glob("*/model.*")),
+        size_bytes=sum(path.stat().st_size for path in folder.glob("*/model.*")),
         score=judged.accuracy,
         agreement=None if is_first else judged.agreement,
         judgement=None if is_first else judged.judgement,

@@ -66,13 +66,13 @@ class JointReport:
     @property
     def best(self) -> Candidate:
         """The chosen whole."""
-        return next(one for one in self.candidates if one.name == self.chosen)
+        return next(candidate for candidate in self.candidates if candidate.name == self.chosen)
 
     @property
     def chosen_forms(self) -> Mapping[str, str]:
         """The form of each model in the bundle, by stage."""
         if self.measured is None or self.chosen == BASELINE:
-            return {one[0].stage: BASELINE for one in self.forms}
+            return {form[0].stage: BASELINE for form in self.forms}
         return self.measured.names
 
     @property

@@ -42,7 +42,9 @@ def summarize(report: JointReport) -> Document:
         subject=report.pipeline,
         title=f"{report.pipeline}, a pipeline, on {report.target}",
         data=report.as_json(),
-        sections=tuple(one for one in sections if one.table or one.values or one.notes or one.text),
+        sections=tuple(
+            section for section in sections if section.table or section.values or section.notes or section.text
+        ),
         verdict=_verdict(report),
         key_figures=_key_figures(report),
         judgements=(Judgement.by_exit("budget", report.exit_code, _budget(report)),) if report.budget_asked else (),
@@ -60,29 +62,31 @@ def write_joint_report(report: JointReport) -> None:
 
 def _wholes(report: JointReport) -> Table:
     columns: dict[str, Callable[[Candidate], str]] = {
-        "whole": lambda one: "original" if one.name == BASELINE else one.name,
-        "speed": lambda one: "1.00x" if one.name == BASELINE else str(one.speed) if one.speed else "",
-        "proof": lambda one: str(one.speed.verdict) if one.speed else "",
+        "whole": lambda candidate: "original" if candidate.name == BASELINE else candidate.name,
+        "speed": lambda candidate: (
+            "1.00x" if candidate.name == BASELINE else str(candidate.speed) if candidate.speed else ""
+        ),
+        "proof": lambda candidate: str(candidate.speed.verdict) if candidate.speed else "",
         report.metric: _accuracy,
-        "p50 ms": lambda one: _ms(one, "p50_ms"),
-        "p99 ms": lambda one: _ms(one, "p99_ms"),
-        "budget": lambda one: one.latency.verdict if one.latency else "",
-        "size": lambda one: format_bytes(one.size_bytes),
-        "": lambda one: "chosen" if one.name == report.chosen else "",
+        "p50 ms": lambda candidate: _ms(candidate, "p50_ms"),
+        "p99 ms": lambda candidate: _ms(candidate, "p99_ms"),
+        "budget": lambda candidate: candidate.latency.verdict if candidate.latency else "",
+        "size": lambda candidate: format_bytes(candidate.size_bytes),
+        "": lambda candidate: "chosen" if candidate.name == report.chosen else "",
     }
-    place = [one.name for one in report.candidates].index(report.chosen)
+    place = [candidate.name for candidate in report.candidates].index(report.chosen)
     less = ["", "size", "p99 ms", "budget", report.metric]
     return make_table(report.candidates, columns, words=["", "proof", "budget"], less=less, chosen=place)
 
 
-def _accuracy(one: Candidate) -> str:
-    if one.score:
-        return f"{one.score.value:.4f}" + (f" ({-one.drop:+.4f})" if one.drop is not None else "")
-    return "" if one.agreement is None else f"{one.agreement:.3f}"
+def _accuracy(candidate: Candidate) -> str:
+    if candidate.score:
+        return f"{candidate.score.value:.4f}" + (f" ({-candidate.drop:+.4f})" if candidate.drop is not None else "")
+    return "" if candidate.agreement is None else f"{candidate.agreement:.3f}"
 
 
-def _ms(one: Candidate, part: str) -> str:
-    value = getattr(one.latency.frame, part) if one.latency else None
+def _ms(candidate: Candidate, part: str) -> str:
+    value = getattr(candidate.latency.frame, part) if candidate.latency else None
     return "n/a" if value is None else format_ms(value * 1e6)
 
 
@@ -95,35 +99,35 @@ def _form(name: str) -> str:
 
 
 def _stages(report: JointReport) -> Table:
-    after = {one.name: one for one in report.after}
+    after = {cost.name: cost for cost in report.after}
 
-    def now(one: StageCost) -> str:
-        return format_ms(after[one.name].mean_ms * 1e6) if one.name in after else ""
+    def now(cost: StageCost) -> str:
+        return format_ms(after[cost.name].mean_ms * 1e6) if cost.name in after else ""
 
     columns: dict[str, Callable[[StageCost], str]] = {
-        "stage": lambda one: one.name,
-        "form": lambda one: _form(report.chosen_forms[one.name]) if one.name in report.chosen_forms else "",
-        "before": lambda one: format_ms(one.mean_ms * 1e6),
+        "stage": lambda cost: cost.name,
+        "form": lambda cost: _form(report.chosen_forms[cost.name]) if cost.name in report.chosen_forms else "",
+        "before": lambda cost: format_ms(cost.mean_ms * 1e6),
         "now": now,
-        "of the budget": lambda one: f"{after[one.name].budget_ratio:.0%}" if one.name in after else "",
-        "runs a frame": lambda one: f"{one.runs_mean:.3g}, most {one.runs_most}" if one.kind == "model" else "",
+        "of the budget": lambda cost: f"{after[cost.name].budget_ratio:.0%}" if cost.name in after else "",
+        "runs a frame": lambda cost: f"{cost.runs_mean:.3g}, most {cost.runs_most}" if cost.kind == "model" else "",
     }
     return make_table(report.before, columns, words=["form"])
 
 
 def _sums(report: JointReport) -> tuple[Value, ...]:
-    before, now = (sum(one.mean_ms for one in costs) for costs in (report.before, report.after))
+    before, now = (sum(cost.mean_ms for cost in costs) for costs in (report.before, report.after))
     return (Value("sum", f"{format_ms(before * 1e6)} before, {format_ms(now * 1e6)} now"),)
 
 
 def _forms(report: JointReport) -> Table:
     listed = [form for forms in report.forms for form in forms]
     columns: dict[str, Callable[[Form], str]] = {
-        "stage": lambda one: one.stage,
-        "form": lambda one: _form(one.name),
-        "ms a frame": lambda one: format_ms(one.frame_ms * 1e6),
-        "the whole loses": lambda one: f"{one.loss:.4f}",
-        "": lambda one: "chosen" if report.chosen_forms[one.stage] == one.name else "",
+        "stage": lambda other: other.stage,
+        "form": lambda other: _form(other.name),
+        "ms a frame": lambda other: format_ms(other.frame_ms * 1e6),
+        "the whole loses": lambda other: f"{other.loss:.4f}",
+        "": lambda other: "chosen" if report.chosen_forms[other.stage] == other.name else "",
     }
     return make_table(listed, columns, words=["form", ""])
 
@@ -131,8 +135,8 @@ def _forms(report: JointReport) -> Table:
 def _front(report: JointReport) -> Table:
     columns: dict[str, Callable[[Combination], str]] = {
         "combination": str,
-        "ms a frame": lambda one: format_ms(one.frame_ms * 1e6),
-        "loses": lambda one: f"{one.loss:.4f}",
+        "ms a frame": lambda combination: format_ms(combination.frame_ms * 1e6),
+        "loses": lambda combination: f"{combination.loss:.4f}",
     }
     return make_table(report.front, columns)
 
@@ -141,13 +145,13 @@ def _figures(report: JointReport) -> tuple[Figure, ...]:
     limit = Limit(f"budget {format_budget(report.budget_ms)} ms", report.budget_ms)
     staged = [
         StagedRun(
-            "original" if one.name == BASELINE else one.name,
-            one.latency.frame,
-            one.latency.stages,
-            Emphasis.CHOSEN if one.name == report.chosen else Emphasis.FIRST,
+            "original" if candidate.name == BASELINE else candidate.name,
+            candidate.latency.frame,
+            candidate.latency.stages,
+            Emphasis.CHOSEN if candidate.name == report.chosen else Emphasis.FIRST,
         )
-        for one in report.candidates
-        if one.latency
+        for candidate in report.candidates
+        if candidate.latency
     ]
     drawn = (draw_stages(staged, limit), _combinations(report, limit))
     return tuple(one for one in drawn if one)
@@ -158,13 +162,13 @@ def _combinations(report: JointReport, limit: Limit) -> Points | None:
         return None
     points = tuple(
         Point(
-            str(one),
-            Estimate(one.frame_ms),
-            Estimate(one.loss),
-            (("takes", ms(one.frame_ms)), ("loses", f"{one.loss:.4f}")),
-            Emphasis.CHOSEN if one == report.measured else Emphasis.PLAIN,
+            str(combination),
+            Estimate(combination.frame_ms),
+            Estimate(combination.loss),
+            (("takes", ms(combination.frame_ms)), ("loses", f"{combination.loss:.4f}")),
+            Emphasis.CHOSEN if combination == report.measured else Emphasis.PLAIN,
         )
-        for one in report.front
+        for combination in report.front
     )
     fastest = report.front[-1]
     text = (
@@ -193,17 +197,17 @@ def _facts(report: JointReport) -> tuple[Value, ...]:
 
 
 def _key_figures(report: JointReport) -> tuple[KeyFigure, ...]:
-    best, found = report.best, []
+    best, key_figures = report.best, []
     if best.speed:
         proof = f"95 % interval {best.speed.low:.2f} to {best.speed.high:.2f}"
-        found.append(KeyFigure("Speed, whole frames", f"{best.speed.speedup:.2f}x", proof))
+        key_figures.append(KeyFigure("Speed, whole frames", f"{best.speed.speedup:.2f}x", proof))
     if best.latency and best.latency.frame.p50_ms is not None:
-        found.append(
+        key_figures.append(
             KeyFigure("Frame time, p50", ms(best.latency.frame.p50_ms), f"budget {format_budget(report.budget_ms)} ms")
         )
     if accuracy := _accuracy(best):
-        found.append(KeyFigure(report.metric.capitalize(), accuracy, "of the last answers"))
-    return tuple(found)
+        key_figures.append(KeyFigure(report.metric.capitalize(), accuracy, "of the last answers"))
+    return tuple(key_figures)
 
 
 def _budget(report: JointReport) -> str:

@@ -38,32 +38,32 @@ def key_figures(report: Report) -> tuple[KeyFigure, ...]:
     return tuple(found)
 
 
-def _accuracy_or(one: Candidate) -> str:
-    return f"{one.score.value:.4f}" if one.score else "the original's"
+def _accuracy_or(candidate: Candidate) -> str:
+    return f"{candidate.score.value:.4f}" if candidate.score else "the original's"
 
 
 def overview(report: Report) -> tuple[Figure, ...]:
     """Return what decides: accuracy over time, and the proof of the speed."""
     figures = (_front(report), _speeds(report))
-    return tuple(one for one in figures if one)
+    return tuple(figure for figure in figures if figure)
 
 
 def stage_charts(report: Report) -> tuple[Figure, ...]:
     """Return stages, percentiles and times in order."""
     budget = budget_of(report)
     staged = [
-        StagedRun(one.name, one.latency.frame, one.latency.stages, emphasis_of(report, one))
-        for one in report.candidates
-        if one.latency
+        StagedRun(candidate.name, candidate.latency.frame, candidate.latency.stages, emphasis_of(report, candidate))
+        for candidate in report.candidates
+        if candidate.latency
     ]
     runs = [
-        TimedRun(one.name, found, emphasis_of(report, one))
-        for one in report.candidates
-        if (found := samples_of(report, one))
+        TimedRun(candidate.name, samples, emphasis_of(report, candidate))
+        for candidate in report.candidates
+        if (samples := samples_of(report, candidate))
     ]
-    few = [one for one in runs if one.emphasis in (Emphasis.CHOSEN, Emphasis.FIRST)]
+    few = [run for run in runs if run.emphasis in (Emphasis.CHOSEN, Emphasis.FIRST)]
     figures = (draw_stages(staged, budget), draw_percentiles(runs, budget), draw_times(few, budget))
-    return tuple(one for one in figures if one)
+    return tuple(figure for figure in figures if figure)
 
 
 def budget_of(report: Report) -> Limit:
@@ -71,32 +71,36 @@ def budget_of(report: Report) -> Limit:
     return Limit(f"budget {format_budget(report.budget_ms)} ms", report.budget_ms)
 
 
-def samples_of(report: Report, one: Candidate) -> Samples | None:
+def samples_of(report: Report, candidate: Candidate) -> Samples | None:
     """Return the raw samples of the very latency that a candidate reports; None where they are not here."""
-    if one.latency is None:
+    if candidate.latency is None:
         return None
     try:
-        found = Samples.read((report.folder / one.file).with_name("samples.npz"))
+        samples = Samples.read((report.folder / candidate.file).with_name("samples.npz"))
     except InvalidFileError:
         return None
-    return found if quantile(found.steady().served().frame_ns, 0.5).value_ms == one.latency.frame.p50_ms else None
+    return (
+        samples
+        if quantile(samples.steady().served().frame_ns, 0.5).value_ms == candidate.latency.frame.p50_ms
+        else None
+    )
 
 
-def emphasis_of(report: Report, one: Candidate) -> Emphasis:
+def emphasis_of(report: Report, candidate: Candidate) -> Emphasis:
     """Return how much a candidate stands out in every chart."""
-    if one.name == report.chosen:
+    if candidate.name == report.chosen:
         return Emphasis.CHOSEN
-    if one.name == BASELINE:
+    if candidate.name == BASELINE:
         return Emphasis.FIRST
-    return Emphasis.PLAIN if one.on_front else Emphasis.FAINT
+    return Emphasis.PLAIN if candidate.on_front else Emphasis.FAINT
 
 
-def accuracy_of(one: Candidate) -> Estimate | None:
+def accuracy_of(candidate: Candidate) -> Estimate | None:
     """Return the metric with what the interval of the drop leaves of it."""
-    score = one.simulated or one.score
+    score = candidate.simulated or candidate.score
     if score is None:
         return None
-    judged = one.judgement
+    judged = candidate.judgement
     if judged is None or judged.drop is None or judged.drop_least is None or judged.drop_most is None:
         return Estimate(score.value)
     original = score.value + judged.drop
@@ -104,13 +108,15 @@ def accuracy_of(one: Candidate) -> Estimate | None:
 
 
 def _front(report: Report) -> Points | None:
-    timed = [one for one in report.candidates if one.latency and one.latency.frame.p50_ms is not None]
-    is_scored = bool(timed) and all(accuracy_of(one) for one in timed)
-    points = tuple(point for one in timed if (point := _point(report, one, is_scored=is_scored)))
+    timed = [
+        candidate for candidate in report.candidates if candidate.latency and candidate.latency.frame.p50_ms is not None
+    ]
+    is_scored = bool(timed) and all(accuracy_of(candidate) for candidate in timed)
+    points = tuple(point for candidate in timed if (point := _point(report, candidate, is_scored=is_scored)))
     if len(points) < 2:
         return None
     axis = Axis(report.metric) if is_scored else Axis("agreement with the original")
-    chosen = next((one for one in points if one.name == report.chosen), points[-1])
+    chosen = next((other for other in points if other.name == report.chosen), points[-1])
     return Points(
         title="Accuracy against time",
         text=f"{chosen.name} is chosen: {axis.label} {chosen.y.value:.4f} at {ms(chosen.x.value)}. "
@@ -122,16 +128,16 @@ def _front(report: Report) -> Points | None:
     )
 
 
-def _point(report: Report, one: Candidate, *, is_scored: bool) -> Point | None:
-    p50 = one.latency.frame.p50_ms if one.latency else None
-    known = 1.0 if one.name == BASELINE else one.agreement
-    y = accuracy_of(one) if is_scored else None if known is None else Estimate(known)
+def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> Point | None:
+    p50 = candidate.latency.frame.p50_ms if candidate.latency else None
+    known = 1.0 if candidate.name == BASELINE else candidate.agreement
+    y = accuracy_of(candidate) if is_scored else None if known is None else Estimate(known)
     if p50 is None or y is None:
         return None
-    samples = samples_of(report, one)
+    samples = samples_of(report, candidate)
     found = quantile(samples.steady().served().frame_ns, 0.5) if samples else None
     x = Estimate(p50, *_ends_ms(found))
-    return Point(one.name, x, y, facts_of(report, one), emphasis_of(report, one))
+    return Point(candidate.name, x, y, facts_of(report, candidate), emphasis_of(report, candidate))
 
 
 def _ends_ms(found: Quantile | None) -> tuple[float | None, float | None]:
@@ -140,38 +146,38 @@ def _ends_ms(found: Quantile | None) -> tuple[float | None, float | None]:
     return found.low_ns / 1e6, found.high_ns / 1e6
 
 
-def facts_of(report: Report, one: Candidate) -> Facts:
+def facts_of(report: Report, candidate: Candidate) -> Facts:
     """Return all figures of a candidate."""
-    accuracy, latency = accuracy_of(one), one.latency
+    accuracy, latency = accuracy_of(candidate), candidate.latency
     times = {} if latency is None else {"frame p50": latency.frame.p50_ms, "frame p99": latency.frame.p99_ms}
     known = {
-        "speed": f"{one.speed} {one.speed.verdict}" if one.speed else "",
+        "speed": f"{candidate.speed} {candidate.speed.verdict}" if candidate.speed else "",
         **{label: ms(value) for label, value in times.items() if value is not None},
         report.metric: f"{accuracy.value:.4f}" if accuracy else "",
-        "accuracy": f"{one.word}: {one.judgement}" if one.judgement else "",
-        "agreement": f"{one.agreement:.3f}" if one.agreement is not None else "",
-        "size": format_bytes(one.size_bytes),
-        "runs on": f"{one.executor}, {one.precision}",
-        "budget": report.budget_word(one),
-        "refused": one.refused,
+        "accuracy": f"{candidate.word}: {candidate.judgement}" if candidate.judgement else "",
+        "agreement": f"{candidate.agreement:.3f}" if candidate.agreement is not None else "",
+        "size": format_bytes(candidate.size_bytes),
+        "runs on": f"{candidate.executor}, {candidate.precision}",
+        "budget": report.budget_word(candidate),
+        "refused": candidate.refused,
     }
     return tuple((label, text) for label, text in known.items() if text)
 
 
 def _speeds(report: Report) -> Intervals | None:
     """Return the speed of each candidate against the original."""
-    timed = [(one, one.speed) for one in report.candidates if one.speed]
+    timed = [(candidate, candidate.speed) for candidate in report.candidates if candidate.speed]
     if not timed:
         return None
     margin = max(speed.margin for _, speed in timed)
     rows = tuple(
         Row(
-            one.name,
+            candidate.name,
             Estimate(speed.speedup, speed.low, speed.high),
             (("speed", f"{speed} {speed.verdict}"), ("proof", _proof(speed.processes))),
-            emphasis=emphasis_of(report, one),
+            emphasis=emphasis_of(report, candidate),
         )
-        for one, speed in timed
+        for candidate, speed in timed
     )
     return Intervals(
         title="Speed against the original",

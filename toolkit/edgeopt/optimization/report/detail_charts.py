@@ -43,15 +43,15 @@ def answers(report: Report) -> tuple[Figure, ...]:
     return (BeforeAfter(title=title, text=text, file=sheet, before="original", after=report.chosen, pairs=pairs),)
 
 
-def placement_map(report: Report, one: Candidate) -> tuple[Figure, ...]:
+def placement_map(report: Report, candidate: Candidate) -> tuple[Figure, ...]:
     """Return where the nodes of a candidate run, for a target that may leave some to the CPU."""
-    if not one.placement:
+    if not candidate.placement:
         return ()
-    title, file = "Where the nodes run", one.file.replace("model.onnx", PICTURE)
-    cells = tuple(map(_cell, read_nodes((report.folder / one.file).with_name(NODES))))
+    title, file = "Where the nodes run", candidate.file.replace("model.onnx", PICTURE)
+    cells = tuple(map(_cell, read_nodes((report.folder / candidate.file).with_name(NODES))))
     if not cells:
-        return (Picture(title=title, text=one.placement, file=file),)
-    return (Cells(title=title, text=one.placement, file=file, cells=cells),)
+        return (Picture(title=title, text=candidate.placement, file=file),)
+    return (Cells(title=title, text=candidate.placement, file=file, cells=cells),)
 
 
 def _cell(node: PlacedNode) -> Cell:
@@ -64,18 +64,18 @@ def layer_chart(rows: tuple[LayerRow, ...]) -> tuple[Figure, ...]:
     """Return what integers save in each layer, over how well they hold its output."""
     if len(rows) < 2:
         return ()
-    saved_ms = sum(one.float_ms - one.integer_ms for one in rows)
-    slower = sum(one.float_ms < one.integer_ms for one in rows)
+    saved_ms = sum(row.float_ms - row.integer_ms for row in rows)
+    slower = sum(row.float_ms < row.integer_ms for row in rows)
     worst = {one.name for one in sorted(rows, key=lambda one: one.sqnr_db)[:_WORST]}
     points = tuple(
         Point(
-            one.name,
-            Estimate(one.float_ms - one.integer_ms),
-            Estimate(one.sqnr_db),
-            _layer_facts(one),
-            Emphasis.CHOSEN if one.is_kept else Emphasis.PLAIN if one.name in worst else Emphasis.FAINT,
+            row.name,
+            Estimate(row.float_ms - row.integer_ms),
+            Estimate(row.sqnr_db),
+            _layer_facts(row),
+            Emphasis.CHOSEN if row.is_kept else Emphasis.PLAIN if row.name in worst else Emphasis.FAINT,
         )
-        for one in rows
+        for row in rows
     )
     text = f"On integers the {len(rows)} timed layers take {ms(abs(saved_ms))} {'less' if saved_ms > 0 else 'more'}"
     also = f"; {slower} of them are slower so" if slower else ""
@@ -90,13 +90,15 @@ def layer_chart(rows: tuple[LayerRow, ...]) -> tuple[Figure, ...]:
     )
 
 
-def _layer_facts(one: LayerRow) -> Facts:
+def _layer_facts(layer_row: LayerRow) -> Facts:
     known = {
-        "saved": f"{one.float_ms - one.integer_ms:+.3f} ms",
-        "in float": f"{one.float_ms:.3f} ms",
-        "on integers": f"{one.integer_ms:.3f} ms",
-        "its output": f"{one.sqnr_db:.1f} dB",
-        "the answer": "" if one.answer_db is None else f"{one.answer_db:.1f} dB with this one alone on integers",
-        "kept": "in float" if one.is_kept else "",
+        "saved": f"{layer_row.float_ms - layer_row.integer_ms:+.3f} ms",
+        "in float": f"{layer_row.float_ms:.3f} ms",
+        "on integers": f"{layer_row.integer_ms:.3f} ms",
+        "its output": f"{layer_row.sqnr_db:.1f} dB",
+        "the answer": ""
+        if layer_row.answer_db is None
+        else f"{layer_row.answer_db:.1f} dB with this one alone on integers",
+        "kept": "in float" if layer_row.is_kept else "",
     }
     return tuple((label, text) for label, text in known.items() if text)

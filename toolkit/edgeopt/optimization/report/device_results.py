@@ -42,8 +42,8 @@ def _merged(report: Report, result: StoredResult) -> Report:
     note = Note(NoteKind.INFO if result.trust == "trusted" else NoteKind.WARNING, detail)
     best, latency = report.best, latency_of(result.samples, report.budget_ms)
     timed = replace(best, latency=latency, notes=tuple(dict.fromkeys((*best.notes, note))))
-    candidates = tuple(timed if one is best else one for one in report.candidates)
-    kept = tuple(one for one in report.notes if not one.detail.startswith("latency not measured"))
+    candidates = tuple(timed if candidate is best else candidate for candidate in report.candidates)
+    kept = tuple(other for other in report.notes if not other.detail.startswith("latency not measured"))
     return replace(report, candidates=candidates, notes=kept, untimed="", measured_on=where, trust=result.trust.upper())
 
 
@@ -53,7 +53,9 @@ def _require_bundles_model(report: Report, result: StoredResult) -> None:
     first = bundle.artefacts[0]
     remedy = f"measure the bundle of this report on the device: edgeopt bench {report.bundle} -o RESULT"
     if measured != first.sha256:
-        what = next((f"its {one.file}" for one in bundle.artefacts if one.sha256 == measured), "another model")
+        what = next(
+            (f"its {artefact.file}" for artefact in bundle.artefacts if artefact.sha256 == measured), "another model"
+        )
         raise InvalidFileError(f"{result.path} measured {what}, not {first.file} of {report.bundle}", remedy=remedy)
     executor, providers = _fact(result, "session.executor"), _fact(result, "session.providers")
     if executor != first.executor or providers != str(list(first.providers)):

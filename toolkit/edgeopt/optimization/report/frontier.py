@@ -16,16 +16,16 @@ from edgeopt.system.text import plural
 _MOST_PINS, _MOST_NODES, _MOST_LAYERS = 8, 3, 60
 
 
-def removed_words(report: Report, one: Candidate) -> str:
+def removed_words(report: Report, candidate: Candidate) -> str:
     """Return how much was pruned of a candidate, or of what it was made of; empty where nothing was.
 
     Args:
         report: With the files beside its candidates.
-        one: Any of its candidates.
+        candidate: Any of its candidates.
     """
-    if PRUNE not in one.steps:
+    if PRUNE not in candidate.steps:
         return ""
-    cut = cut_of(report, one)
+    cut = cut_of(report, candidate)
     return f"-{_share(cut, account_of(report)):.0%}" if cut else "pruned"
 
 
@@ -34,15 +34,15 @@ def account_of(report: Report) -> Account | None:
     return read_account(report.folder / "candidates" / PRUNE / ACCOUNT)
 
 
-def cut_of(report: Report, one: Candidate) -> StoredCut | None:
+def cut_of(report: Report, candidate: Candidate) -> StoredCut | None:
     """Return what was pruned of a candidate, or of the one it was made of; None where nothing was."""
     known = {each.name: each for each in report.candidates}
-    while PRUNE in one.steps:
-        if found := read_cut((report.folder / one.file).with_name(CUT)):
-            return found
-        if one.parent not in known:
+    while PRUNE in candidate.steps:
+        if cut := read_cut((report.folder / candidate.file).with_name(CUT)):
+            return cut
+        if candidate.parent not in known:
             return None
-        one = known[one.parent]
+        candidate = known[candidate.parent]
     return None
 
 
@@ -64,7 +64,7 @@ def pruning_sections(report: Report) -> tuple[Section, ...]:
         Section(
             "Pruning",
             _frontier_table(report, shown) if figure else None,
-            values=tuple(one for one in facts if one.text),
+            values=tuple(fact for fact in facts if fact.text),
             figures=(figure,) if figure else (),
             is_detail=True,
         ),
@@ -76,7 +76,7 @@ def pruning_sections(report: Report) -> tuple[Section, ...]:
             is_detail=True,
             is_folded=True,
         )
-        if any(cut_of(report, one) for one in report.candidates)
+        if any(cut_of(report, candidate) for candidate in report.candidates)
         else Section(),
     )
 
@@ -84,13 +84,17 @@ def pruning_sections(report: Report) -> tuple[Section, ...]:
 def draw_frontier(report: Report) -> Points | None:
     """Return accuracy, or agreement, over measured speed: pruned models, the dense ones, and integer forms of both."""
     shown = _shown(report)
-    is_scored = all(accuracy_of(one) for one in shown)
-    points = tuple(point for one in shown if (point := _point(report, one, is_scored=is_scored)))
-    pruned = [one for one in shown if PRUNE in one.steps]
+    is_scored = all(accuracy_of(candidate) for candidate in shown)
+    points = tuple(point for candidate in shown if (point := _point(report, candidate, is_scored=is_scored)))
+    pruned = [candidate for candidate in shown if PRUNE in candidate.steps]
     if not pruned or len(points) < 2:
         return None
-    first = [one.name for one in shown if PRUNE not in one.steps and not one.precision.startswith("w8")][:1]
-    floats = [one for one in pruned if one.steps[-1] == PRUNE]
+    first = [
+        candidate.name
+        for candidate in shown
+        if PRUNE not in candidate.steps and not candidate.precision.startswith("w8")
+    ][:1]
+    floats = [candidate for candidate in pruned if candidate.steps[-1] == PRUNE]
     line = [*first, *(one.name for one in sorted(floats, key=lambda one: one.speed.speedup if one.speed else 1.0))]
     axis = Axis(report.metric) if is_scored else Axis("agreement with the original")
     return Points(
@@ -106,47 +110,47 @@ def draw_frontier(report: Report) -> Points | None:
 
 def _shown(report: Report) -> list[Candidate]:
     """Return what the frontier compares: the model that was pruned, what was made of it, and all that is pruned."""
-    pruned = [one for one in report.candidates if PRUNE in one.steps and one.speed]
-    parents = {one.parent for one in pruned if one.steps[-1] == PRUNE}
+    pruned = [candidate for candidate in report.candidates if PRUNE in candidate.steps and candidate.speed]
+    parents = {candidate.parent for candidate in pruned if candidate.steps[-1] == PRUNE}
     dense = [
-        one
-        for one in report.candidates
-        if PRUNE not in one.steps
-        and (one.name in parents or one.parent in parents)
-        and (one.speed or one.name == BASELINE)
+        candidate
+        for candidate in report.candidates
+        if PRUNE not in candidate.steps
+        and (candidate.name in parents or candidate.parent in parents)
+        and (candidate.speed or candidate.name == BASELINE)
     ]
     return [*dense, *pruned]
 
 
-def _point(report: Report, one: Candidate, *, is_scored: bool) -> Point | None:
-    known = 1.0 if one.name == BASELINE else one.agreement
-    y = accuracy_of(one) if is_scored else None if known is None else Estimate(known)
+def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> Point | None:
+    known = 1.0 if candidate.name == BASELINE else candidate.agreement
+    y = accuracy_of(candidate) if is_scored else None if known is None else Estimate(known)
     if y is None:
         return None
-    speed = one.speed
+    speed = candidate.speed
     x = Estimate(speed.speedup, speed.low, speed.high) if speed else Estimate(1.0)
-    removed = removed_words(report, one)
+    removed = removed_words(report, candidate)
     more: Facts = (("channels", removed),) if removed else ()
-    return Point(one.name, x, y, (*facts_of(report, one), *more), emphasis_of(report, one))
+    return Point(candidate.name, x, y, (*facts_of(report, candidate), *more), emphasis_of(report, candidate))
 
 
 def _frontier_table(report: Report, shown: Sequence[Candidate]) -> Table:
     return make_table(
         shown,
         {
-            "candidate": lambda one: one.name,
-            "channels": lambda one: removed_words(report, one),
-            "blocks": lambda one: _blocks(report, one),
-            "speed": lambda one: str(one.speed) if one.speed else "1.00x",
-            report.metric: lambda one: f"{one.score.value:.4f}" if one.score else "",
-            "agreement": lambda one: "" if one.agreement is None else f"{one.agreement:.3f}",
-            "accuracy": lambda one: one.word,
-            "drop": lambda one: "" if one.drop is None else f"{one.drop:+.4f}",
-            "at most": lambda one: "" if one.drop_most is None else f"{one.drop_most:+.4f}",
-            "repair": lambda one: cut.repair if (cut := cut_of(report, one)) else "",
+            "candidate": lambda candidate: candidate.name,
+            "channels": lambda candidate: removed_words(report, candidate),
+            "blocks": lambda candidate: _blocks(report, candidate),
+            "speed": lambda candidate: str(candidate.speed) if candidate.speed else "1.00x",
+            report.metric: lambda candidate: f"{candidate.score.value:.4f}" if candidate.score else "",
+            "agreement": lambda candidate: "" if candidate.agreement is None else f"{candidate.agreement:.3f}",
+            "accuracy": lambda candidate: candidate.word,
+            "drop": lambda candidate: "" if candidate.drop is None else f"{candidate.drop:+.4f}",
+            "at most": lambda candidate: "" if candidate.drop_most is None else f"{candidate.drop_most:+.4f}",
+            "repair": lambda candidate: cut.repair if (cut := cut_of(report, candidate)) else "",
         },
         words=["repair"],
-        chosen=next((i for i, one in enumerate(shown) if one.name == report.chosen), None),
+        chosen=next((i for i, candidate in enumerate(shown) if candidate.name == report.chosen), None),
     )
 
 
@@ -155,8 +159,8 @@ def _share(cut: StoredCut, account: Account | None) -> float:
     return cut.removed / max(account.removable if account else 0, 1)
 
 
-def _blocks(report: Report, one: Candidate) -> str:
-    cut = cut_of(report, one)
+def _blocks(report: Report, candidate: Candidate) -> str:
+    cut = cut_of(report, candidate)
     return f"-{len(cut.removed_blocks)}" if cut and cut.removed_blocks else ""
 
 
@@ -176,15 +180,27 @@ def _pin_table(account: Account) -> Table | None:
 
 def _layer_table(report: Report, account: Account) -> Table:
     """Return the channels of each group in the pruned models, those that lost most first."""
-    cuts = {one.name: cut for one in report.candidates if one.steps[-1:] == (PRUNE,) and (cut := cut_of(report, one))}
+    cuts = {
+        candidate.name: cut
+        for candidate in report.candidates
+        if candidate.steps[-1:] == (PRUNE,) and (cut := cut_of(report, candidate))
+    }
 
     def kept(name: str, channels: int, cut: StoredCut) -> int:
         return len(cut.kept[name]) if name in cut.kept else channels
 
-    touched = [one for one in account.groups if any(one.name in cut.kept for cut in cuts.values())]
-    touched.sort(key=lambda one: min(kept(one.name, one.channels, cut) for cut in cuts.values()) / one.channels)
+    touched = [group for group in account.groups if any(group.name in cut.kept for cut in cuts.values())]
+    touched.sort(
+        key=lambda group_row: (
+            min(kept(group_row.name, group_row.channels, cut) for cut in cuts.values()) / group_row.channels
+        )
+    )
     rows = tuple(
-        (one.name, str(one.channels), *(str(kept(one.name, one.channels, cut)) for cut in cuts.values()))
-        for one in touched[:_MOST_LAYERS]
+        (
+            group_row.name,
+            str(group_row.channels),
+            *(str(kept(group_row.name, group_row.channels, cut)) for cut in cuts.values()),
+        )
+        for group_row in touched[:_MOST_LAYERS]
     )
     return Table(("channels made by", "dense", *cuts), rows)

@@ -54,7 +54,9 @@ class EarlierRun:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; raw samples are where the run wrote them."""
-        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "samples"}
+        values = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "samples"
+        }
         values |= {name: dataclasses.asdict(one) if (one := values[name]) else None for name in ("latency", "accuracy")}
         return values | {"folder": str(self.folder), "environment": self.environment.to_json()}
 
@@ -70,10 +72,10 @@ def read_runs(folders: Sequence[Path]) -> tuple[EarlierRun, ...]:
     Raises:
         InvalidFileError: If one is neither, or damaged.
     """
-    runs = [_of_report(read_report(one)) if is_report(one) else _of_bench(one) for one in folders]
-    names = [one.folder.name or str(one.folder) for one in runs]
-    labels = distinct_labels(names, [str(one.folder) for one in runs])
-    return tuple(dataclasses.replace(one, label=label) for one, label in zip(runs, labels, strict=True))
+    runs = [_of_report(read_report(folder)) if is_report(folder) else _of_bench(folder) for folder in folders]
+    names = [run.folder.name or str(run.folder) for run in runs]
+    labels = distinct_labels(names, [str(run.folder) for run in runs])
+    return tuple(dataclasses.replace(run, label=label) for run, label in zip(runs, labels, strict=True))
 
 
 def _of_report(report: Report) -> EarlierRun:
@@ -105,30 +107,30 @@ def _of_bench(folder: Path) -> EarlierRun:
         raise InvalidFileError(
             f"{folder} holds no earlier run", remedy="name output folders of edgeopt optimize, or of edgeopt bench -o"
         )
-    found = read_stored(folder)
+    stored = read_stored(folder)
     return EarlierRun(
         label="",
         folder=folder if folder.is_dir() else folder.parent,
         command="bench",
-        model=found.name,
-        target=found.target,
-        device=found.environment.cpu,
-        threads=found.threads,
-        budget_ms=found.budget_ms,
-        environment=found.environment,
-        trust=found.trust.upper(),
-        latency=latency_of(found.samples, found.budget_ms),
-        samples=found.samples,
-        executor=found.executor,
+        model=stored.name,
+        target=stored.target,
+        device=stored.environment.cpu,
+        threads=stored.threads,
+        budget_ms=stored.budget_ms,
+        environment=stored.environment,
+        trust=stored.trust.upper(),
+        latency=latency_of(stored.samples, stored.budget_ms),
+        samples=stored.samples,
+        executor=stored.executor,
     )
 
 
 def differences(runs: Sequence[EarlierRun]) -> Mapping[str, tuple[str, ...]]:
     """Return the facts of machine, software and subject that all runs know and that differ, by key: one text a run."""
-    first, *others = [one.environment for one in runs]
+    first, *others = [run.environment for run in runs]
     uses = (Use.CRITICAL, Use.SUBJECT)
     keys = dict.fromkeys(key for other in others for use in uses for key in first.differing(other, use))
-    shown = {key: tuple(_told(one.environment, key) for one in runs) for key in keys if key not in _UNTOLD}
+    shown = {key: tuple(_told(run.environment, key) for run in runs) for key in keys if key not in _UNTOLD}
     return {key: texts for key, texts in shown.items() if len(set(texts)) > 1 and all(texts)}
 
 

@@ -13,24 +13,24 @@ from edgeopt.system.text import format_budget, format_bytes, plural
 
 def summarize_runs(runs: Sequence[EarlierRun]) -> Document:
     """Return what a reader sees: one row a run, then where the times go, then what differs between the machines."""
-    labels = ", ".join(one.label for one in runs)
+    labels = ", ".join(run.label for run in runs)
     return Document(
         command="report",
         subject=labels,
         title=f"{plural(len(runs), 'run')}: {labels}",
-        data={"schema": SCHEMA, "runs": [one.as_json() for one in runs]},
+        data={"schema": SCHEMA, "runs": [run.as_json() for run in runs]},
         sections=(
             Section(table=_table(runs), figures=_overview(runs)),
             Section("Where the time goes", figures=_times(runs), is_detail=True),
             Section("What differs between the runs", _differences(runs), is_detail=True),
-            Section("Where they lie", values=tuple(Value(one.label, str(one.folder)) for one in runs), is_detail=True),
+            Section("Where they lie", values=tuple(Value(run.label, str(run.folder)) for run in runs), is_detail=True),
         ),
         verdict=_verdict(runs),
     )
 
 
 def _verdict(runs: Sequence[EarlierRun]) -> Verdict:
-    timed = [(p50, one) for one in runs if one.latency and (p50 := one.latency.frame.p50_ms) is not None]
+    timed = [(p50, run) for run in runs if run.latency and (p50 := run.latency.frame.p50_ms) is not None]
     apart = Value("proof", "none: these runs were made apart; edgeopt compare measures models in turns")
     if not timed:
         return Verdict(Outcome.DONE, f"{plural(len(runs), 'run')}, none of them measured", (apart,))
@@ -41,36 +41,40 @@ def _verdict(runs: Sequence[EarlierRun]) -> Verdict:
 
 def _table(runs: Sequence[EarlierRun]) -> Table:
     columns: dict[str, Callable[[EarlierRun], str]] = {
-        "run": lambda one: one.label,
-        "model": lambda one: one.model,
-        "target": lambda one: one.target,
-        "chosen": lambda one: one.chosen,
-        "accuracy": lambda one: f"{one.accuracy.metric} {one.accuracy.value:.4f}" if one.accuracy else "",
-        "size": lambda one: "" if one.size_bytes is None else format_bytes(one.size_bytes),
-        "p50 ms": lambda one: _ms(one, "p50_ms"),
-        "p99 ms": lambda one: _ms(one, "p99_ms"),
-        "budget": lambda one: (
-            f"{format_budget(one.budget_ms)} ms {one.latency.verdict}" if one.latency else "not measured"
+        "run": lambda earlier_run: earlier_run.label,
+        "model": lambda earlier_run: earlier_run.model,
+        "target": lambda earlier_run: earlier_run.target,
+        "chosen": lambda earlier_run: earlier_run.chosen,
+        "accuracy": lambda earlier_run: (
+            f"{earlier_run.accuracy.metric} {earlier_run.accuracy.value:.4f}" if earlier_run.accuracy else ""
         ),
-        "speed": lambda one: one.speed,
-        "device": lambda one: one.device,
-        "machine": lambda one: one.trust.partition(";")[0],
+        "size": lambda earlier_run: "" if earlier_run.size_bytes is None else format_bytes(earlier_run.size_bytes),
+        "p50 ms": lambda earlier_run: _ms(earlier_run, "p50_ms"),
+        "p99 ms": lambda earlier_run: _ms(earlier_run, "p99_ms"),
+        "budget": lambda earlier_run: (
+            f"{format_budget(earlier_run.budget_ms)} ms {earlier_run.latency.verdict}"
+            if earlier_run.latency
+            else "not measured"
+        ),
+        "speed": lambda earlier_run: earlier_run.speed,
+        "device": lambda earlier_run: earlier_run.device,
+        "machine": lambda earlier_run: earlier_run.trust.partition(";")[0],
     }
     less = ["machine", "device", "target", "size", "p99 ms", "model", "budget"]
     return make_table(runs, columns, words=["model", "target", "chosen", "device", "machine"], less=less)
 
 
-def _ms(one: EarlierRun, part: str) -> str:
-    value = getattr(one.latency.frame, part) if one.latency else None
+def _ms(earlier_run: EarlierRun, part: str) -> str:
+    value = getattr(earlier_run.latency.frame, part) if earlier_run.latency else None
     return "n/a" if value is None else f"{value:.3f}" if value < 1 else f"{value:.2f}"
 
 
 def _overview(runs: Sequence[EarlierRun]) -> tuple[Figure, ...]:
     """Return accuracy over time, where all runs were scored alike."""
-    known = [one for one in runs if one.accuracy and one.latency and one.latency.frame.p50_ms is not None]
-    if len(known) < 2 or len({one.accuracy.metric for one in known if one.accuracy}) > 1:
+    known = [run for run in runs if run.accuracy and run.latency and run.latency.frame.p50_ms is not None]
+    if len(known) < 2 or len({earlier_run.accuracy.metric for earlier_run in known if earlier_run.accuracy}) > 1:
         return ()
-    points = tuple(_point(one, _emphasis(i)) for i, one in enumerate(known))
+    points = tuple(_point(earlier_run, _emphasis(i)) for i, earlier_run in enumerate(known))
     return (
         Points(
             title="Accuracy against time",
@@ -83,28 +87,28 @@ def _overview(runs: Sequence[EarlierRun]) -> tuple[Figure, ...]:
     )
 
 
-def _point(one: EarlierRun, emphasis: Emphasis) -> Point:
-    assert one.accuracy is not None
-    assert one.latency is not None
+def _point(earlier_run: EarlierRun, emphasis: Emphasis) -> Point:
+    assert earlier_run.accuracy is not None
+    assert earlier_run.latency is not None
     return Point(
-        one.label,
-        Estimate(one.latency.frame.p50_ms or 0.0),
-        Estimate(one.accuracy.value),
-        _facts(one),
+        earlier_run.label,
+        Estimate(earlier_run.latency.frame.p50_ms or 0.0),
+        Estimate(earlier_run.accuracy.value),
+        _facts(earlier_run),
         emphasis,
     )
 
 
-def _facts(one: EarlierRun) -> Facts:
+def _facts(earlier_run: EarlierRun) -> Facts:
     known = {
-        "model": one.model,
-        "target": one.target,
-        "device": one.device,
-        "chosen": one.chosen,
-        "frame p50": f"{_ms(one, 'p50_ms')} ms",
-        "frame p99": f"{_ms(one, 'p99_ms')} ms",
-        "accuracy": f"{one.accuracy.metric} {one.accuracy.value:.4f}" if one.accuracy else "",
-        "drop": "" if one.drop is None else f"{one.drop:+.4f}",
+        "model": earlier_run.model,
+        "target": earlier_run.target,
+        "device": earlier_run.device,
+        "chosen": earlier_run.chosen,
+        "frame p50": f"{_ms(earlier_run, 'p50_ms')} ms",
+        "frame p99": f"{_ms(earlier_run, 'p99_ms')} ms",
+        "accuracy": f"{earlier_run.accuracy.metric} {earlier_run.accuracy.value:.4f}" if earlier_run.accuracy else "",
+        "drop": "" if earlier_run.drop is None else f"{earlier_run.drop:+.4f}",
     }
     return tuple((label, text) for label, text in known.items() if text)
 
@@ -112,13 +116,13 @@ def _facts(one: EarlierRun) -> Facts:
 def _times(runs: Sequence[EarlierRun]) -> tuple[Figure, ...]:
     budget = _budget(runs)
     staged = [
-        StagedRun(one.label, one.latency.frame, one.latency.stages, _emphasis(i))
-        for i, one in enumerate(runs)
-        if one.latency
+        StagedRun(run.label, run.latency.frame, run.latency.stages, _emphasis(i))
+        for i, run in enumerate(runs)
+        if run.latency
     ]
-    timed = [TimedRun(one.label, one.samples, _emphasis(i)) for i, one in enumerate(runs) if one.samples]
+    timed = [TimedRun(run.label, run.samples, _emphasis(i)) for i, run in enumerate(runs) if run.samples]
     figures = (draw_stages(staged, budget), draw_percentiles(timed, budget), draw_times(timed, budget))
-    return tuple(one for one in figures if one)
+    return tuple(figure for figure in figures if figure)
 
 
 def _emphasis(place: int) -> Emphasis:
@@ -128,10 +132,10 @@ def _emphasis(place: int) -> Emphasis:
 
 def _budget(runs: Sequence[EarlierRun]) -> Limit | None:
     """Return the budget that all runs have; None where they have several."""
-    found = {one.budget_ms for one in runs}
+    found = {run.budget_ms for run in runs}
     return Limit(f"budget {format_budget(runs[0].budget_ms)} ms", runs[0].budget_ms) if len(found) == 1 else None
 
 
 def _differences(runs: Sequence[EarlierRun]) -> Table:
-    heads = ("fact", *(one.label for one in runs))
+    heads = ("fact", *(run.label for run in runs))
     return Table(heads, tuple((key, *texts) for key, texts in differences(runs).items()), frozenset(heads))

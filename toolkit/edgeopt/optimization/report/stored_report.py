@@ -39,14 +39,14 @@ def read_stored_report(folders: Sequence[Path], results: Sequence[Path] = ()) ->
         EdgeoptError: If a folder holds no report, or these cannot be shown together.
     """
     first, *others = folders
-    if told := next((one for one in folders if (one / LANGUAGE_RUN).is_file()), None):
-        raise EdgeoptError(f"{told} holds the report of a language model", remedy=f"open {told / 'report.html'}")
+    if folder := next((path for path in folders if (path / LANGUAGE_RUN).is_file()), None):
+        raise EdgeoptError(f"{folder} holds the report of a language model", remedy=f"open {folder / 'report.html'}")
     if any(map(is_joint_report, folders)):
         if results or others:
             raise EdgeoptError("the report of a pipeline is shown alone", remedy="name one FOLDER, without --merge")
         joint = read_joint_report(first)
         return StoredReport(summarize_joint(joint), joint.exit_code, first)
     if not others and (results or is_report(first) or not is_stored(first)):
-        found = merge_results(first, results)
-        return StoredReport(summarize(found), found.exit_code, first)
+        report = merge_results(first, results)
+        return StoredReport(summarize(report), report.exit_code, first)
     return StoredReport(summarize_runs(read_runs(folders)), EXIT_PASS)

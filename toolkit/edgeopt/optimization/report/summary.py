@@ -41,7 +41,7 @@ def summarize(report: Report) -> Document:
         Section("Why", values=_why(report), notes=_shared_notes(report, NoteKind.CHOICE), is_detail=True),
         _tensors(report),
         Section("How to read it", text=_READING, is_detail=True),
-        *(_candidate(report, one) for one in report.candidates),
+        *(_candidate(report, candidate) for candidate in report.candidates),
         Section("Where this was measured", values=_facts(report), notes=_infos(report), is_detail=True),
     ]
     return Document(
@@ -49,7 +49,11 @@ def summarize(report: Report) -> Document:
         subject=report.model,
         title=f"{report.model} on {report.target}",
         data=report.as_json(),
-        sections=tuple(one for one in sections if one.table or one.values or one.notes or one.text or one.figures),
+        sections=tuple(
+            section
+            for section in sections
+            if section.table or section.values or section.notes or section.text or section.figures
+        ),
         verdict=judge(report),
         key_figures=key_figures(report),
         judgements=judgements_of(report),
@@ -65,38 +69,40 @@ def write_report(report: Report) -> None:
     write_pages(summarize(report), report.folder, "report")
 
 
-def candidate_line(one: Candidate) -> str:
+def candidate_line(candidate: Candidate) -> str:
     """Return one line about a candidate that was just made."""
-    score = f"{one.score.metric} {one.score.value:.4f}" if one.score else ""
-    simulated = f"{one.simulated.value:.4f} with the device's numbers" if one.simulated else ""
-    parts = (f"{format_bytes(one.size_bytes):>8}", score, simulated, one.placement, one.unfit)
-    resumed = "from disk" if one.is_resumed else ""
-    return f"{one.name:<14}  {'  '.join(part for part in (*parts, resumed) if part)}"
+    score = f"{candidate.score.metric} {candidate.score.value:.4f}" if candidate.score else ""
+    simulated = f"{candidate.simulated.value:.4f} with the device's numbers" if candidate.simulated else ""
+    parts = (f"{format_bytes(candidate.size_bytes):>8}", score, simulated, candidate.placement, candidate.unfit)
+    resumed = "from disk" if candidate.is_resumed else ""
+    return f"{candidate.name:<14}  {'  '.join(part for part in (*parts, resumed) if part)}"
 
 
 def _columns(report: Report) -> Columns:
     device = f"{report.metric} {'simulated' if report.untimed else 'on device'}"
     return {
-        "candidate": lambda one: one.name,
+        "candidate": lambda candidate: candidate.name,
         "speed": _speed,
-        "proof": lambda one: str(one.speed.verdict) if one.speed else "",
+        "proof": lambda candidate: str(candidate.speed.verdict) if candidate.speed else "",
         report.metric: _score,
-        device: lambda one: f"{one.simulated.value:.4f}" if one.simulated else "",
-        "drop": lambda one: "" if one.drop is None or one.name == BASELINE else f"{one.drop:+.4f}",
-        "at most": lambda one: "" if one.drop_most is None else f"{one.drop_most:+.4f}",
-        "accuracy": lambda one: one.word,
-        "p50 ms": lambda one: _ms(one.latency.frame.p50_ms) if one.latency else "",
-        "p99 ms": lambda one: _ms(one.latency.frame.p99_ms) if one.latency else "",
+        device: lambda candidate: f"{candidate.simulated.value:.4f}" if candidate.simulated else "",
+        "drop": lambda candidate: (
+            "" if candidate.drop is None or candidate.name == BASELINE else f"{candidate.drop:+.4f}"
+        ),
+        "at most": lambda candidate: "" if candidate.drop_most is None else f"{candidate.drop_most:+.4f}",
+        "accuracy": lambda candidate: candidate.word,
+        "p50 ms": lambda candidate: _ms(candidate.latency.frame.p50_ms) if candidate.latency else "",
+        "p99 ms": lambda candidate: _ms(candidate.latency.frame.p99_ms) if candidate.latency else "",
         f"{report.budget_ms:.1f} ms": report.budget_word,
-        "size": lambda one: format_bytes(one.size_bytes),
-        "channels": lambda one: removed_words(report, one),
-        "": lambda one: "chosen" if one.name == report.chosen else "front" if one.on_front else "",
+        "size": lambda candidate: format_bytes(candidate.size_bytes),
+        "channels": lambda candidate: removed_words(report, candidate),
+        "": lambda candidate: "chosen" if candidate.name == report.chosen else "front" if candidate.on_front else "",
     }
 
 
 def _has_p99(report: Report) -> bool:
     """Whether any stage has a p99: with few frames none has, and a column of n/a tells nothing."""
-    timed = [one.latency for one in report.candidates if one.latency]
+    timed = [candidate.latency for candidate in report.candidates if candidate.latency]
     return any(time.p99_ms is not None for latency in timed for time in latency.stages.values())
 
 
@@ -109,7 +115,7 @@ def _stage_columns(report: Report) -> Columns:
     show = _times if _has_p99(report) else _median
 
     def times(stage: str) -> Callable[[Candidate], str]:
-        return lambda one: show(one.latency.stages.get(stage) if one.latency else None)
+        return lambda candidate: show(candidate.latency.stages.get(stage) if candidate.latency else None)
 
     shares: dict[str, float] = {}
     for one in report.candidates:
@@ -117,11 +123,11 @@ def _stage_columns(report: Report) -> Columns:
             whole = one.latency.frame.p50_ms if one.latency else None
             shares[name] = max(shares.get(name, 0.0), (time.p50_ms or 0.0) / (whole or 1.0))
     shown = {name: times(name) for name, share in shares.items() if share >= _SHOWN_FROM}
-    return {"candidate": lambda one: one.name, **shown}
+    return {"candidate": lambda candidate: candidate.name, **shown}
 
 
 def _table(report: Report, columns: Columns) -> Table:
-    chosen = [one.name for one in report.candidates].index(report.chosen)
+    chosen = [candidate.name for candidate in report.candidates].index(report.chosen)
     less = [
         "",
         "at most",
@@ -136,19 +142,19 @@ def _table(report: Report, columns: Columns) -> Table:
 
 
 def _is_timed(report: Report) -> bool:
-    return any(one.latency for one in report.candidates)
+    return any(candidate.latency for candidate in report.candidates)
 
 
-def _score(one: Candidate) -> str:
-    if one.score:
-        return f"{one.score.value:.4f}"
-    return "n/a" if one.agreement is None else f"agree {one.agreement:.3f}"
+def _score(candidate: Candidate) -> str:
+    if candidate.score:
+        return f"{candidate.score.value:.4f}"
+    return "n/a" if candidate.agreement is None else f"agree {candidate.agreement:.3f}"
 
 
-def _speed(one: Candidate) -> str:
-    if one.name == BASELINE:
+def _speed(candidate: Candidate) -> str:
+    if candidate.name == BASELINE:
         return "1.00x"
-    return str(one.speed) if one.speed else "not measured"
+    return str(candidate.speed) if candidate.speed else "not measured"
 
 
 def _times(time: StageTime | None) -> str:
@@ -164,16 +170,20 @@ def _ms(value: float | None) -> str:
 
 
 def _refused(report: Report) -> tuple[Value, ...]:
-    return tuple(Value("refused", f"{one.name}: {one.refused}") for one in report.candidates if one.refused)
+    return tuple(
+        Value("refused", f"{candidate.name}: {candidate.refused}")
+        for candidate in report.candidates
+        if candidate.refused
+    )
 
 
 def _shared_notes(report: Report, *kinds: NoteKind) -> tuple[Note, ...]:
     """Return the notes of some kinds, each once, those of candidates with their names."""
     owners: dict[Note, list[str]] = {note: [] for note in report.notes}
-    for one in report.candidates:
-        for note in dict.fromkeys(one.notes):
+    for candidate in report.candidates:
+        for note in dict.fromkeys(candidate.notes):
             if note not in report.notes:
-                owners.setdefault(note, []).append(one.name)
+                owners.setdefault(note, []).append(candidate.name)
     return tuple(
         replace(note, detail=f"{', '.join(names)}: {note.detail}") if names else note
         for note, names in owners.items()
@@ -205,32 +215,48 @@ _READING = (
 )
 
 
-def _candidate(report: Report, one: Candidate) -> Section:
+def _candidate(report: Report, candidate: Candidate) -> Section:
     """Return what made a candidate, and what it does to answers and time."""
-    as_it_is = f"{one.parent} as it is" if one.parent else "the model as it came"
-    processes = f", {one.speed.processes} fresh processes" if one.speed and one.speed.processes > 1 else ""
+    as_it_is = f"{candidate.parent} as it is" if candidate.parent else "the model as it came"
+    processes = (
+        f", {candidate.speed.processes} fresh processes" if candidate.speed and candidate.speed.processes > 1 else ""
+    )
     known = {
-        "changes": ", ".join(f"{name} {count}" for name, count in one.changes.items()) or as_it_is,
-        "input": f"{'x'.join(map(str, one.input_size))}, smaller than the original's" if one.input_size else "",
-        "runs on": f"{one.executor}, {one.precision}",
-        "file": one.file,
-        "compiled": one.compiled,
-        "outputs": f"SQNR {one.drift.sqnr_db:.1f} dB, cosine {one.drift.cosine:.6f}" if one.drift else "",
-        "frame": f"{one.speed} {one.speed.verdict}{processes}" if one.speed else "",
-        "execute": f"{one.execute} {one.execute.verdict}" if one.execute else "",
-        "placement": one.placement,
+        "changes": ", ".join(f"{name} {count}" for name, count in candidate.changes.items()) or as_it_is,
+        "input": f"{'x'.join(map(str, candidate.input_size))}, smaller than the original's"
+        if candidate.input_size
+        else "",
+        "runs on": f"{candidate.executor}, {candidate.precision}",
+        "file": candidate.file,
+        "compiled": candidate.compiled,
+        "outputs": f"SQNR {candidate.drift.sqnr_db:.1f} dB, cosine {candidate.drift.cosine:.6f}"
+        if candidate.drift
+        else "",
+        "frame": f"{candidate.speed} {candidate.speed.verdict}{processes}" if candidate.speed else "",
+        "execute": f"{candidate.execute} {candidate.execute.verdict}" if candidate.execute else "",
+        "placement": candidate.placement,
     }
-    figures = placement_map(report, one) if one is not report.best else ()
+    figures = placement_map(report, candidate) if candidate is not report.best else ()
     values = tuple(Value(label, text) for label, text in known.items() if text)
     return Section(
-        f"Candidate {one.name}", values=values, figures=figures, notes=one.notes, is_detail=True, is_folded=True
+        f"Candidate {candidate.name}",
+        values=values,
+        figures=figures,
+        notes=candidate.notes,
+        is_detail=True,
+        is_folded=True,
     )
 
 
 def _tensors(report: Report) -> Section:
     """Return what suffers most in the chosen INT8 candidate, or else in the one nearest to it."""
-    near = sorted(report.candidates, key=lambda one: (one is not report.best, one.profile != report.best.profile))
-    files = [(report.folder / one.file).with_name(TENSORS) for one in near]  # one file for all of an engine's search
+    near = sorted(
+        report.candidates,
+        key=lambda candidate: (candidate is not report.best, candidate.profile != report.best.profile),
+    )
+    files = [
+        (report.folder / candidate.file).with_name(TENSORS) for candidate in near
+    ]  # one file for all of an engine's search
     rows = next((rows for file in files if (rows := worst_tensors(file))), ())
     if not rows:
         return Section()

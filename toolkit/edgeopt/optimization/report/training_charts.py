@@ -9,9 +9,9 @@ from edgeopt.steps.finetune.record import RECORD, read_record
 
 def training_charts(report: Report) -> tuple[Figure, ...]:
     """Return the curve of each candidate that a training made."""
-    files = [(report.folder / one.file).with_name(RECORD) for one in report.candidates]
+    files = [(report.folder / candidate.file).with_name(RECORD) for candidate in report.candidates]
     records = [read_record(file) for file in files if file.is_file()]
-    return tuple(loss_curve(one.steps, one.losses) for one in records)
+    return tuple(loss_curve(record.steps, record.losses) for record in records)
 
 
 def loss_curve(steps: tuple[int, ...], losses: tuple[float, ...]) -> Figure:

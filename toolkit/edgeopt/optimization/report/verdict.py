@@ -29,13 +29,13 @@ def is_judged(report: Report) -> bool:
 
 def judgements_of(report: Report) -> tuple[Judgement, ...]:
     """Return what was judged, each a test case where a format has such: the budget, and the accuracy."""
-    found = list[Judgement]()
+    judgements = list[Judgement]()
     if report.budget_asked or report.off_target:
-        found.append(Judgement.by_exit("budget", report.budget_code, report.verdict_line))
+        judgements.append(Judgement.by_exit("budget", report.budget_code, report.verdict_line))
     if report.accuracy_asked and not report.is_as_given:
         verdict = "INCONCLUSIVE" if report.is_accuracy_open else "PASS"
-        found.append(Judgement("accuracy", verdict, _accuracy(report)))
-    return tuple(found)
+        judgements.append(Judgement("accuracy", verdict, _accuracy(report)))
+    return tuple(judgements)
 
 
 def _outcome(report: Report) -> Outcome:
@@ -76,7 +76,7 @@ def _facts(report: Report) -> list[Value]:
     best, first = report.best, report.candidates[0]
     size = f"{format_bytes(best.size_bytes)}, was {format_bytes(first.size_bytes)}"
     faster = _faster_unproven(report)
-    found = [
+    values = [
         Value("speed", _speed(best)),
         Value("accuracy", _accuracy(report) if not report.is_as_given else ""),
         Value("to decide", best.judgement.remedy if best.judgement else ""),
@@ -90,7 +90,7 @@ def _facts(report: Report) -> list[Value]:
         Value("machine", warning_of(report.trust), more=report.trust.partition("; ")[2]),
         Value("report", str(report.folder / "report.html"), is_command=True),
     ]
-    return [one for one in found if one.text]
+    return [value for value in values if value.text]
 
 
 def _speed(best: Candidate) -> str:
@@ -105,21 +105,29 @@ def _speed(best: Candidate) -> str:
 def _faster_unproven(report: Report) -> Candidate | None:
     """Return the fastest that is proven faster than the original, looks faster than the choice, and is not decided."""
     mine = report.best.speed.speedup if report.best.speed else 1.0
-    not_decided = [one for one in report.candidates if one.word == Word.NOT_DECIDED and is_proven(one)]
-    faster = [one for one in not_decided if one is not report.best and one.speed and one.speed.speedup > mine]
-    return max(faster, key=lambda one: one.speed.speedup if one.speed else 0.0, default=None)
+    not_decided = [
+        candidate for candidate in report.candidates if candidate.word == Word.NOT_DECIDED and is_proven(candidate)
+    ]
+    faster = [
+        candidate
+        for candidate in not_decided
+        if candidate is not report.best and candidate.speed and candidate.speed.speedup > mine
+    ]
+    return max(faster, key=lambda candidate: candidate.speed.speedup if candidate.speed else 0.0, default=None)
 
 
-def _told_faster(one: Candidate) -> str:
-    return f"{one.name} is proven {one.speed} as fast; its accuracy is NOT DECIDED: {one.judgement}"
+def _told_faster(candidate: Candidate) -> str:
+    return f"{candidate.name} is proven {candidate.speed} as fast; its accuracy is NOT DECIDED: {candidate.judgement}"
 
 
-def _how_to_get(one: Candidate) -> str:
+def _how_to_get(candidate: Candidate) -> str:
     """Return what would let a candidate be chosen whose accuracy is not decided: samples, or a larger drop allowed."""
-    assert one.judgement is not None
-    ways = [one.judgement.remedy] if one.judgement.is_open else []
-    if one.judgement.drop_most is not None and one.judgement.samples:
-        ways.append(f"--max-drop {math.ceil(1000 * one.judgement.drop_most) / 1000:g} allows what is lost at most")
+    assert candidate.judgement is not None
+    ways = [candidate.judgement.remedy] if candidate.judgement.is_open else []
+    if candidate.judgement.drop_most is not None and candidate.judgement.samples:
+        ways.append(
+            f"--max-drop {math.ceil(1000 * candidate.judgement.drop_most) / 1000:g} allows what is lost at most"
+        )
     return "; or ".join(ways)
 
 
@@ -133,12 +141,12 @@ def _budget(report: Report) -> Value:
     """Return what the frames prove; where nobody asked for the budget, nothing else says it."""
     if report.best.latency is None:
         return Value("budget", f"not measured: {report.untimed}")
-    found = report.best.latency
+    latency = report.best.latency
     if report.budget_asked:
-        return Value("budget", found.detail)
+        return Value("budget", latency.detail)
     missed = "not decided: " if report.noise else "missed: "
-    word = {"FAIL": missed, "INCONCLUSIVE": "not decided: "}.get(found.verdict, "")
-    return Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")
+    word = {"FAIL": missed, "INCONCLUSIVE": "not decided: "}.get(latency.verdict, "")
+    return Value("budget", f"{word}{latency.detail}", more="the target's own; --budget makes it a gate")
 
 
 def _accuracy(report: Report) -> str:

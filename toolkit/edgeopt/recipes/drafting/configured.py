@@ -34,15 +34,15 @@ def configured(
         EdgeoptError: If a configuration cannot be read, or its recipe does not fit the model.
     """
     folder = folder_of(path) if path else None
-    if folder is None or (told := read_configuration(folder)) is None:
+    if folder is None or (configuration := read_configuration(folder)) is None:
         return None
-    names = [one.name for one in outputs]
-    task = told.task_of([one.name for one in inputs], names)
+    names = [output.name for output in outputs]
+    task = configuration.task_of([spec.name for spec in inputs], names)
     reason = f"told by the configurations in {folder}" + (f": {task.name}" if task else "")
-    if of_texts := text_recipe(folder, told, inputs, outputs):
+    if of_texts := text_recipe(folder, configuration, inputs, outputs):
         bound = bind_recipe(of_texts[0], reason, inputs, outputs, metadata, taken)
         return replace(bound, is_given=True)
-    recipe, notes = recipe_told(told, inputs, names, name=folder_name(folder), source=folder.name)
+    recipe, notes = recipe_told(configuration, inputs, names, name=folder_name(folder), source=folder.name)
     if recipe is None:
         return None
     choice = bind_recipe(recipe, reason, inputs, outputs, metadata, taken)

@@ -44,7 +44,7 @@ class Draft:
     @property
     def not_known(self) -> tuple[str, ...]:
         """The keys whose values are guesses."""
-        guessed = [key for key, told in self.comments.items() if told.startswith(NOT_KNOWN)]
+        guessed = [key for key, comment in self.comments.items() if comment.startswith(NOT_KNOWN)]
         return tuple(dict.fromkeys((*guessed, *self.recipe.guesses)))
 
     def text(self, facts: Facts, labels: str, alphabet: str = "") -> str:

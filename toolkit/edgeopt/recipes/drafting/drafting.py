@@ -113,9 +113,9 @@ def _of_given(choice: Choice, facts: Facts) -> Draft:
 def _comments_of_input(recipe: Recipe, facts: Facts) -> dict[str, str]:
     if not recipe.input.size:
         return {}
-    told = next(one for one in facts.inputs if one.name == recipe.input.tensor)
-    comments = {"input.tensor": "from the model", "input.layout": f"from the model: {told}"}
-    free = not all(isinstance(size, int) for size in plane_of(told.shape, recipe.input.layout))
+    spec = next(input_ for input_ in facts.inputs if input_.name == recipe.input.tensor)
+    comments = {"input.tensor": "from the model", "input.layout": f"from the model: {spec}"}
+    free = not all(isinstance(size, int) for size in plane_of(spec.shape, recipe.input.layout))
     comments["input.size"] = "from the recipe; the model takes any" if free else "from the model: height, width"
     return comments
 
@@ -174,9 +174,9 @@ class _Drafting:
         self._comments["input.size"] = "from the model: height, width"
         if isinstance(height, int) and isinstance(width, int):
             return height, width
-        if told := input_size_of(self._facts.metadata):
+        if input_size := input_size_of(self._facts.metadata):
             self._comments["input.size"] = "from the metadata: height, width"
-            return told
+            return input_size
         usual = (_SIDE_OF_CLASSES if self._are_classes() else _SIDE,) * 2
         if scores_of_step((height, width), self._facts.outputs):
             usual = LINE_SIZE
@@ -195,11 +195,11 @@ class _Drafting:
         facts, arrays = self._facts, find_recipe(ARRAYS_RECIPE)
         outputs = ", ".join(map(str, facts.outputs))
         if self._size is None:
-            told = f"; beside a {TOKENIZER} it would take texts" if takes_tokens(facts.inputs) else ""
-            told = "bands of a sound, by their shape, and features of them" if self._hears else f"no picture{told}"
-            if batch := max((fixed_batch(one) for one in facts.inputs), default=0):
-                told = f"{batch} pictures at once, if it takes pictures: export it with a batch of 1 to feed them"
-            self._comments["task"] = f"the model takes {told}"
+            text = f"; beside a {TOKENIZER} it would take texts" if takes_tokens(facts.inputs) else ""
+            text = "bands of a sound, by their shape, and features of them" if self._hears else f"no picture{text}"
+            if batch := max((fixed_batch(spec) for spec in facts.inputs), default=0):
+                text = f"{batch} pictures at once, if it takes pictures: export it with a batch of 1 to feed them"
+            self._comments["task"] = f"the model takes {text}"
             return arrays
         shape = (facts.inputs[0].shape[0], *self._shape(3)[1:])
         seen = (replace(self._inputs[0], shape=shape),)
@@ -218,7 +218,7 @@ class _Drafting:
         if task := other_task(facts.metadata, shipped_recipes()):
             self._comments["task"] = f"the exporter says {named_task(task)}, which no recipe reads: outputs as they are"
             return arrays
-        possible.sort(key=lambda one: unlikeness(one, facts.outputs, self._layout, facts.metadata))
+        possible.sort(key=lambda recipe: unlikeness(recipe, facts.outputs, self._layout, facts.metadata))
         readings = [*(fitting or [*map_readings(self._size, self._layout, facts.outputs), *possible]), arrays]
         if len(facts.outputs) > 1 and readings[0].postprocess.decoder in CLASSIFIERS:  # it would leave heads unread
             readings = [arrays, *readings[:-1]]
@@ -233,13 +233,13 @@ class _Drafting:
         """Return the recipe of a classifier, or of tensors where the numbers are rather no scores."""
         facts, classifier, arrays = self._facts, find_recipe(_CLASSIFIER), find_recipe(ARRAYS_RECIPE)
         kind = row_kind(facts.outputs[0], facts.answers, has_names=bool(class_names_of(facts.metadata)))
-        found = classifier if kind.are_classes else arrays
+        recipe = classifier if kind.are_classes else arrays
         if kind.is_sure:
             self._comments["task"] = f"{kind.why}: {outputs}"
         else:
             readings = [classifier, arrays] if kind.are_classes else [arrays, classifier]
-            found = self._tell("task", about_recipe(readings), f"{kind.why}: {outputs}")
-        return self._decoding(found) if found.decodes else found
+            recipe = self._tell("task", about_recipe(readings), f"{kind.why}: {outputs}")
+        return self._decoding(recipe) if recipe.decodes else recipe
 
     def _reader(self) -> Recipe | None:
         """Return the recipe of a recogniser of text, if the outputs are one's, or may be and its alphabet is known."""
@@ -273,8 +273,8 @@ class _Drafting:
         is_named = any(match.output_names for match in recipe.match)
         head = head_of(post.decoder)
         if head and head.numbers_classes and not (is_named and not self._is_guess("task")):
-            told = "class 0 is the background" if post.background else "class 0 is the first"
-            self._comments["postprocess.background"] = f"{NOT_KNOWN}{told}, as recipe {recipe.name} has it"
+            text = "class 0 is the background" if post.background else "class 0 is the first"
+            self._comments["postprocess.background"] = f"{NOT_KNOWN}{text}, as recipe {recipe.name} has it"
         if not post.strides:
             return recipe
         if strides := strides_of(self._facts.metadata):
@@ -288,7 +288,7 @@ class _Drafting:
         terms = {term for match in recipe.match for shape in match.outputs for term in shape}
         outputs, strides = self._facts.outputs, recipe.postprocess.strides
         counts = any("cells" in term or "height" in term for term in terms) or len(outputs) == 2 * len(strides)
-        return counts and all(one.is_static for one in outputs)
+        return counts and all(output.is_static for output in outputs)
 
     def _input(self) -> Input:
         """Return sizes of what the model leaves free, and states."""
@@ -296,9 +296,9 @@ class _Drafting:
             states, comments = draft_states(self._facts.inputs, self._facts.outputs, self._ask)
             self._comments |= comments
             return Input(shapes=self._shapes(), states=states)
-        told = self._facts.inputs[0]
+        spec = self._facts.inputs[0]
         self._comments["input.tensor"] = "from the model"
-        self._comments["input.layout"] = f"from the model: {told}"
+        self._comments["input.layout"] = f"from the model: {spec}"
         return Input(size=self._size, layout=self._layout)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -326,7 +326,7 @@ class _Drafting:
         return int(size)
 
     def _preprocess(self, recipe: Recipe) -> Preprocess:
-        own, told = recipe.preprocess, self._facts.inputs[0]
+        own, spec = recipe.preprocess, self._facts.inputs[0]
         if self._size is None:
             return own
         if recipe.name == _CLASSIFIER:
@@ -353,9 +353,9 @@ class _Drafting:
         if resize is Resize.LETTERBOX:
             is_guess = self._is_guess("preprocess.resize")
             self._comments["preprocess.anchor"] = f"{NOT_KNOWN}top_left or centre" if is_guess else "as answered"
-        if "float" not in told.dtype:
-            self._comments["preprocess.scale"] = f"the model takes {told.dtype}"
-            middle = 128.0 if told.dtype == "int8" else 0.0
+        if "float" not in spec.dtype:
+            self._comments["preprocess.scale"] = f"the model takes {spec.dtype}"
+            middle = 128.0 if spec.dtype == "int8" else 0.0
             return replace(own, scale=1.0, mean=(middle,), std=(1.0,))
         return self._valued(own, recipe.decodes)
 
@@ -372,8 +372,8 @@ class _Drafting:
         if set(likely[1]) == {0.0} and set(likely[2]) == {1.0}:
             likely = (likely[0], (0.0,), (1.0,))
         scale, mean, std = self._tell("preprocess.scale", about_values(likely), why)
-        told = f"{NOT_KNOWN}as scale" if self._is_guess("preprocess.scale") else "as answered"
-        self._comments |= {"preprocess.mean": told, "preprocess.std": told}
+        text = f"{NOT_KNOWN}as scale" if self._is_guess("preprocess.scale") else "as answered"
+        self._comments |= {"preprocess.mean": text, "preprocess.std": text}
         if self._is_grey:
             mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
         elif (mean, std) == ((0.0,), (1.0,)):

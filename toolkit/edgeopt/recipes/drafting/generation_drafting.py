@@ -35,8 +35,8 @@ def drafted_generation(folder: Path) -> Recipe | None:
     """
     if not (folder / TOKENIZER).is_file():
         return None
-    told = _of_genai(folder) or _of_hugging_face(folder)
-    if told is None:
+    generation = _of_genai(folder) or _of_hugging_face(folder)
+    if generation is None:
         return None
     return Recipe(
         name=folder_name(folder),
@@ -47,7 +47,7 @@ def drafted_generation(folder: Path) -> Recipe | None:
         postprocess=Postprocess(NO_DECODER),
         evaluation=Evaluation("agreement"),
         tokenizer=Tokenizer(TOKENIZER),
-        generation=replace(told, begin=begin_of(folder, told.begin)),
+        generation=replace(generation, begin=begin_of(folder, generation.begin)),
         folder=folder,
     )
 
@@ -77,14 +77,14 @@ def _of_template(tokenizer: Mapping[str, Any]) -> tuple[int, ...]:
     whole = tokenizer.get("post_processor")
     steps = whole.get("processors", [whole]) if isinstance(whole, dict) else []
     found = list[int]()
-    for one in steps:
-        if not isinstance(one, dict) or one.get("type") != "TemplateProcessing":
+    for step in steps:
+        if not isinstance(step, dict) or step.get("type") != "TemplateProcessing":
             continue
         try:
-            for piece in one["single"]:
+            for piece in step["single"]:
                 if "SpecialToken" not in piece:
                     break
-                found += [int(number) for number in one["special_tokens"][piece["SpecialToken"]["id"]]["ids"]]
+                found += [int(number) for number in step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]]
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidFileError(f"{TOKENIZER} has a template that is none: {error}", remedy=_REMEDY) from error
     return tuple(found)
@@ -116,7 +116,7 @@ def _generation(file: Path, values: Mapping[str, Any], context: str) -> Generati
         end, begin = values.get("eos_token_id"), values.get("bos_token_id")
         ends = end if isinstance(end, list) else [end] if end is not None else []
         first = () if begin is None or isinstance(begin, list) else (int(begin),)
-        return Generation(int(values.get(context) or _CONTEXT), tuple(int(one) for one in ends), first)
+        return Generation(int(values.get(context) or _CONTEXT), tuple(int(other) for other in ends), first)
     except (TypeError, ValueError) as error:
         raise InvalidFileError(f"{file} holds no number where a token or a length is", remedy=_REMEDY) from error
 

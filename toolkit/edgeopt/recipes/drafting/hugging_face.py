@@ -103,11 +103,11 @@ class Configuration:
         """Return what reads it, where the network has these outputs; None: the class's own."""
         names = None if outputs is None else {*outputs}
         task = self.task_of(inputs, names)
-        found = _HEADS.get(task.name, _OTHER) if task else _OTHER
-        found = _BACKGROUND if self.class_name in _WITH_BACKGROUND else found
-        found = _SEEN if self.class_name.endswith("VisionModelWithProjection") else found
-        found = _LETTERS if self.class_name.endswith("ForCTC") and self.alphabet.characters else found
-        return found if names is None or {*found.outputs} <= names else _OTHER
+        head = _HEADS.get(task.name, _OTHER) if task else _OTHER
+        head = _BACKGROUND if self.class_name in _WITH_BACKGROUND else head
+        head = _SEEN if self.class_name.endswith("VisionModelWithProjection") else head
+        head = _LETTERS if self.class_name.endswith("ForCTC") and self.alphabet.characters else head
+        return head if names is None or {*head.outputs} <= names else _OTHER
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -144,8 +144,8 @@ def read_configuration(folder: Path) -> Configuration | None:
     values = read_json(file, remedy=_REMEDY)
     if not isinstance(values, dict) or not {"architectures", "model_type"} & values.keys():
         return None
-    found = next((folder / one for one in PROCESSORS if (folder / one).is_file()), None)
-    return Configuration(values, read_processor(found) if found else {}, letters_in(folder, values))
+    path = next((folder / processor for processor in PROCESSORS if (folder / processor).is_file()), None)
+    return Configuration(values, read_processor(path) if path else {}, letters_in(folder, values))
 
 
 def read_processor(file: Path) -> Mapping[str, Any]:
@@ -162,12 +162,12 @@ def read_processor(file: Path) -> Mapping[str, Any]:
     return values
 
 
-def shape_of(name: str, told: Configuration) -> tuple[int, ...]:
+def shape_of(name: str, configuration: Configuration) -> tuple[int, ...]:
     """Return the shape in which an input of this name is asked; empty where the name is not known here."""
-    values = told.values
+    values = configuration.values
     if name == PICTURE:
         channels = values.get("num_channels", 3)
-        return (1, channels if isinstance(channels, int) else 3, *_size(told))
+        return (1, channels if isinstance(channels, int) else 3, *_size(configuration))
     if name in ("input_ids", "attention_mask", "token_type_ids"):
         most = values.get("max_position_embeddings", values.get("n_positions"))
         return (1, min(_TOKENS, most) if isinstance(most, int) and most > 0 else _TOKENS)
@@ -182,48 +182,52 @@ def shape_of(name: str, told: Configuration) -> tuple[int, ...]:
 
 
 def recipe_told(
-    told: Configuration, inputs: Sequence[TensorSpec], outputs: Iterable[str] | None, *, name: str, source: str
+    configuration: Configuration, inputs: Sequence[TensorSpec], outputs: Iterable[str] | None, *, name: str, source: str
 ) -> tuple[Recipe | None, tuple[Note, ...]]:
     """Return the recipe that configurations tell, and what they cannot tell; None where mean and std are not told.
 
     Args:
-        told: Beside the network.
+        configuration: Beside the network.
         inputs: Of the network, whose free dimensions are fixed as the configurations say.
         outputs: Names of the network's outputs; None: as its class has them.
         name: Of the network.
         source: Where it comes from.
     """
-    fed = [one.name for one in inputs]
-    head = told.head_of(outputs, fed)
-    shapes = {one.name: _fixed(one, shape_of(one.name, told)) for one in inputs}
+    fed = [spec.name for spec in inputs]
+    head = configuration.head_of(outputs, fed)
+    shapes = {spec.name: _fixed(spec, shape_of(spec.name, configuration)) for spec in inputs}
     audio = None
     if len(inputs) == 1:
-        audio = audio_told(told.processor, replace(inputs[0], shape=shapes[inputs[0].name] or inputs[0].shape))
+        audio = audio_told(configuration.processor, replace(inputs[0], shape=shapes[inputs[0].name] or inputs[0].shape))
     if head.task != _OTHER.task and fed != [PICTURE] and not audio:
         head = _OTHER
     recipe = Recipe(
         name=name,
         task=head.task,
-        description=f"{told.class_name or 'network'} of Hugging Face transformers",
+        description=f"{configuration.class_name or 'network'} of Hugging Face transformers",
         license="that of the weights",
         source=source,
         postprocess=Postprocess(head.decoder),
         evaluation=Evaluation(head.metric),
-        class_names=told.class_names if head.task in ("classification", "detection", "segmentation") else (),
+        class_names=configuration.class_names if head.task in ("classification", "detection", "segmentation") else (),
     )
     if fed != [PICTURE]:
-        free = {one.name for one in inputs if not one.is_static}
-        recipe = replace(recipe, input=Input(shapes={key: one for key, one in shapes.items() if key in free and one}))
+        free = {spec.name for spec in inputs if not spec.is_static}
+        recipe = replace(
+            recipe, input=Input(shapes={key: shape for key, shape in shapes.items() if key in free and shape})
+        )
         if audio:
-            recipe = replace(recipe, audio=audio, alphabet=told.alphabet if head is _LETTERS else recipe.alphabet)
+            recipe = replace(
+                recipe, audio=audio, alphabet=configuration.alphabet if head is _LETTERS else recipe.alphabet
+            )
         return recipe, ()
-    if not told.processor:
+    if not configuration.processor:
         problem = f"no {PROCESSORS[0]} tells mean and std"
         return None, (Note(NoteKind.WARNING, problem, "write a recipe.toml, or pass --recipe"),)
     if len(inputs[0].shape) != 4:
         return None, ()
     is_grey = shapes[PICTURE][1] == 1
-    preprocess, notes = _preprocess(told.processor, is_grey)
+    preprocess, notes = _preprocess(configuration.processor, is_grey)
     whole = {} if isinstance(inputs[0].shape[1], int) else shapes  # nothing else tells how many channels it has
     return replace(recipe, input=Input(size=shapes[PICTURE][2:], shapes=whole), preprocess=preprocess), notes
 
@@ -235,12 +239,12 @@ def _fixed(tensor: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(mine if isinstance(mine, int) else size for mine, size in zip(tensor.shape, shape, strict=True))
 
 
-def _size(told: Configuration) -> tuple[int, int]:
+def _size(configuration: Configuration) -> tuple[int, int]:
     """Return height and width in pixels: after the processor's crop or resize, or the configuration's."""
-    processor = told.processor
+    processor = configuration.processor
     does_crop = processor.get("do_center_crop") and processor.get("crop_size")
     asked = processor.get("crop_size") if does_crop else processor.get("size")
-    for size in (asked, told.values.get("image_size", 0)):
+    for size in (asked, configuration.values.get("image_size", 0)):
         if isinstance(size, Mapping):
             shortest = size.get("shortest_edge")
             sides: list[Any] = [size.get("height", shortest), size.get("width", shortest)]

@@ -106,7 +106,7 @@ _TASKS = (
         "ORTModelForFeatureExtraction",
     ),
 )
-_BY_NAME = {one.name: one for one in _TASKS}
+_BY_NAME = {task.name: task for task in _TASKS}
 _SYNONYMS = {
     "audio-ctc": "automatic-speech-recognition",
     "causal-lm": GENERATION,
@@ -161,14 +161,14 @@ def read_task(name: str) -> OptimumTask:
             f"edgeopt exports no network for the task {plain}",
             remedy=f"optimum-cli export onnx --task {plain} may; edgeopt takes each file of its folder",
         )
-    found = _BY_NAME.get(_SYNONYMS.get(plain, plain))
-    if found is None:
+    optimum_task = _BY_NAME.get(_SYNONYMS.get(plain, plain))
+    if optimum_task is None:
         close = get_close_matches(plain, [*_BY_NAME, *_SYNONYMS], n=1)
         meant = f"did you mean {close[0]}? " if close else ""
         raise EdgeoptError(
             f"no task is called {short(name)}", remedy=f"{meant}optimum's names: {', '.join(TASK_NAMES)}"
         )
-    return found
+    return optimum_task
 
 
 def task_of_class(
@@ -181,13 +181,13 @@ def task_of_class(
         inputs: Names of its inputs.
         outputs: Names of its outputs; None: as its class has them.
     """
-    told = next((one for one in _TASKS if class_name.endswith(one.ends)), None) if class_name else None
-    if told and told.name == "text-classification" and {*inputs} & {*_SOUNDS}:
-        told = _BY_NAME["audio-classification"]  # Wav2Vec2ForSequenceClassification
+    optimum_task = next((task for task in _TASKS if class_name.endswith(task.ends)), None) if class_name else None
+    if optimum_task and optimum_task.name == "text-classification" and {*inputs} & {*_SOUNDS}:
+        optimum_task = _BY_NAME["audio-classification"]  # Wav2Vec2ForSequenceClassification
     shown = next((_OF_OUTPUTS[one] for one in outputs or () if one in _OF_OUTPUTS), "")
     if shown and "logits" not in (outputs or ()):
         return _BY_NAME[shown]
-    return told
+    return optimum_task
 
 
 def loader_of(task: OptimumTask | None) -> str:

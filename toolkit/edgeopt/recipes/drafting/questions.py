@@ -82,7 +82,9 @@ def name_of_reading(preprocess: Preprocess) -> str:
     """Return how pictures are fed in a few words, such as `BGR, 0 to 1`."""
     found = _ends(preprocess.colour, preprocess.scale, preprocess.mean, preprocess.std)
     order = -1 if preprocess.colour is Colour.BGR else 1
-    known = {_ends(preprocess.colour, one[0], one[1][::order], one[2][::order]): name for name, one in NORMS.items()}
+    known = {
+        _ends(preprocess.colour, norm[0], norm[1][::order], norm[2][::order]): name for name, norm in NORMS.items()
+    }
     return f"{preprocess.colour}, {known.get(found, 'other values')}"
 
 
@@ -181,7 +183,7 @@ def about_alphabet(count: int, *, is_sure: bool = False) -> Question:
 
 def about_recipe(recipes: Sequence[Recipe]) -> Question:
     """Return the question for what the outputs are."""
-    return Question("What are the outputs?", {f"{one.name}: {one.description}": one for one in recipes})
+    return Question("What are the outputs?", {f"{recipe.name}: {recipe.description}": recipe for recipe in recipes})
 
 
 def _read_size(text: str) -> tuple[int, int]:
@@ -200,7 +202,7 @@ def _read_sizes(text: str, count: int) -> tuple[int, ...]:
 def _read_norm(text: str) -> Norm:
     """Return scale, mean and std of a line such as `1/255 0.5 0.5`."""
     try:
-        scale, mean, std = ([_number(one) for one in part.split(",")] for part in text.split())
+        scale, mean, std = ([_number(other) for other in part.split(",")] for part in text.split())
     except (ValueError, ZeroDivisionError):
         scale, mean, std = [], [], []
     fits = len(scale) == 1 and len(mean) in (1, 3) and len(std) in (1, 3)

@@ -32,7 +32,7 @@ def fitting_numbers(numbers: Postprocess, size: Sequence[int], frames: Sequence[
         frames: The outputs for each of a few frames, in the model's order.
     """
     if numbers.decoder in CLASSIFIERS:
-        return replace(numbers, decoder=_classifier(numbers.decoder, [one[0].reshape(-1) for one in frames]))
+        return replace(numbers, decoder=_classifier(numbers.decoder, [frame[0].reshape(-1) for frame in frames]))
     head = head_of(numbers.decoder)
     if not head or not head.usual:
         return numbers
@@ -50,11 +50,11 @@ def fitting_numbers(numbers: Postprocess, size: Sequence[int], frames: Sequence[
     return numbers
 
 
-def _classifier(told: str, frames: Sequence[Array]) -> str:
+def _classifier(text: str, frames: Sequence[Array]) -> str:
     """Return `logits` or `probabilities`; several independent probabilities need not add up to 1."""
-    if any(_scores_of(one) is Scores.LOGITS for one in frames):
+    if any(_scores_of(frame) is Scores.LOGITS for frame in frames):
         return "logits"
-    return "probabilities" if all(abs(float(one.sum()) - 1) < _ROUNDING * 10 for one in frames) else told
+    return "probabilities" if all(abs(float(frame.sum()) - 1) < _ROUNDING * 10 for frame in frames) else text
 
 
 def _scores_of(scores: Array) -> Scores:

@@ -167,4 +167,4 @@ def _is_map(output: TensorSpec, size: Sequence[int], layout: Layout) -> bool:
     if any(mine < 2 for mine, _ in pairs):
         return False
     ratios = {mine / side for mine, side in pairs}
-    return len(ratios) < 2 and all(one.is_integer() or (1 / one).is_integer() for one in ratios)
+    return len(ratios) < 2 and all(ratio.is_integer() or (1 / ratio).is_integer() for ratio in ratios)

@@ -112,7 +112,7 @@ def _why_no_scores(rows: NDArray[np.float64], *, is_probable: bool) -> str:
     return ""
 
 
-def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    one, other = one - one.mean(), other - other.mean()
-    product = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(one @ other) / product if product > 0 else 0.0
+def _correlation(array: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    array, other = array - array.mean(), other - other.mean()
+    product = float(np.linalg.norm(array) * np.linalg.norm(other))
+    return float(array @ other) / product if product > 0 else 0.0

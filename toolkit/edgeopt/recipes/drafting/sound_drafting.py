@@ -50,11 +50,11 @@ def sound_draft(facts: Facts, ask: Ask) -> Draft | None:
         facts: Of the model; an example that is a sound says that it hears, as names like `mel` and `audio` do.
         ask: Answers what the model does not tell.
     """
-    certain = [one for one in facts.inputs if _hears_by_name(one)]
+    certain = [spec for spec in facts.inputs if _hears_by_name(spec)]
     if not (certain or facts.sound_rate_hz):
         return None
     states, comments = draft_states(facts.inputs, facts.outputs, ask)
-    left = [one for one in facts.inputs if one.name not in states and not is_rate(one)]
+    left = [spec for spec in facts.inputs if spec.name not in states and not is_rate(spec)]
     if len(left) != 1 or "float" not in left[0].dtype or not _sizes(left[0]):
         return None
     if not (facts.sound_rate_hz or _hears_by_name(left[0])):
@@ -135,8 +135,8 @@ class _SoundDrafting:
         if kind is not Features.WHISPER:
             window, step = self._tell("audio.step", about_frames(rate_hz), "samples from frame to frame, and of each")
             audio = replace(audio, step=step, frame=window, fft=0 if kind is Features.KALDI else window)
-            told = "as answered" if self._comments["audio.step"] == "as answered" else f"{NOT_KNOWN}as step"
-            self._comments["audio.frame"] = told
+            text = "as answered" if self._comments["audio.step"] == "as answered" else f"{NOT_KNOWN}as step"
+            self._comments["audio.frame"] = text
         if isinstance(frames, int):
             self._comments["audio.samples"] = f"as few as make {frames} frames"
             audio = replace(audio, samples=_samples_of(audio, frames))
@@ -148,7 +148,7 @@ class _SoundDrafting:
 
     def _answering(self, recipe: Recipe) -> Recipe:
         """Return the recipe with what its outputs are: classes, whether somebody speaks, or numbers as they are."""
-        said = [one for one in self._facts.outputs if one.name not in self._states.values()]
+        said = [output for output in self._facts.outputs if output.name not in self._states.values()]
         shown = ", ".join(map(str, said))
         kinds = [*self._kinds(recipe, said), replace(recipe, name="tensors", description="the outputs as they are")]
         if len(kinds) == 1:

@@ -34,20 +34,20 @@ _FRAMES_MS = ((25, 10), (32, 16), (32, 8), (64, 32))
 def about_rate(likely: int) -> Question:
     """Return the question for samples a second."""
     rates = dict.fromkeys((likely, *RATES_HZ))
-    options = {f"{one}: {RATES_HZ.get(one, 'that of the example')}": one for one in rates}
+    options = {f"{rate}: {RATES_HZ.get(rate, 'that of the example')}": rate for rate in rates}
     return Question("Of how many samples a second are its sounds?", options, "a whole number", _whole(1, _MOST_HZ))
 
 
 def about_features(likely: Features) -> Question:
     """Return the question for the convention of bands."""
     kinds = dict.fromkeys((likely, *_CONVENTIONS))
-    return Question("What makes its bands of a sound?", {f"{one}: {_CONVENTIONS[one]}": one for one in kinds})
+    return Question("What makes its bands of a sound?", {f"{kind}: {_CONVENTIONS[kind]}": kind for kind in kinds})
 
 
 def about_bands(name: str, sizes: Sequence[int]) -> Question:
     """Return the question for which size of an input counts bands; the first is likely."""
-    told = f"How many bands, or coefficients, does input {name} take? Its other size counts frames."
-    return Question(told, {str(one): one for one in sizes} or {"80": 80}, "a whole number", _whole(1, 512))
+    text = f"How many bands, or coefficients, does input {name} take? Its other size counts frames."
+    return Question(text, {str(size): size for size in sizes} or {"80": 80}, "a whole number", _whole(1, 512))
 
 
 def about_frames(rate_hz: int) -> Question:
@@ -58,7 +58,7 @@ def about_frames(rate_hz: int) -> Question:
         options[f"{window} {step}: {window_ms} ms every {step_ms} ms"] = (window, step)
 
     def read(text: str) -> tuple[int, int]:
-        numbers = [_whole(1, _MOST_FRAME)(one) for one in text.split()]
+        numbers = [_whole(1, _MOST_FRAME)(part) for part in text.split()]
         if len(numbers) != 2:
             raise EdgeoptError(f"{short(text)} is no answer", remedy="type two whole numbers, such as 400 160")
         return numbers[0], numbers[1]
@@ -69,8 +69,8 @@ def about_frames(rate_hz: int) -> Question:
 def about_length(name: str, rate_hz: int) -> Question:
     """Return the question for the samples of a window, where an input takes any."""
     options = {f"{part * rate_hz // 10}: {part / 10:g} s": part * rate_hz // 10 for part in (10, 5, 20, 50, 100)}
-    told = f"How many samples of sound are one run? Input {name} takes any."
-    return Question(told, options, "a whole number", _whole(1, _MOST_SAMPLES))
+    text = f"How many samples of sound are one run? Input {name} takes any."
+    return Question(text, options, "a whole number", _whole(1, _MOST_SAMPLES))
 
 
 def about_new_samples(size: int, *, streams: bool) -> Question:
@@ -78,8 +78,8 @@ def about_new_samples(size: int, *, streams: bool) -> Question:
     options = {f"{size}: windows follow one another": size, "0: a sound is one window, cut or padded": 0}
     if not streams:
         options = dict(reversed(options.items()))
-    told = f"How many of the {size} samples of a run are new in each window?"
-    return Question(told, options, "fewer: the others are heard again", _whole(2, size))
+    text = f"How many of the {size} samples of a run are new in each window?"
+    return Question(text, options, "fewer: the others are heard again", _whole(2, size))
 
 
 def _whole(least: int, most: int) -> Callable[[str], Any]:

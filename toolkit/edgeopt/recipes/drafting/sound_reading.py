@@ -26,7 +26,7 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         inputs: Of the model.
         outputs: Of the model.
     """
-    features = next((one for one in inputs if one.name == "input_features" and _bands(one)), None)
+    features = next((spec for spec in inputs if spec.name == "input_features" and _bands(spec)), None)
     if features is not None and len(inputs) == 1:
         bands, frames = features.shape[1], features.shape[2]
         assert isinstance(bands, int)
@@ -37,10 +37,10 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         told_of = "Sounds as features in, outputs as they are"
         return replace(_arrays(), name="whisper_features", description=told_of, audio=heard), told
     states = find_states(inputs, outputs)
-    kinds = {(one.shape[0], one.shape[-1]) for one in inputs if one.name in states and len(one.shape) == 3}
-    said = [one for one in outputs if one.name not in states.values()]
-    heard_by = [one for one in inputs if one.name == "input" and len(one.shape) == 2]
-    beside = {one.name for one in inputs} - {"input", "sr", *states}
+    kinds = {(spec.shape[0], spec.shape[-1]) for spec in inputs if spec.name in states and len(spec.shape) == 3}
+    said = [output for output in outputs if output.name not in states.values()]
+    heard_by = [spec for spec in inputs if spec.name == "input" and len(spec.shape) == 2]
+    beside = {spec.name for spec in inputs} - {"input", "sr", *states}
     context = _SILERO.get(next(iter(kinds), (0, 0)))
     if len(kinds) != 1 or context is None or len(said) != 1 or not heard_by or beside:
         return None

@@ -20,12 +20,12 @@ def draft_states(
         outputs: Of the model.
         ask: Answers what names do not tell.
     """
-    found = find_states(inputs, outputs)
-    told = ["by names, shapes and types"] if found else []
+    states = find_states(inputs, outputs)
+    told = ["by names, shapes and types"] if states else []
     is_guess = False
-    for name, fitting in possible_states(inputs, outputs, found).items():
-        left = [one for one in fitting if one not in found.values()]
-        if not left or len(found) + 1 >= min(len(inputs), len(outputs)):
+    for name, fitting in possible_states(inputs, outputs, states).items():
+        left = [one for one in fitting if one not in states.values()]
+        if not left or len(states) + 1 >= min(len(inputs), len(outputs)):
             continue
         options = {"no: it is fed anew each time": "", **{f"yes, from output {one}": one for one in left}}
         answer = ask(Question(f"Does input {name} take an output of the sample before?", options))
@@ -33,6 +33,6 @@ def draft_states(
             is_guess = True
             told.append(f"{name} may take {' or '.join(left)} of the sample before")
         elif answer:
-            found[name] = answer
+            states[name] = answer
             told.append(f"{name} as answered")
-    return found, {"input.states": f"{NOT_KNOWN if is_guess else ''}{'; '.join(told)}"} if told else {}
+    return states, {"input.states": f"{NOT_KNOWN if is_guess else ''}{'; '.join(told)}"} if told else {}

@@ -37,18 +37,21 @@ _VECTORS = ("last_hidden_state", "pooler_output", "sentence_embedding", "token_e
 
 def takes_tokens(inputs: Sequence[TensorSpec]) -> str:
     """Return the name of the input that takes tokens; empty where none does."""
-    fitting = [one.name for one in inputs if len(one.shape) == 2 and one.dtype in ("int64", "int32")]
+    fitting = [spec.name for spec in inputs if len(spec.shape) == 2 and spec.dtype in ("int64", "int32")]
     return next((name for name in _IDS if name in fitting), "")
 
 
 def text_recipe(
-    folder: Path, told: Configuration | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None
+    folder: Path,
+    configuration: Configuration | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec] | None,
 ) -> tuple[Recipe, dict[str, str]] | None:
     """Return a recipe of texts and where each of its values is from; None where the model or the folder is of none.
 
     Args:
         folder: Holds `tokenizer.json`.
-        told: The configuration there; None: there is none.
+        configuration: The configuration there; None: there is none.
         inputs: Of the model.
         outputs: Of the model: they tell the task where no configuration does; None: not known.
 
@@ -56,16 +59,16 @@ def text_recipe(
         InvalidFileError: If the pooling of a sentence model is no JSON.
     """
     ids = takes_tokens(inputs)
-    values = told.values if told else {}
+    values = configuration.values if configuration else {}
     if not ids or not (folder / TOKENIZER).is_file() or values.get("problem_type") == _MANY_LABELS:
         return None
-    named, names = (told.class_name, told.class_names) if told else ("", ())
-    kind = _kind(told, inputs, outputs, names)
+    named, names = (configuration.class_name, configuration.class_names) if configuration else ("", ())
+    kind = _kind(configuration, inputs, outputs, names)
     if kind is None:
         return None
     task, decoder, metric = kind
     pooling = _pooling(folder / _POOLING) if task == "embedding" else Pooling.USUAL
-    own = next(one for one in inputs if one.name == ids).shape[1]
+    own = next(spec for spec in inputs if spec.name == ids).shape[1]
     comments = {
         "task": f"{CONFIGURATION} names {named}"
         if named
@@ -86,7 +89,7 @@ def text_recipe(
         source=folder.name,
         postprocess=Postprocess(decoder),
         evaluation=Evaluation(metric),
-        tokenizer=Tokenizer(file=TOKENIZER, ids=ids, length=0 if isinstance(own, int) else _length(told)),
+        tokenizer=Tokenizer(file=TOKENIZER, ids=ids, length=0 if isinstance(own, int) else _length(configuration)),
         text=Text(pooling),
         class_names=names if task != "embedding" else (),
         folder=folder,
@@ -95,12 +98,15 @@ def text_recipe(
 
 
 def _kind(
-    told: Configuration | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None, names: Sequence[str]
+    configuration: Configuration | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec] | None,
+    names: Sequence[str],
 ) -> tuple[str, str, str] | None:
     """Return task, decoder and metric; None where no task of texts reads such outputs."""
-    if told and told.class_name:
-        shown = None if outputs is None else [one.name for one in outputs]
-        task = told.task_of([one.name for one in inputs], shown)
+    if configuration and configuration.class_name:
+        shown = None if outputs is None else [output.name for output in outputs]
+        task = configuration.task_of([spec.name for spec in inputs], shown)
         found = _TASKS.get(task.name) if task else None
         if found and found[0] == "token_classification" and not names:
             return None  # spans need the names of tags
@@ -110,13 +116,13 @@ def _kind(
     first = outputs[0]
     if len(first.shape) == 2 and first.name in _SCORES:
         return "text_classification", "probabilities" if first.op == "Softmax" else "logits", "top1"
-    has_vectors = any(len(one.shape) in (2, 3) and one.name in _VECTORS for one in outputs)
+    has_vectors = any(len(output.shape) in (2, 3) and output.name in _VECTORS for output in outputs)
     return _EMBEDDING if has_vectors else None
 
 
-def _length(told: Configuration | None) -> int:
+def _length(configuration: Configuration | None) -> int:
     """Return how many tokens are taken where the model takes any number."""
-    shape = shape_of("input_ids", told) if told else ()
+    shape = shape_of("input_ids", configuration) if configuration else ()
     return shape[1] if shape else _LENGTH
 
 

@@ -143,9 +143,9 @@ def _waveform(sound: Sound, rows: int, width: int) -> Frame:
             high, low = (middle - round(half * float(one) / peak) for one in (part.max(), part.min()))
             cv2.line(drawn, (column, high), (column, low), _WAVE, 1)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        told = f"{share * sound.seconds:.3g} s"
-        left = MARGIN + round(share * (width - 2 * MARGIN - letters.width(told)))
-        letters.write(drawn, told, (left, rows - MARGIN // 2), PALE)
+        text = f"{share * sound.seconds:.3g} s"
+        left = MARGIN + round(share * (width - 2 * MARGIN - letters.width(text)))
+        letters.write(drawn, text, (left, rows - MARGIN // 2), PALE)
     return drawn
 
 
@@ -156,11 +156,11 @@ def _bars(classes: Sequence[tuple[str, float]], rows: int, width: int) -> Frame:
     for i, (name, share) in enumerate(classes[:_BARS]):
         base = i * pitch + (pitch + letters.size) // 2
         letters.write(drawn, cut(name, left - 2 * MARGIN, letters), (MARGIN, base), WHITE)
-        told = f"{share:.2f}"
-        most = width - left - letters.width(told) - 2 * MARGIN
+        text = f"{share:.2f}"
+        most = width - left - letters.width(text) - 2 * MARGIN
         right = left + round(most * min(max(share, 0.0), 1.0))
         cv2.rectangle(drawn, (left, base - letters.size), (right, base), _BAR, cv2.FILLED)
-        letters.write(drawn, told, (right + MARGIN, base), WHITE)
+        letters.write(drawn, text, (right + MARGIN, base), WHITE)
     if not classes:
         letters.write(drawn, "nothing", (MARGIN, (pitch + letters.size) // 2), WHITE)
     return drawn
@@ -172,14 +172,14 @@ def _page(text: str, marks: Sequence[Mark], rows: int, width: int, *, has_kinds:
     The height follows from the text alone, so that two answers to it stand side by side.
     """
     drawn, letters, small = empty(rows, width), Letters(width // 36), Letters(width // 58)
-    kinds = sorted({one.kind for one in marks})
+    kinds = sorted({other.kind for other in marks})
     pitch = letters.size * 3 // 2 + (small.size + MARGIN // 2 if has_kinds else 0)
     x, base = MARGIN, pitch
-    edges = {edge for one in marks for edge in (one.start, one.end)}
+    edges = {edge for other in marks for edge in (other.start, other.end)}
     for word in re.finditer(r"\S{1,40}|\s+", text):
         if word[0].isspace():
             gap = letters.width(" ")
-            spanned = next((one for one in marks if one.start <= word.start() and word.end() <= one.end), None)
+            spanned = next((other for other in marks if other.start <= word.start() and word.end() <= other.end), None)
             if spanned and x > MARGIN:
                 _ground(drawn, (x, base), gap, letters, class_colour(kinds.index(spanned.kind)))
             x += gap if x > MARGIN else 0
@@ -190,10 +190,10 @@ def _page(text: str, marks: Sequence[Mark], rows: int, width: int, *, has_kinds:
             letters.write(drawn, "...", (width - MARGIN - letters.width("..."), rows - MARGIN // 2), PALE)
             break
         left = x
-        cuts = [word.start(), *sorted(one for one in edges if word.start() < one < word.end()), word.end()]
+        cuts = [word.start(), *sorted(other for other in edges if word.start() < other < word.end()), word.end()]
         for begin, end in pairwise(cuts):
             part, wide = text[begin:end], letters.width(text[begin:end])
-            mark = next((one for one in marks if one.start <= begin and end <= one.end), None)
+            mark = next((other for other in marks if other.start <= begin and end <= other.end), None)
             colour = class_colour(kinds.index(mark.kind)) if mark else WHITE
             if mark:
                 _ground(drawn, (x, base), wide, letters, colour)

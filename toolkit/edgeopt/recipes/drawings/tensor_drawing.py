@@ -58,14 +58,14 @@ def draw_tensors(outputs: Sequence[Output], rows: int, width: int) -> Frame:
     drawn = empty(rows, width)
     bottom = rows - (letters.size + MARGIN if len(outputs) > len(shown) else 0)
     edges = np.linspace(0, bottom, len(shown) + 1).astype(int)
-    for one, (top, end) in zip(shown, pairwise(edges.tolist()), strict=True):
+    for output, (top, end) in zip(shown, pairwise(edges.tolist()), strict=True):
         base = top + letters.size + MARGIN // 2
         place = drawn[base + MARGIN // 2 : end - MARGIN // 2, MARGIN : width - MARGIN]
-        more = _fill(place, one.value) if _is_drawn(one.value, place) else ""
-        letters.write(drawn, cut(one.text + more, width - 2 * MARGIN, letters), (MARGIN, base), WHITE)
+        more = _fill(place, output.value) if _is_drawn(output.value, place) else ""
+        letters.write(drawn, cut(output.text + more, width - 2 * MARGIN, letters), (MARGIN, base), WHITE)
     if len(outputs) > len(shown):
-        told = f"and {plural(len(outputs) - len(shown), 'more output')}"
-        letters.write(drawn, told, (MARGIN, rows - MARGIN // 2), PALE)
+        text = f"and {plural(len(outputs) - len(shown), 'more output')}"
+        letters.write(drawn, text, (MARGIN, rows - MARGIN // 2), PALE)
     return drawn
 
 

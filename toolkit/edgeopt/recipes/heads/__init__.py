@@ -104,5 +104,5 @@ def find_head(decoder: str) -> Head:
     known = registry.names(heads)
     if decoder not in known:
         raise NotFoundError("decoder of task detection", decoder, known)
-    found: Head = registry.load(heads, decoder).HEAD
-    return found
+    head: Head = registry.load(heads, decoder).HEAD
+    return head

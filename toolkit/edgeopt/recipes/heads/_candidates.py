@@ -85,7 +85,7 @@ def softmax(values: Array) -> Array:
 def scores_first(outputs: Sequence[Array]) -> tuple[Array, Array]:
     """Return scores (n, classes) and boxes (n, 4) of two outputs in either order; with four classes as they are."""
     is_swapped = outputs[0].shape[-1] == 4 != outputs[1].shape[-1]
-    first, second = (one[0] for one in (reversed(outputs[:2]) if is_swapped else outputs[:2]))
+    first, second = (array[0] for array in (reversed(outputs[:2]) if is_swapped else outputs[:2]))
     return first, second
 
 

@@ -106,12 +106,12 @@ class Offsets:
 
     def points(self, outputs: Sequence[Array], numbers: Postprocess, size: Size, threshold: float) -> Array | None:
         """Return (n, 5, 2) points of the boxes that are decoded, in their order; None where no output holds them."""
-        found = landmarks_of(outputs)
-        if found is None:
+        landmarks = landmarks_of(outputs)
+        if landmarks is None:
             return None
         kept, _, _ = self._kept(outputs, numbers, threshold)
         places, (centre, _) = self._anchors(numbers, size)[kept, None], numbers.variances or _VARIANCES
-        moved = found[0][kept].reshape(-1, 5, 2)
+        moved = landmarks[0][kept].reshape(-1, 5, 2)
         return np.asarray(places[..., :2] + centre * moved * places[..., 2:], np.float32)
 
     def _kept(

@@ -66,8 +66,8 @@ def why_other_cells(
     counts = [count_cells(size, each) for each in (strides, *others)]
     if any(count in range(cells, most_anchors * cells + 1, cells) for cells in counts if cells):
         return ""
-    told = ", ".join(map(str, strides))
-    return f"one box for each of {count_cells(size, strides)} cells (strides {told}, input {size[0]}x{size[1]})"
+    text = ", ".join(map(str, strides))
+    return f"one box for each of {count_cells(size, strides)} cells (strides {text}, input {size[0]}x{size[1]})"
 
 
 def why_no_scores_and_corners(shapes: Sequence[Shape], *, background: bool) -> str:

@@ -38,10 +38,10 @@ def _complete(numbers: Postprocess, outputs: Sequence[TensorSpec]) -> Postproces
     if numbers.columns or not outputs or not outputs[0].shape:
         return numbers
     width = outputs[0].shape[-1]
-    told = columns_in_name(outputs[0].name)
-    if not told or (isinstance(width, int) and width != len(told)):
-        told = BY_WIDTH.get(width, ()) if isinstance(width, int) else ()
-    return replace(numbers, columns=told)
+    columns = columns_in_name(outputs[0].name)
+    if not columns or (isinstance(width, int) and width != len(columns)):
+        columns = BY_WIDTH.get(width, ()) if isinstance(width, int) else ()
+    return replace(numbers, columns=columns)
 
 
 def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshold: float) -> Candidates:
@@ -52,16 +52,16 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
         kept &= np.abs(rows[:, places[Column.BATCH]]) < 0.5
     if Column.CLASS in places:
         kept &= (rows[:, places[Column.CLASS]] > -0.5) & (rows[:, places[Column.CLASS]] < MOST_CLASSES)
-    found = rows[kept]
-    boxes = found[:, [places[column] for column in (_CORNERS if Column.LEFT in places else _CENTRED)]]
+    array = rows[kept]
+    boxes = array[:, [places[column] for column in (_CORNERS if Column.LEFT in places else _CENTRED)]]
     if Column.LEFT not in places:
         boxes = corners(boxes[:, :2], boxes[:, 2:])
-    classes = np.zeros(len(found), np.int64)
+    classes = np.zeros(len(array), np.int64)
     if Column.CLASS in places:
-        classes = np.rint(found[:, places[Column.CLASS]]).astype(np.int64) - int(numbers.background)
+        classes = np.rint(array[:, places[Column.CLASS]]).astype(np.int64) - int(numbers.background)
     known = classes >= 0
     boxes = to_pixels(np.ascontiguousarray(boxes), numbers, size)
-    return boxes[known], found[known, places[Column.SCORE]], classes[known]
+    return boxes[known], array[known, places[Column.SCORE]], classes[known]
 
 
 def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:

@@ -58,12 +58,12 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return made.astype(np.float32), np.array(scores, np.float32), np.zeros(len(scores), np.int64)
 
 
-def _mean_inside(found: Array, points: Array) -> float:
+def _mean_inside(array: Array, points: Array) -> float:
     """Return the mean of a map inside a polygon, (n, 2) x and y; what lies outside the map does not count."""
-    last = np.array(found.shape[::-1]) - 1
+    last = np.array(array.shape[::-1]) - 1
     low = np.clip(np.floor(points.min(axis=0)), 0, last).astype(int)
     high = np.clip(np.ceil(points.max(axis=0)), 0, last).astype(int)
-    part = found[low[1] : high[1] + 1, low[0] : high[0] + 1]
+    part = array[low[1] : high[1] + 1, low[0] : high[0] + 1]
     mask = np.zeros(part.shape, np.uint8)
     cv2.fillPoly(mask, [(points - low).astype(np.int32)], 1)
     return float(cv2.mean(part, mask)[0])

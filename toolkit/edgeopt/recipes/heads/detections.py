@@ -66,9 +66,9 @@ def decode(
     labels, scores = sorted(flat[:2], key=lambda vector: vector.dtype.kind == "f")
     kept = np.flatnonzero(scores > threshold)
     classes = np.rint(labels[kept]).astype(np.int64) - int(numbers.background)
-    found = to_pixels(rows[kept][:, order].astype(np.float32), numbers, size)
+    array = to_pixels(rows[kept][:, order].astype(np.float32), numbers, size)
     known = classes >= 0
-    return found[known], scores[kept][known].astype(np.float32), classes[known]
+    return array[known], scores[kept][known].astype(np.float32), classes[known]
 
 
 def write(rows: Rows, outputs: Sequence[TensorSpec], order: Sequence[int] = (0, 1, 2, 3)) -> Found:

@@ -39,8 +39,8 @@ def _why_unfit(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int
     sides, strides = 4 * (numbers.bins or _BINS), numbers.strides or STRIDES
     cells = count_cells(size, strides, rounds_up=True) if size else None
     fits = len(shapes) == 1 and are_rows(shapes, sides + 1) and may_be(shapes[0][1], cells)
-    told = f"1 x {cells or 'cells'} x (classes + {sides}), or for each stride 1 x n x classes and 1 x n x {sides}"
-    return "" if fits or _are_apart(shapes, sides, strides, size) else told
+    text = f"1 x {cells or 'cells'} x (classes + {sides}), or for each stride 1 x n x classes and 1 x n x {sides}"
+    return "" if fits or _are_apart(shapes, sides, strides, size) else text
 
 
 def _are_apart(shapes: Sequence[Shape], sides: int, strides: Sequence[int], size: Sequence[int]) -> bool:

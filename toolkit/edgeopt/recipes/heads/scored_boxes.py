@@ -43,8 +43,8 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     boxes, labels = _boxes_and_classes(outputs)
     rows, classes = boxes.reshape(-1, 5), np.rint(labels.reshape(-1)).astype(np.int64) - int(numbers.background)
     kept = (rows[:, 4] > threshold) & (classes >= 0)
-    found = rows[kept].astype(np.float32)
-    return to_pixels(np.ascontiguousarray(found[:, :4]), numbers, size), found[:, 4], classes[kept]
+    array = rows[kept].astype(np.float32)
+    return to_pixels(np.ascontiguousarray(array[:, :4]), numbers, size), array[:, 4], classes[kept]
 
 
 def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:

@@ -77,8 +77,8 @@ def _why_unlikely(numbers: Postprocess, output: TensorSpec, answers: Sequence[ND
     scores = np.stack([np.asarray(answer, np.float64)[0, 4:] for answer in answers])
     if not np.isfinite(scores).all() or (scores.min() >= -_ROUNDING and scores.max() <= 1 + _ROUNDING):
         return ""
-    told = f"{scores.min():.3g} to {scores.max():.3g} where scores of {output.shape[1]} - 4 classes would be 0 to 1"
-    return f"{told}: points, turned boxes or logits"
+    text = f"{scores.min():.3g} to {scores.max():.3g} where scores of {output.shape[1]} - 4 classes would be 0 to 1"
+    return f"{text}: points, turned boxes or logits"
 
 
 def _gather(numbers: Postprocess, size: Sequence[int], frames: Sequence[Sequence[Array]]) -> Values:

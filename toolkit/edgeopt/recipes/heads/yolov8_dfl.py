@@ -91,7 +91,7 @@ def pairs_of(planes: Sequence[tuple[int, ...]], sides: int) -> list[tuple[int, i
 
 def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, bins = rows.nodes, rows.numbers.bins or _BINS
-    planes = [(fixed(one, 1), math.prod(fixed(one, i) for i in range(2, len(one.shape)))) for one in outputs]
+    planes = [(fixed(spec, 1), math.prod(fixed(spec, i) for i in range(2, len(spec.shape)))) for spec in outputs]
     flat = [nodes("Reshape", output.name, ints(*plane)) for output, plane in zip(outputs, planes, strict=True)]
     boxes, scores, width = [], [], 0
     for box, score in pairs_of(planes, 4 * bins):

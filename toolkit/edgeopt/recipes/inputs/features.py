@@ -130,19 +130,19 @@ class FeatureMaker:
         if self._audio.normalise:
             samples = normalised(samples)
         power = self._power(np.asarray(samples, np.float64))
-        found = self._logarithm(power @ self._filters)
+        array = self._logarithm(power @ self._filters)
         if self._coefficients:
-            found = found @ self._dct
-        found = found.T
+            array = array @ self._dct
+        array = array.T
         if heard is not None:
-            found[:, self._frames_in(heard) :] = 0
+            array[:, self._frames_in(heard) :] = 0
         if self._audio.mean or self._audio.std != 1:
-            found = (found - self._audio.mean) / self._audio.std
+            array = (array - self._audio.mean) / self._audio.std
         if self._audio.scaling is not Scaling.NONE:
             axis = 1 if self._audio.scaling is Scaling.EACH else None
-            spread = found.std(axis=axis, keepdims=True)
-            found = (found - found.mean(axis=axis, keepdims=True)) / (spread + _EACH_FLOOR)
-        return np.ascontiguousarray(found, np.float32)
+            spread = array.std(axis=axis, keepdims=True)
+            array = (array - array.mean(axis=axis, keepdims=True)) / (spread + _EACH_FLOOR)
+        return np.ascontiguousarray(array, np.float32)
 
     def _power(self, samples: Array) -> Array:
         """Return (frames, fft / 2 + 1)."""
@@ -167,14 +167,14 @@ class FeatureMaker:
         power = np.maximum(power + audio.offset, audio.floor or usual or np.finfo(np.float64).tiny)
         if log is Log.LN:
             return np.asarray(np.log(power))
-        found: Array = np.log10(power) * (10 if log is Log.DECIBEL else 1)
+        array: Array = np.log10(power) * (10 if log is Log.DECIBEL else 1)
         if audio.relative:
-            found = found - found.max()
+            array = array - array.max()
         if audio.features is Features.WHISPER:
-            return np.asarray((np.maximum(found, found.max() - _WHISPER_RANGE) + 4) / 4)
+            return np.asarray((np.maximum(array, array.max() - _WHISPER_RANGE) + 4) / 4)
         if convention.top_db and log is Log.DECIBEL:
-            return np.asarray(np.maximum(found, found.max() - _DYNAMIC_DB))
-        return found
+            return np.asarray(np.maximum(array, array.max() - _DYNAMIC_DB))
+        return array
 
 
 def normalised(samples: NDArray[Any]) -> NDArray[np.float32]:
@@ -238,6 +238,6 @@ def _slaney_hz(mel: Array) -> Array:
 def _dct(coefficients: int, bands: int) -> Array:
     """Return (bands, coefficients) of the orthonormal cosine transform of type II."""
     angle = np.pi / bands * (np.arange(bands)[:, None] + 0.5) * np.arange(coefficients)
-    found: Array = np.cos(angle) * math.sqrt(2 / bands)
-    found[:, :1] /= math.sqrt(2)
-    return found
+    array: Array = np.cos(angle) * math.sqrt(2 / bands)
+    array[:, :1] /= math.sqrt(2)
+    return array

@@ -70,9 +70,9 @@ def _with_note_of_cut(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpe
     long = sum(made.is_cut(one) for one in seen)
     if not long:
         return frames
-    told = f"{long} of {plural(len(seen), 'text')} of {frames.source} have more tokens than the model takes: cut"
+    text = f"{long} of {plural(len(seen), 'text')} of {frames.source} have more tokens than the model takes: cut"
     return replace(
-        frames, notes=(*frames.notes, Note(NoteKind.WARNING, told, "write a larger length, or shorter texts"))
+        frames, notes=(*frames.notes, Note(NoteKind.WARNING, text, "write a larger length, or shorter texts"))
     )
 
 
@@ -92,7 +92,7 @@ def synthetic(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
 def _with_beginning(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
     """Return samples with the states that they leave out: zeros, as a stream begins."""
     take, held = frames.tensors, frames.shapes
-    absent = [one for one in inputs if one.name in recipe.input.states and one.name not in held]
+    absent = [spec for spec in inputs if spec.name in recipe.input.states and spec.name not in held]
     if not absent or take is None:
         return frames
     zeros = beginning_of(recipe, absent)
@@ -105,9 +105,9 @@ def _with_beginning(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]
 
 def _require_arrays(frames: Frames, inputs: Sequence[TensorSpec]) -> None:
     """Raise unless there is an array for each input, of its rank, and one size for each named dimension."""
-    found = frames.shapes
-    missing = [str(one) for one in inputs if one.name not in found]
-    unknown = sorted(found.keys() - {one.name for one in inputs})
+    shapes = frames.shapes
+    missing = [str(spec) for spec in inputs if spec.name not in shapes]
+    unknown = sorted(shapes.keys() - {spec.name for spec in inputs})
     if missing or unknown:
         parts = [f"lacks {', '.join(missing)}"] if missing else []
         parts += [f"holds {', '.join(unknown)}, which the model does not take"] if unknown else []
@@ -116,16 +116,16 @@ def _require_arrays(frames: Frames, inputs: Sequence[TensorSpec]) -> None:
             remedy="name the arrays as the model's inputs, samples first, or store uint8 pictures as `images`",
         )
     known: dict[str, tuple[int, str]] = {}
-    for one in inputs:
-        shape = sample_shape(found[one.name], one)
-        if one.is_unranked:
+    for input_ in inputs:
+        shape = sample_shape(shapes[input_.name], input_)
+        if input_.is_unranked:
             continue
-        if len(shape) != len(one.shape):
-            raise _wrong_shape(frames, one, one.shape)
-        for name, size in zip(one.shape, shape, strict=True):
-            if isinstance(name, str) and known.setdefault(name, (size, one.name))[0] != size:
-                told = f"{known[name][0]} in {known[name][1]} and {size} in {one.name}"
-                raise InvalidFileError(f"{frames.source}: {name} is {told}", remedy=f"give {name} one size")
+        if len(shape) != len(input_.shape):
+            raise _wrong_shape(frames, input_, input_.shape)
+        for name, size in zip(input_.shape, shape, strict=True):
+            if isinstance(name, str) and known.setdefault(name, (size, input_.name))[0] != size:
+                text = f"{known[name][0]} in {known[name][1]} and {size} in {input_.name}"
+                raise InvalidFileError(f"{frames.source}: {name} is {text}", remedy=f"give {name} one size")
 
 
 def _fitted(
@@ -133,16 +133,18 @@ def _fitted(
 ) -> Frames:
     assert frames.tensors is not None
     take, first = frames.tensors, frames.tensors(0)
-    for one in inputs:
-        if sample_shape(first[one.name].shape, one) != shapes[one.name]:
-            raise _wrong_shape(frames, one, shapes[one.name])
-    cast = [one for one in inputs if str(first[one.name].dtype) != one.dtype]
-    told = ", ".join(f"{one.name} {first[one.name].dtype} as {one.dtype}" for one in cast)
-    notes = (Note(NoteKind.INFO, f"{frames.source}: {told}"),) if cast else ()
+    for spec in inputs:
+        if sample_shape(first[spec.name].shape, spec) != shapes[spec.name]:
+            raise _wrong_shape(frames, spec, shapes[spec.name])
+    cast = [spec for spec in inputs if str(first[spec.name].dtype) != spec.dtype]
+    text = ", ".join(f"{spec.name} {first[spec.name].dtype} as {spec.dtype}" for spec in cast)
+    notes = (Note(NoteKind.INFO, f"{frames.source}: {text}"),) if cast else ()
 
     def fitted(index: int) -> Tensors:
         sample = take(index)
-        return {one.name: _cast(sample[one.name].reshape(shapes[one.name]), one, frames.names[index]) for one in inputs}
+        return {
+            spec.name: _cast(sample[spec.name].reshape(shapes[spec.name]), spec, frames.names[index]) for spec in inputs
+        }
 
     fitted(0)
     return replace(frames, read=fitted, tensors=fitted, notes=(*frames.notes, *notes), states=states)

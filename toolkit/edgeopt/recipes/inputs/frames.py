@@ -173,8 +173,8 @@ def find_kind(name: str) -> SourceKind:
     Raises:
         NotFoundError: If there is none.
     """
-    found: SourceKind = registry.load(sources, name).SOURCE
-    return found
+    source: SourceKind = registry.load(sources, name).SOURCE
+    return source
 
 
 def calibration_kind(recipe: Recipe) -> str:
@@ -208,8 +208,8 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
         InvalidFileError: If nothing is there, or nothing of it decodes.
     """
     kinds = [find_kind(name) for name in registry.names(sources)]
-    told = ", ".join(["a folder of pictures", "a video", "an .npz", *(kind.told for kind in kinds)])
-    remedy = f"pass one of {told}"
+    text = ", ".join(["a folder of pictures", "a video", "an .npz", *(kind.told for kind in kinds)])
+    remedy = f"pass one of {text}"
     if stat.S_ISDIR(require_there(path, remedy=remedy).st_mode):
         return _open_folder(path, files)
     require_regular(path, remedy=remedy)
@@ -244,10 +244,10 @@ def _open_folder(path: Path, files: Sequence[str] | None) -> Frames:
             if others := _open_others(path, files):
                 return others
         elif nested and is_picture(path / nested[0]):
-            told = (
+            text = (
                 f"{plural(len(nested), 'picture')} in folders of {path} left out: those in the folder itself are read"
             )
-            notes = (*notes, Note(NoteKind.WARNING, told, "name one of its folders, or put all pictures into one"))
+            notes = (*notes, Note(NoteKind.WARNING, text, "name one of its folders, or put all pictures into one"))
     elif files and (others := _open_others(path, files)):
         return others
     if not files:
@@ -314,8 +314,8 @@ def _open_npz(path: Path) -> Frames:
     arrays = read_archive(path, remedy="write it with numpy.savez")
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        told = ", ".join(f"{name} holds {length}" for name, length in lengths.items()) or "it holds no array"
-        raise InvalidFileError(f"{path}: {told}", remedy="give every array the same number of samples first")
+        text = ", ".join(f"{name} holds {length}" for name, length in lengths.items()) or "it holds no array"
+        raise InvalidFileError(f"{path}: {text}", remedy="give every array the same number of samples first")
     if empty := [name for name, array in arrays.items() if not array.size]:
         raise InvalidFileError(f"{path}: {empty[0]} is empty", remedy="write arrays that hold something")
     names = tuple(f"{path.stem}[{i}]" for i in range(next(iter(lengths.values()))))
@@ -346,10 +346,10 @@ def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
         )
     shapes = [tuple((name, array.shape) for name, array in read(i).items()) for read, i, _ in samples]
     wanted, count = Counter(shapes).most_common(1)[0]
-    kept = [one for one, shape in zip(samples, shapes, strict=True) if shape == wanted]
+    kept = [sample for sample, shape in zip(samples, shapes, strict=True) if shape == wanted]
     sizes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in wanted)
-    told = f"{len(samples) - count} of {plural(len(samples), 'sample')} in {folder} left out: they are not {sizes}"
-    note = Note(NoteKind.WARNING, told, "a model has one size: optimize it once for each")
+    text = f"{len(samples) - count} of {plural(len(samples), 'sample')} in {folder} left out: they are not {sizes}"
+    note = Note(NoteKind.WARNING, text, "a model has one size: optimize it once for each")
 
     def take(index: int) -> Tensors:
         read, i, _ = kept[index]

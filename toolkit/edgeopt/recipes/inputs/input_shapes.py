@@ -69,9 +69,9 @@ def beginning_of(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, NDAr
     Raises:
         UnsupportedError: If a dimension of a state stays free.
     """
-    states = [one for one in inputs if one.name in recipe.input.states]
+    states = [spec for spec in inputs if spec.name in recipe.input.states]
     shapes = fixed_shapes(recipe, states)
-    return {one.name: np.zeros(shapes[one.name], one.dtype) for one in states}
+    return {state.name: np.zeros(shapes[state.name], state.dtype) for state in states}
 
 
 def _why_free(size: int | str | None) -> str:

@@ -81,7 +81,7 @@ def synthetic_like(frames: Frames, size: Sequence[int], count: int = 16) -> Fram
         return replace(smooth, read=lambda i: _with_shapes(smooth.picture(i), np.random.default_rng([1, i])))
     given = [frames.tensors(i) for i in range(min(len(frames), count))]
     chance = np.random.default_rng(0)
-    drawn = [{name: _drawn_like(chance, [one[name] for one in given]) for name in given[0]} for _ in range(count)]
+    drawn = [{name: _drawn_like(chance, [arrays[name] for arrays in given]) for name in given[0]} for _ in range(count)]
 
     def take(index: int) -> Tensors:
         return drawn[index]
@@ -109,7 +109,7 @@ def _drawn_like(chance: np.random.Generator, arrays: Sequence[NDArray[Any]]) -> 
     first = arrays[0]
     if first.dtype.kind not in "fiub" or not first.size:
         return np.zeros_like(first)
-    numbers = np.concatenate([one[np.isfinite(one)] for one in arrays])
+    numbers = np.concatenate([array[np.isfinite(array)] for array in arrays])
     low, high = (numbers.min(), numbers.max()) if numbers.size else (0, 0)
     if first.dtype.kind == "f":
         return np.asarray(chance.uniform(float(low), float(high), first.shape), first.dtype)

@@ -30,7 +30,7 @@ def fixed_batch(tensor: TensorSpec) -> int:
 def are_bands(tensor: TensorSpec, outputs: Sequence[TensorSpec]) -> bool:
     """Whether what looks like a small grey picture is rather frames of mel bands: no square, and features come out."""
     sides = [size for size in tensor.shape[1:] if size != 1]
-    is_small = len(sides) == 2 and all(isinstance(one, int) and one <= _LARGEST_BANDS for one in sides)
+    is_small = len(sides) == 2 and all(isinstance(side, int) and side <= _LARGEST_BANDS for side in sides)
     return is_small and sides[0] != sides[1] and len(outputs) == 1 and are_features(outputs[0])
 
 

@@ -121,11 +121,11 @@ def pictures_of(folder: Path, names: Sequence[str]) -> tuple[list[str], tuple[No
     notes = []
     if unread:
         kinds = ", ".join(f"{count} {suffix}" for suffix, count in unread.most_common(_SHOWN))
-        told = f"{plural(unread.total(), 'file')} in {folder} left out, not read among pictures: {kinds}"
-        notes.append(Note(NoteKind.WARNING, told, "convert them to JPEG or PNG"))
+        text = f"{plural(unread.total(), 'file')} in {folder} left out, not read among pictures: {kinds}"
+        notes.append(Note(NoteKind.WARNING, text, "convert them to JPEG or PNG"))
     if dead:
-        told = f"{plural(len(dead), 'picture')} in {folder} left out, links to nothing: {_named(dead)}"
-        notes.append(Note(NoteKind.WARNING, told, "fetch what they lead to: dvc pull, git annex get"))
+        text = f"{plural(len(dead), 'picture')} in {folder} left out, links to nothing: {_named(dead)}"
+        notes.append(Note(NoteKind.WARNING, text, "fetch what they lead to: dvc pull, git annex get"))
     return found, tuple(notes)
 
 
@@ -150,14 +150,14 @@ def decodable(folder: Path, files: Sequence[str]) -> Decodable:
         )
     notes = []
     if broken:
-        told = f"{plural(len(broken), 'picture')} in {folder} left out, not decodable: {_named(broken)}"
+        text = f"{plural(len(broken), 'picture')} in {folder} left out, not decodable: {_named(broken)}"
         hint = f"{plural(len(pointers), 'pointer')} of Git LFS: git lfs pull" if pointers else ""
-        notes.append(Note(NoteKind.SKIPPED, told, hint))
+        notes.append(Note(NoteKind.SKIPPED, text, hint))
     deep = [top for top in tops.values() if top]
     top = max(deep, default=0)
     if deep and (bits := depth_of(top)) < _DEPTHS[-1]:
-        told = f"{plural(len(deep), 'picture')} in {folder} of 16 bits with numbers up to {top} read as {bits}-bit"
-        notes.append(Note(NoteKind.WARNING, told, "store them over all 16 bits, or as 8 bits, where that is wrong"))
+        text = f"{plural(len(deep), 'picture')} in {folder} of 16 bits with numbers up to {top} read as {bits}-bit"
+        notes.append(Note(NoteKind.WARNING, text, "store them over all 16 bits, or as 8 bits, where that is wrong"))
     return Decodable(tuple(name for name in files if tops[name] is not None), top, tuple(notes))
 
 

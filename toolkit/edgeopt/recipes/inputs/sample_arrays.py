@@ -27,21 +27,21 @@ def arrays_of(sample: Sample) -> Mapping[str, NDArray[Any]]:
     return sample if isinstance(sample, Mapping) else {PICTURE: sample}
 
 
-def sample_of(name: str, array: NDArray[Any], told: str) -> Sample:
+def sample_of(name: str, array: NDArray[Any], text: str) -> Sample:
     """Return the sample that `arrays_of` made one array of.
 
     Args:
         name: `PICTURE` or `TEXT`.
         array: What it holds.
-        told: What messages call it.
+        text: What messages call it.
 
     Raises:
         ValueError: If it is no such sample.
     """
     if name == TEXT:
         if array.ndim != 1 or array.dtype != np.uint8:
-            raise ValueError(f"{told} is no text")
+            raise ValueError(f"{text} is no text")
         return array.tobytes().decode("utf-8")
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or not array.size:
-        raise ValueError(f"{told} is no picture")
+        raise ValueError(f"{text} is no picture")
     return array

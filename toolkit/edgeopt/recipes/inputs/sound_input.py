@@ -34,7 +34,7 @@ class SoundInput:
             UnsupportedError: If the recipe's window does not fit the input.
         """
         self._audio, self._name = recipe.audio, recipe.input.tensor
-        spec = next(one for one in inputs if one.name == self._name)
+        spec = next(input_ for input_ in inputs if input_.name == self._name)
         self._shape, self._dtype = fixed_shapes(recipe, inputs)[self._name], np.dtype(spec.dtype)
         self._maker, sizes = _maker(recipe.audio, recipe.name)
         if place_sizes(self._shape, sizes) is None:
@@ -43,10 +43,10 @@ class SoundInput:
                 remedy="correct samples, step or bands under [audio]",
             )
         self._is_turned = [size for size in self._shape if size != 1] != [size for size in sizes if size != 1]
-        constants = {one.name: one for one in inputs if one.name in recipe.input.constants}
+        constants = {input_.name: input_ for input_ in inputs if input_.name in recipe.input.constants}
         self._beside: dict[str, NDArray[Any]] = beginning_of(recipe, inputs) | {
-            name: np.full(fixed_shapes(recipe, [one])[name], recipe.input.constants[name], one.dtype)
-            for name, one in constants.items()
+            name: np.full(fixed_shapes(recipe, [constant])[name], recipe.input.constants[name], constant.dtype)
+            for name, constant in constants.items()
         }
 
     def __call__(self, sample: Sample) -> Tensors:
@@ -61,12 +61,12 @@ class SoundInput:
         sound = resampled(sample, self._audio.rate_hz)
         samples = window_of(sound, self._audio) * np.float32(self._audio.scale)
         heard = min(len(sound.samples), len(samples)) if self._audio.pad is Pad.FEATURES else None
-        found: NDArray[Any] = _scaled(samples, self._audio) if self._maker is None else self._maker(samples, heard)
-        found = found.T if self._is_turned else found
+        array: NDArray[Any] = _scaled(samples, self._audio) if self._maker is None else self._maker(samples, heard)
+        array = array.T if self._is_turned else array
         if self._dtype.kind in "iu":
             limits = np.iinfo(self._dtype)
-            found = np.clip(np.rint(found), limits.min, limits.max)
-        return {self._name: np.ascontiguousarray(found.reshape(self._shape), self._dtype), **self._beside}
+            array = np.clip(np.rint(array), limits.min, limits.max)
+        return {self._name: np.ascontiguousarray(array.reshape(self._shape), self._dtype), **self._beside}
 
 
 def _scaled(samples: NDArray[np.float32], audio: Audio) -> NDArray[np.float32]:

@@ -48,9 +48,9 @@ def read_rows(path: Path) -> list[Row]:
         raise InvalidFileError(f"{path}: line {line} holds a NUL character: it is no text", remedy=_REMEDY)
     rows = list(_READERS[path.suffix.lower()](path, whole))
     long = [
-        f"line {one.line}: a text of {len(one.text)} characters, at most {_MOST_CHARACTERS} are taken"
-        for one in rows
-        if len(one.text) > _MOST_CHARACTERS
+        f"line {row.line}: a text of {len(row.text)} characters, at most {_MOST_CHARACTERS} are taken"
+        for row in rows
+        if len(row.text) > _MOST_CHARACTERS
     ]
     require_right(path, long, "split it: a model reads a few hundred words at once")
     if not rows:
@@ -85,8 +85,8 @@ def _of_csv(path: Path, whole: str) -> Iterator[Row]:
             if not any(cells):
                 continue
             if len(cells) != len(head):
-                told = f"line {reader.line_num}: {plural(len(cells), 'column')} in place of {len(head)}"
-                raise InvalidFileError(f"{path}: {told}: {short(','.join(cells))}", remedy="quote texts with commas")
+                text = f"line {reader.line_num}: {plural(len(cells), 'column')} in place of {len(head)}"
+                raise InvalidFileError(f"{path}: {text}: {short(','.join(cells))}", remedy="quote texts with commas")
             yield _row(reader.line_num, dict(zip(head, cells, strict=True)))
     except csv.Error as error:
         raise InvalidFileError(f"{path}: line {reader.line_num}: {error}", remedy=_REMEDY) from error
@@ -102,7 +102,7 @@ def _of_json(path: Path, whole: str) -> Iterator[Row]:
             raise InvalidFileError(f"{path}: line {i} is no JSON: {short(line)}", remedy=_REMEDY) from error
         if not isinstance(values, dict) or not isinstance(values.get(_TEXT), str):
             raise InvalidFileError(f"{path}: line {i} is no object with a {_TEXT}: {short(line)}", remedy=_REMEDY)
-        told = {str(key).lower(): one for key, one in values.items()}
+        told = {str(key).lower(): value for key, value in values.items()}
         yield _row(i, {key: one if isinstance(one, str) else json.dumps(one) for key, one in told.items()})
 
 

@@ -54,7 +54,7 @@ class TextInput:
             MissingDependencyError: If the package `tokenizers` is not installed.
             InvalidFileError: If the file is absent, or no tokenizer.
         """
-        table, by_name = recipe.tokenizer, {one.name: one for one in inputs}
+        table, by_name = recipe.tokenizer, {spec.name: spec for spec in inputs}
         self._length, self._pairs, self._recipe = _length_of(recipe, inputs), table.pairs, recipe.name
         self._dtypes = {name: by_name[name].dtype for name in _names(table) if name in by_name}
         self._ids, self._mask = table.ids, table.mask
@@ -66,14 +66,14 @@ class TextInput:
         Raises:
             UnsupportedError: If it is no text, or no pair where the recipe takes pairs.
         """
-        found = self._encode(sample)
-        count, text = len(found.ids), str(sample)
+        encoding = self._encode(sample)
+        count, text = len(encoding.ids), str(sample)
         ids = np.full(self._length, self._opened.pad_id, np.int64)
         mask, types = np.zeros(self._length, np.int64), np.zeros(self._length, np.int64)
         offsets = np.zeros((self._length, 2), np.int64)
         if count:
-            ids[:count], mask[:count], types[:count] = found.ids, 1, found.type_ids
-            offsets[:count] = found.offsets
+            ids[:count], mask[:count], types[:count] = encoding.ids, 1, encoding.type_ids
+            offsets[:count] = encoding.offsets
         values = dict(zip((self._ids, self._mask), (ids, mask), strict=True))
         tensors = {name: values.get(name, types).astype(dtype)[None] for name, dtype in self._dtypes.items()}
         return tensors, Encoded(text, mask, offsets)
@@ -84,8 +84,8 @@ class TextInput:
 
     def _encode(self, sample: Sample) -> Encoding:
         if not isinstance(sample, str):
-            told = "tensors" if isinstance(sample, Mapping) else "a picture"
-            raise UnsupportedError(f"recipe {self._recipe!r} takes texts, and is fed {told}", remedy="pass texts")
+            text = "tensors" if isinstance(sample, Mapping) else "a picture"
+            raise UnsupportedError(f"recipe {self._recipe!r} takes texts, and is fed {text}", remedy="pass texts")
         if not self._pairs:
             return self._opened.file.encode(sample)
         first, tab, second = sample.partition(PAIR)
@@ -103,12 +103,14 @@ def bind_texts(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
     Raises:
         UnsupportedError: If an input gets nothing, or the number of tokens is not told.
     """
-    known, wanted = {one.name: one for one in inputs}, _names(recipe.tokenizer)
-    unfed = [str(one) for one in inputs if one.name not in wanted or one.dtype not in _TYPES or len(one.shape) != 2]
+    known, wanted = {spec.name: spec for spec in inputs}, _names(recipe.tokenizer)
+    unfed = [
+        str(spec) for spec in inputs if spec.name not in wanted or spec.dtype not in _TYPES or len(spec.shape) != 2
+    ]
     if recipe.tokenizer.ids not in known or unfed:
-        told = f"nothing feeds {unfed[0]}" if unfed else f"the model has no input {recipe.tokenizer.ids}"
+        text = f"nothing feeds {unfed[0]}" if unfed else f"the model has no input {recipe.tokenizer.ids}"
         raise UnsupportedError(
-            f"recipe {recipe.name!r} cannot feed texts to this model: {told}; it has {', '.join(map(str, inputs))}",
+            f"recipe {recipe.name!r} cannot feed texts to this model: {text}; it has {', '.join(map(str, inputs))}",
             remedy="name its inputs (1 x tokens, whole numbers) under [tokenizer]: ids, mask and types",
         )
     length = _length_of(recipe, inputs)
@@ -131,15 +133,15 @@ def _length_of(recipe: Recipe, inputs: Sequence[TensorSpec]) -> int:
     Raises:
         UnsupportedError: If model and recipe leave it open, or say different numbers.
     """
-    told = next((one for one in inputs if one.name == recipe.tokenizer.ids), inputs[0])
-    own = told.shape[1] if len(told.shape) == 2 else None
-    length = recipe.tokenizer.length or recipe.input.shapes.get(told.name, (1, 0))[-1]
+    spec = next((input_ for input_ in inputs if input_.name == recipe.tokenizer.ids), inputs[0])
+    own = spec.shape[1] if len(spec.shape) == 2 else None
+    length = recipe.tokenizer.length or recipe.input.shapes.get(spec.name, (1, 0))[-1]
     if isinstance(own, int) and length in (0, own):
         return own
     if isinstance(own, int) or not length:
         has = f"takes {own} tokens, the recipe says {length}" if isinstance(own, int) else "takes any number of tokens"
         raise UnsupportedError(
-            f"input {told} {has}", remedy="write length = 128 or another number under [tokenizer] of the recipe"
+            f"input {spec} {has}", remedy="write length = 128 or another number under [tokenizer] of the recipe"
         )
     return length
 
@@ -157,7 +159,7 @@ def _opened(path: Path, changed_ns: int, size_bytes: int, length: int, pad: str)
     file = TokenizerFile(path, purpose="a recipe that takes texts")
     tokenizer = file.package
     names = [pad] if pad else [*filter(None, [file.pad]), *_PADS]
-    pad_id = next((found for name in names if (found := tokenizer.token_to_id(name)) is not None), None)
+    pad_id = next((token for name in names if (token := tokenizer.token_to_id(name)) is not None), None)
     if pad_id is None:
         raise InvalidFileError(
             f"{path} has no token {' or '.join(names)} to fill short texts with",

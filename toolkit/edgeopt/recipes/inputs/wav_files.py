@@ -34,12 +34,12 @@ def read_wav(path: Path) -> Sound:
     return decode_wav(read_file(path, remedy="check the file", most_bytes=_MOST_BYTES), str(path))
 
 
-def decode_wav(data: bytes, told: str) -> Sound:
+def decode_wav(data: bytes, text: str) -> Sound:
     """Return the sound that the bytes of a file hold, its channels averaged.
 
     Args:
         data: All of them.
-        told: What they are called in an error.
+        text: What they are called in an error.
 
     Raises:
         InvalidFileError: If it is no WAV, compressed, empty, or holds NaN.
@@ -48,7 +48,7 @@ def decode_wav(data: bytes, told: str) -> Sound:
         return _decoded(data)
     except (ValueError, struct.error) as error:
         why = str(error) if isinstance(error, ValueError) else "its head is cut"
-        raise InvalidFileError(f"{told}: {why}", remedy=_REMEDY) from error
+        raise InvalidFileError(f"{text}: {why}", remedy=_REMEDY) from error
 
 
 def _decoded(data: bytes) -> Sound:

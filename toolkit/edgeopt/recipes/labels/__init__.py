@@ -53,7 +53,7 @@ class Labels:
         Args:
             parts: What each window is of.
         """
-        return self.select([one.place for one in parts])
+        return self.select([part.place for part in parts])
 
     @property
     def own_folder(self) -> Path | None:
@@ -130,11 +130,11 @@ def read_labels(path: Path) -> Labels:
         InvalidFileError: If it is of no kind, or holds no labels.
     """
     formats: list[LabelFormat] = [registry.load(labels, name).FORMAT for name in registry.names(labels)]
-    remedy = f"with --eval pass {', '.join(one.told for one in formats[:-1])} or {formats[-1].told}"
-    for one in formats:
-        if one.reads(path):
+    remedy = f"with --eval pass {', '.join(format_.told for format_ in formats[:-1])} or {formats[-1].told}"
+    for label_format in formats:
+        if label_format.reads(path):
             require_there(path, remedy=remedy)
-            return one.read(path)
+            return label_format.read(path)
     for file in [path] if not isdir(path) else [path / name for name in list_folder(path, remedy=remedy)[:_LOOKED]]:
         require_no_pointer(file)
     raise InvalidFileError(f"{path} {'holds no labels' if isdir(path) else 'is no label file'}", remedy=remedy)
@@ -158,10 +158,10 @@ def why_wrong_file(name: Any) -> str:
     return ""
 
 
-def why_seen(value: Any, seen: set[Any], told: str) -> str:
+def why_seen(value: Any, seen: set[Any], text: str) -> str:
     """Return that a value is there twice, or empty; it is seen from now on."""
     if value in seen:
-        return f"{told} is there twice"
+        return f"{text} is there twice"
     seen.add(value)
     return ""
 

@@ -47,8 +47,8 @@ class FiledBoxes(BoxLabels):
             return self
         empty = len(pictures.keys() - self.held.keys())
         files = (*pictures.values(), *(stem for stem in self.held if stem not in pictures))
-        told = f"{plural(empty, 'picture')} in {folder} without a file in {self.source}: nothing is to be found there"
-        note = Note(NoteKind.WARNING, told)
+        text = f"{plural(empty, 'picture')} in {folder} without a file in {self.source}: nothing is to be found there"
+        note = Note(NoteKind.WARNING, text)
         return replace(self.of_pictures(files), notes=(*self.notes, *((note,) if empty else ())))
 
     def of_pictures(self, files: Sequence[str]) -> Self:
@@ -56,9 +56,9 @@ class FiledBoxes(BoxLabels):
         images = [{"id": i, "file_name": file} for i, file in enumerate(files, 1)]
         stems = [Path(file).stem for file in files]
         boxes = [{**one, "image_id": i} for i, stem in enumerate(stems, 1) for one in self.held.get(stem, ())]
-        boxes = [{**one, "id": i} for i, one in enumerate(boxes, 1)]
-        beside = [{key: one[key] for key in ("segmentation",) if key in one} for one in boxes]
-        annotations = [{key: value for key, value in one.items() if key != "segmentation"} for one in boxes]
+        boxes = [{**box, "id": i} for i, box in enumerate(boxes, 1)]
+        beside = [{key: box[key] for key in ("segmentation",) if key in box} for box in boxes]
+        annotations = [{key: value for key, value in box.items() if key != "segmentation"} for box in boxes]
         coco = {**self.coco, "images": images, "annotations": annotations}
         return replace(self, files=tuple(files), coco=coco, beside=beside)
 

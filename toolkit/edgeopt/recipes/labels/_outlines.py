@@ -71,7 +71,7 @@ def _why_wrong(outline: Any, size: tuple[int, int]) -> str:
     counts = read_string(counts) if isinstance(counts, str) else counts
     if outline.get("size") != list(size):
         return f"run lengths are of {short(outline.get('size'))}, the picture has [{size[0]}, {size[1]}]"
-    if not isinstance(counts, list) or not all(type(one) is int and one >= 0 for one in counts):
+    if not isinstance(counts, list) or not all(type(count) is int and count >= 0 for count in counts):
         return f"counts are {short(outline.get('counts'))}, no run lengths"
     return "" if sum(counts) == size[0] * size[1] else f"run lengths add up to {sum(counts)}, not {size[0] * size[1]}"
 

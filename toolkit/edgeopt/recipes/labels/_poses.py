@@ -37,7 +37,7 @@ def poses_of(labels: BoxLabels, points: int) -> dict[str, Any]:
 
 
 def _why_wrong(values: Any, points: int) -> str:
-    if not isinstance(values, list) or not all(type(one) in (int, float) and isfinite(one) for one in values):
+    if not isinstance(values, list) or not all(type(value) in (int, float) and isfinite(value) for value in values):
         return f"keypoints are {short(values)}, no list of numbers"
     if len(values) != 3 * points:
         return f"keypoints are {len(values)} numbers, not 3 for each of the model's {points} points"
@@ -47,5 +47,5 @@ def _why_wrong(values: Any, points: int) -> str:
 def _pose(box: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     values, area = told["keypoints"], told.get("area")
     is_area = isinstance(area, int | float) and 0 < area <= _MOST_AREA
-    numbers = {"keypoints": values, "num_keypoints": sum(one > 0 for one in values[2::3])}
+    numbers = {"keypoints": values, "num_keypoints": sum(value > 0 for value in values[2::3])}
     return {**box, **numbers, "area": area if is_area else _OF_BOX * box["area"]}

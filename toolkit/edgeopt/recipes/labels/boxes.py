@@ -81,11 +81,11 @@ class BoxLabels(Labels):
         if not known or not left:
             return ()
         names = [others[number] for number in sorted({int(one["category_id"]) for one in left})]
-        told = f"{', '.join(names[:_NAMED])}{' and more' if len(names) > _NAMED else ''}"
+        text = f"{', '.join(names[:_NAMED])}{' and more' if len(names) > _NAMED else ''}"
         which = "is no class" if len(names) == 1 else "are no classes"
         count = f"{len(left)} of {plural(len(self.coco['annotations']), 'label')} left out"
         remedy = "give labels and recipe the same class names"
-        return (Note(NoteKind.WARNING, f"{told} {which} of the recipe: {count}", remedy),)
+        return (Note(NoteKind.WARNING, f"{text} {which} of the recipe: {count}", remedy),)
 
     def _by_order(self) -> Note:
         names = {int(one["id"]): str(one["name"]) for one in self.coco["categories"]}
@@ -118,26 +118,28 @@ def boxes_of(values: Any, path: Path) -> BoxLabels:
     Raises:
         InvalidFileError: If it is none; the first wrong entry is named, and how many there are.
     """
-    if missing := [one for one in _CHECKS if not isinstance(values, dict) or not isinstance(values.get(one), list)]:
+    if missing := [
+        check for check in _CHECKS if not isinstance(values, dict) or not isinstance(values.get(check), list)
+    ]:
         raise InvalidFileError(
             f"{path} is not COCO detection JSON: no list {', no list '.join(missing)}", remedy=_REMEDY
         )
-    if empty := [one for one in _CHECKS if not values[one]]:
+    if empty := [check for check in _CHECKS if not values[check]]:
         raise InvalidFileError(
             f"{path} labels nothing: {' and '.join(empty)} are empty",
             remedy="pass the labels of your evaluation images",
         )
     parents = _parents(values)
-    known: dict[str, set[Any]] = {one: set() for one in _CHECKS}
+    known: dict[str, set[Any]] = {check: set() for check in _CHECKS}
     wrong: dict[str, dict[int, str]] = {}
     for kind, why_wrong in _CHECKS.items():
         skipped = parents if kind == "categories" else {}
-        reasons = ((i, why_wrong(one, known)) for i, one in enumerate(values[kind]) if i not in skipped)
+        reasons = ((i, why_wrong(value, known)) for i, value in enumerate(values[kind]) if i not in skipped)
         wrong[kind] = {i: reason for i, reason in reasons if reason}
     if any(wrong[one] for one in ("images", "categories")) or _are_most(wrong["annotations"], values["annotations"]):
         require_right(path, [f"{kind}[{i}]: {why}" for kind in _CHECKS for i, why in wrong[kind].items()], _REMEDY)
     left_out = wrong["annotations"]
-    kept = [one for i, one in enumerate(values["annotations"]) if i not in left_out]
+    kept = [value for i, value in enumerate(values["annotations"]) if i not in left_out]
     notes = [_left_out(path, left_out, len(values["annotations"]))] if left_out else []
     if parents:
         detail = f"{path}: category {', '.join(parents.values())} is the parent of others and labels nothing: left out"
@@ -147,7 +149,9 @@ def boxes_of(values: Any, path: Path) -> BoxLabels:
         coco={
             "images": [_only(image, "id", "file_name", "width", "height") for image in values["images"]],
             "annotations": [_annotation(i, one) for i, one in enumerate(kept)],
-            "categories": [_only(one, "id", "name") for i, one in enumerate(values["categories"]) if i not in parents],
+            "categories": [
+                _only(value, "id", "name") for i, value in enumerate(values["categories"]) if i not in parents
+            ],
         },
         beside=[_only(one, "keypoints", "segmentation", "area") for one in kept],
         source=path,
@@ -171,13 +175,13 @@ def _parents(values: Mapping[str, Any]) -> dict[int, str]:
 
     Roboflow writes one in front of the classes, sometimes with the name of one of them.
     """
-    entries = {i: one for i, one in enumerate(values["categories"]) if isinstance(one, dict)}
-    used = {one.get("category_id") for one in values["annotations"] if _has_category(one)}
+    entries = {i: value for i, value in enumerate(values["categories"]) if isinstance(value, dict)}
+    used = {value.get("category_id") for value in values["annotations"] if _has_category(value)}
     found = dict[int, str]()
-    for i, one in entries.items():
-        name, above = one.get("name"), one.get("supercategory")
+    for i, entry in entries.items():
+        name, above = entry.get("name"), entry.get("supercategory")
         is_root = above in (None, "", "none", name)
-        is_unused = isinstance(name, str) and _is_whole(one.get("id")) and one["id"] not in used
+        is_unused = isinstance(name, str) and _is_whole(entry.get("id")) and entry["id"] not in used
         is_above = any(j != i and other.get("supercategory") == name for j, other in entries.items())
         if is_root and is_unused and is_above:
             found[i] = str(name)
@@ -193,9 +197,11 @@ def _box_of(entry: Mapping[str, Any]) -> Any:
     box, outlines = entry.get("bbox"), entry.get("segmentation")
     if box not in (None, []) or not isinstance(outlines, list) or not outlines:
         return box
-    if not all(isinstance(one, list) and len(one) >= 6 and all(map(_is_place, one)) for one in outlines):
+    if not all(
+        isinstance(outline, list) and len(outline) >= 6 and all(map(_is_place, outline)) for outline in outlines
+    ):
         return box
-    across, down = ([value for one in outlines for value in one[axis::2]] for axis in (0, 1))
+    across, down = ([value for outline in outlines for value in outline[axis::2]] for axis in (0, 1))
     return [min(across), min(down), max(across) - min(across), max(down) - min(down)]
 
 

@@ -49,8 +49,8 @@ def _files(folder: Path) -> list[str]:
 def _split(path: Path) -> Path | None:
     """Return the folder of a split that judges, where class folders lie in it and none in the folder itself."""
     names = {name.lower(): name for name in list_folder(path, remedy=_REMEDY) if isdir(path / name)}
-    splits = (path / names[one] for one in SPLITS if one in names)
-    return next((one for one in splits if _folders(one)), None)
+    splits = (path / names[split] for split in SPLITS if split in names)
+    return next((split for split in splits if _folders(split)), None)
 
 
 def read_class_folders(path: Path) -> FolderLabels:

@@ -57,7 +57,7 @@ class IntervalLabels(Labels):
 
     def of_parts(self, parts: Sequence[Part]) -> Self:
         """Return the labels of windows."""
-        whole = self.select([one.place for one in parts])
+        whole = self.select([part.place for part in parts])
         return replace(whole, parts=tuple(parts))
 
     def named_in(self, folder: Path) -> Self:
@@ -77,12 +77,12 @@ class IntervalLabels(Labels):
 
         Source: the block bootstrap, Kuensch 1989; blocks of at least as long as neighbours depend on each other.
         """
-        places = [one.place for one in self.parts]
+        places = [part.place for part in self.parts]
         keys: list[tuple[int, int]] = [(place, 0) for place in places]
         if len(set(places)) < _LEAST_GROUPS:
-            ends = dict(zip(places, (one.end_s for one in self.parts), strict=True))  # of each the last
+            ends = dict(zip(places, (part.end_s for part in self.parts), strict=True))  # of each the last
             block_s = min(_BLOCK_S, sum(ends.values()) / _LEAST_GROUPS)
-            keys = [(one.place, int(one.begin_s / block_s)) for one in self.parts]
+            keys = [(part.place, int(part.begin_s / block_s)) for part in self.parts]
         numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         return tuple(numbers[key] for key in keys)
 
@@ -100,13 +100,13 @@ class IntervalLabels(Labels):
                 f"{self.source} labels stretches of sounds, and the recipe hears each as a whole",
                 remedy="write hop under [audio]: how many samples lie between two windows",
             )
-        found = np.zeros((len(self.parts), stretches), np.bool_)
+        array = np.zeros((len(self.parts), stretches), np.bool_)
         middles = (np.arange(stretches) + 0.5) / stretches
-        for row, part, intervals in zip(found, self.parts, self.intervals, strict=True):
+        for row, part, intervals in zip(array, self.parts, self.intervals, strict=True):
             times = part.begin_s + middles * (part.end_s - part.begin_s)
             for begin, end in intervals:
                 row |= (begin <= times) & (times < end)
-        return found
+        return array
 
 
 def read_intervals(path: Path) -> IntervalLabels:
@@ -117,7 +117,7 @@ def read_intervals(path: Path) -> IntervalLabels:
     """
     rows = _rows(path)
     head = [cell.strip().lower() for cell in rows[0]]
-    places = [head.index(one) for one in _COLUMNS]
+    places = [head.index(column) for column in _COLUMNS]
     by_file, wrong = dict[str, list[Interval]](), list[str]()
     for number, row in enumerate(rows[1:], 2):
         if not any(row):

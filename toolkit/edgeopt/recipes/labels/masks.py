@@ -44,7 +44,7 @@ class MaskLabels(Labels):
     @property
     def paths(self) -> tuple[Path, ...]:
         """The masks."""
-        return tuple(self.source / one for one in self.masks)
+        return tuple(self.source / mask for mask in self.masks)
 
     def select(self, kept: Sequence[int]) -> Self:
         """Return the labels of the pictures at these positions only."""
@@ -53,8 +53,8 @@ class MaskLabels(Labels):
     def named_in(self, folder: Path) -> Self:
         """Return the labels with the pictures of a folder that are named as the masks, whatever their suffix."""
         names = [Path(one) for one in list_folder(folder, remedy="correct its permissions")]
-        pictures = {one.stem: one.name for one in reversed(names) if one.suffix.lower() in PICTURES}
-        return replace(self, files=tuple(pictures.get(Path(one).stem, one) for one in self.masks))
+        pictures = {name.stem: name.name for name in reversed(names) if name.suffix.lower() in PICTURES}
+        return replace(self, files=tuple(pictures.get(Path(mask).stem, mask) for mask in self.masks))
 
     def read(self, index: int) -> Mask:
         """Return the mask of the i-th picture.
@@ -119,8 +119,8 @@ def read_mask(path: Path) -> Mask:
     data = read_file(path, remedy=_REMEDY, most_bytes=_MOST_BYTES)
     try:
         with quiet_natives():
-            given = np.frombuffer(_with_grey_palette(data), np.uint8)
-            found = cv2.imdecode(given, cv2.IMREAD_UNCHANGED) if data else None
+            array = np.frombuffer(_with_grey_palette(data), np.uint8)
+            found = cv2.imdecode(array, cv2.IMREAD_UNCHANGED) if data else None
     except (cv2.error, struct.error):
         found = None
     if found is None:

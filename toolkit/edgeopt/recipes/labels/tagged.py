@@ -29,7 +29,7 @@ class TaggedLabels(Labels):
     @property
     def texts(self) -> tuple[str, ...]:
         """The sentences, their words with one space between."""
-        return tuple(" ".join(one) for one in self.words)
+        return tuple(" ".join(word) for word in self.words)
 
     def select(self, kept: Sequence[int]) -> Self:
         """Return the labels of the sentences at these positions only."""
@@ -66,8 +66,8 @@ def read_tagged(path: Path) -> TaggedLabels:
     return TaggedLabels(
         files=tuple(f"{path.stem}[{i}]" for i in range(len(sentences))),
         source=path,
-        words=tuple(tuple(word for word, _ in one) for one in sentences),
-        tags=tuple(tuple(tag for _, tag in one) for one in sentences),
+        words=tuple(tuple(word for word, _ in sentence) for sentence in sentences),
+        tags=tuple(tuple(tag for _, tag in sentence) for sentence in sentences),
     )
 
 

@@ -36,18 +36,18 @@ def read_text_labels(path: Path) -> TextLabels:
         InvalidFileError: If it is none; the first wrong line is named, and how many there are.
     """
     rows = read_rows(path)
-    if not any(_COLUMN in one.values for one in rows):
+    if not any(_COLUMN in row.values for row in rows):
         raise InvalidFileError(f"{path} has texts and no column {_COLUMN}", remedy=_REMEDY)
-    wrong = [f"line {one.line}: no text" for one in rows if not one.text.strip()]
+    wrong = [f"line {row.line}: no text" for row in rows if not row.text.strip()]
     wrong += [
-        f"line {one.line}: no label for {short(one.text)}" for one in rows if not one.values.get(_COLUMN, "").strip()
+        f"line {row.line}: no label for {short(row.text)}" for row in rows if not row.values.get(_COLUMN, "").strip()
     ]
     require_right(path, wrong, _REMEDY)
     return TextLabels(
         files=tuple(f"{path.stem}[{i}]" for i in range(len(rows))),
         source=path,
-        texts=tuple(one.text for one in rows),
-        classes=tuple(one.values[_COLUMN].strip() for one in rows),
+        texts=tuple(row.text for row in rows),
+        classes=tuple(row.values[_COLUMN].strip() for row in rows),
     )
 
 

@@ -59,7 +59,7 @@ def _rows_of_csv(path: Path, text: str) -> list[tuple[int, list[str]]]:
     except csv.Error as error:
         raise InvalidFileError(f"{path} is no CSV: {error}", remedy=_REMEDY) from error
     names = _names(head[1])
-    places = [names.index(one) for one in _COLUMNS]
+    places = [names.index(column) for column in _COLUMNS]
     return [(i, [row[place] for place in places] if len(row) == len(names) else row[:1]) for i, row in rows]
 
 

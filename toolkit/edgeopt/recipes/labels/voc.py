@@ -46,8 +46,8 @@ def read_voc(path: Path) -> FiledBoxes:
         require_right(path, wrong, _REMEDY)
     notes = []
     if wrong:
-        told = f"{path}: {len(wrong)} of {plural(count, 'object')} left out, the first {wrong[0]}"
-        notes.append(Note(NoteKind.WARNING, told, "mend them, or judge without them"))
+        text = f"{path}: {len(wrong)} of {plural(count, 'object')} left out, the first {wrong[0]}"
+        notes.append(Note(NoteKind.WARNING, text, "mend them, or judge without them"))
     names = sorted({name for kept in things.values() for name, _, _ in kept})
     numbers = {name: i for i, name in enumerate(names, 1)}
     held = {

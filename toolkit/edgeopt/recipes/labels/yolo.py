@@ -44,12 +44,12 @@ class YoloLabels(FiledBoxes):
             InvalidFileError: If a picture does not decode.
         """
         images = [one for one in self.coco["images"] if one["file_name"] in set(self.files)]
-        sizes = {one["id"]: read_picture(folder / one["file_name"]).shape[1::-1] for one in images}
+        sizes = {image["id"]: read_picture(folder / image["file_name"]).shape[1::-1] for image in images}
         pairs = list(zip(self.coco["annotations"], self.beside, strict=True))
         pairs = [(box, more) for box, more in pairs if box["image_id"] in sizes]
         boxes = [_in_pixels(box, *sizes[box["image_id"]]) for box, _ in pairs]
         beside = [_outline_in_pixels(more, *sizes[box["image_id"]]) for box, more in pairs]
-        images = [{**one, "width": sizes[one["id"]][0], "height": sizes[one["id"]][1]} for one in images]
+        images = [{**image, "width": sizes[image["id"]][0], "height": sizes[image["id"]][1]} for image in images]
         return replace(self, coco={**self.coco, "images": images, "annotations": boxes}, beside=beside)
 
     def categories_of(self, class_names: Sequence[str]) -> dict[int, int]:
@@ -99,13 +99,13 @@ def read_yolo(path: Path) -> YoloLabels:
                 boxes.append(found)
     if len(wrong) > _MOST_WRONG * count:
         require_right(path, wrong, _REMEDY)
-    used = {int(one["category_id"]) for boxes in held.values() for one in boxes}
+    used = {int(box["category_id"]) for boxes in held.values() for box in boxes}
     names = _class_names(path)
     names = [*names, *map(str, range(len(names), max(used, default=-1) + 1))]
     notes = []
     if wrong:
-        told = f"{path}: {len(wrong)} of {plural(count, 'line')} left out, the first {wrong[0]}"
-        notes.append(Note(NoteKind.WARNING, told, "mend them, or judge without them"))
+        text = f"{path}: {len(wrong)} of {plural(count, 'line')} left out, the first {wrong[0]}"
+        notes.append(Note(NoteKind.WARNING, text, "mend them, or judge without them"))
     categories = [{"id": i, "name": name} for i, name in enumerate(names)]
     coco = {"images": [], "annotations": [], "categories": categories}
     return YoloLabels(files=tuple(held), source=path, coco=coco, held=held, notes=tuple(notes)).of_pictures([*held])
@@ -113,7 +113,7 @@ def read_yolo(path: Path) -> YoloLabels:
 
 def _texts(path: Path) -> list[str]:
     names = list_folder(path, remedy=_REMEDY)
-    return [one for one in names if one.lower().endswith(".txt") and one not in _NAMES and isfile(path / one)]
+    return [name for name in names if name.lower().endswith(".txt") and name not in _NAMES and isfile(path / name)]
 
 
 def _class_names(path: Path) -> list[str]:
@@ -153,7 +153,7 @@ def holds_yolo(path: Path) -> bool:
 def _labels(path: Path) -> Path | None:
     """Return the folder of the texts: this one, its `labels/`, or those of the split that judges."""
     inner = [path / "labels" / split for split in SPLITS] + [path / split / "labels" for split in SPLITS]
-    return next((one for one in (path, path / "labels", *inner) if isdir(one) and _is_of_boxes(one)), None)
+    return next((other for other in (path, path / "labels", *inner) if isdir(other) and _is_of_boxes(other)), None)
 
 
 def _is_of_boxes(path: Path) -> bool:

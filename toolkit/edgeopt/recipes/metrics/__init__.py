@@ -73,8 +73,8 @@ def find_metric(name: str) -> Metric:
     Raises:
         NotFoundError: If there is none.
     """
-    found: Metric = registry.load(metrics, name).METRIC
-    return found
+    metric: Metric = registry.load(metrics, name).METRIC
+    return metric
 
 
 def metrics_of(task: str) -> tuple[str, ...]:
@@ -106,8 +106,8 @@ def make_top(count: int, tasks: tuple[str, ...] = ("classification",)) -> Metric
     """
 
     def share(evidence: Ranks, counts: Counts) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = counts @ (evidence.places < count).astype(np.float64) / counts.sum(axis=1)
-        return found
+        array: NDArray[np.float64] = counts @ (evidence.places < count).astype(np.float64) / counts.sum(axis=1)
+        return array
 
     def by_chance(evidence: Ranks, pictures: int) -> float:
         guess = min(count / evidence.classes, 1.0)

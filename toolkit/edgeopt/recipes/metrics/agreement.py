@@ -11,8 +11,8 @@ from edgeopt.recipes.metrics import Counts, Metric
 def _share(shares: NDArray[np.float64], counts: Counts) -> NDArray[np.float64]:
     """Return the least share of an output: what agrees over what there is to agree on, of all samples together."""
     agreeing, whole = (counts @ shares[:, :, part].T for part in (0, 1))
-    found = np.divide(agreeing, whole, out=np.ones_like(whole), where=whole > 0)
-    return np.asarray(np.clip(found.min(axis=1, initial=1.0), 0.0, 1.0), np.float64)
+    array = np.divide(agreeing, whole, out=np.ones_like(whole), where=whole > 0)
+    return np.asarray(np.clip(array.min(axis=1, initial=1.0), 0.0, 1.0), np.float64)
 
 
 METRIC = Metric((), _share)

@@ -15,11 +15,11 @@ _AT_ONCE = 64
 """Resamples."""
 
 
-def _auc(found: Stretches, counts: Counts) -> NDArray[np.float64]:
-    flat = np.nan_to_num(found.probabilities, nan=-1.0).reshape(-1)
+def _auc(stretches: Stretches, counts: Counts) -> NDArray[np.float64]:
+    flat = np.nan_to_num(stretches.probabilities, nan=-1.0).reshape(-1)
     _, level = np.unique(flat, return_inverse=True)
-    levels, is_true = int(level.max()) + 1, found.is_true.reshape(-1)
-    length = found.probabilities.shape[1]
+    levels, is_true = int(level.max()) + 1, stretches.is_true.reshape(-1)
+    length = stretches.probabilities.shape[1]
     areas = np.ones(len(counts))
     for first in range(0, len(counts), _AT_ONCE):
         each = np.repeat(counts[first : first + _AT_ONCE], length, axis=1).astype(np.float64)
@@ -32,9 +32,9 @@ def _auc(found: Stretches, counts: Counts) -> NDArray[np.float64]:
     return areas
 
 
-def _by_chance(found: Stretches, windows: int) -> float:
+def _by_chance(stretches: Stretches, windows: int) -> float:
     """Return one half, and two standard errors of it without a difference."""
-    yes = max(float(found.is_true.mean()) * windows, 1.0)
+    yes = max(float(stretches.is_true.mean()) * windows, 1.0)
     no = max(windows - yes, 1.0)
     return min(0.5 + 2 * float(np.sqrt((yes + no + 1) / (12 * yes * no))), 1.0)
 

@@ -10,8 +10,8 @@ from edgeopt.recipes.metrics import Counts, Metric
 
 def _mean(shares: NDArray[np.float64], counts: Counts) -> NDArray[np.float64]:
     least = shares[:, :, 0].min(axis=0, initial=1.0)
-    found: NDArray[np.float64] = counts @ least / counts.sum(axis=1)
-    return found
+    array: NDArray[np.float64] = counts @ least / counts.sum(axis=1)
+    return array
 
 
 METRIC = Metric(("tensors", "embedding"), _mean)

@@ -9,16 +9,16 @@ from edgeopt.recipes.metrics import Counts, Metric
 from edgeopt.recipes.scoring.stretches import Stretches
 
 
-def _f1(found: Stretches, counts: Counts) -> NDArray[np.float64]:
-    says = found.probabilities >= found.threshold
-    right, alarms, there = (counts @ one.sum(axis=1) for one in (says & found.is_true, says, found.is_true))
+def _f1(stretches: Stretches, counts: Counts) -> NDArray[np.float64]:
+    says = stretches.probabilities >= stretches.threshold
+    right, alarms, there = (counts @ array.sum(axis=1) for array in (says & stretches.is_true, says, stretches.is_true))
     whole = alarms + there
     return np.asarray(np.divide(2 * right, whole, out=np.ones(len(whole)), where=whole > 0), np.float64)
 
 
-def _by_chance(found: Stretches, windows: int) -> float:
+def _by_chance(stretches: Stretches, windows: int) -> float:
     """Return that of an alarm everywhere, and two standard errors of a share on so many windows."""
-    share = float(found.is_true.mean())
+    share = float(stretches.is_true.mean())
     return min(2 * share / (1 + share) + 2 * float(np.sqrt(share * (1 - share) / max(windows, 1))), 1.0)
 
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from edgeopt.recipes.metrics import Counts, Metric, NamedClasses
 
 
-def _mean(found: NamedClasses, counts: Counts) -> NDArray[np.float64]:
+def _mean(named_classes: NamedClasses, counts: Counts) -> NDArray[np.float64]:
     total, present = np.zeros(len(counts)), np.zeros(len(counts))
-    for one in sorted({*found.true.tolist(), *found.first.tolist()} - {-1}):
-        is_true, is_found = found.true == one, found.first == one
+    for one in sorted({*named_classes.true.tolist(), *named_classes.first.tolist()} - {-1}):
+        is_true, is_found = named_classes.true == one, named_classes.first == one
         right = counts @ (is_true & is_found).astype(np.float64)
         both = counts @ (is_true.astype(np.float64) + is_found)
         there = both > 0
@@ -23,11 +23,11 @@ def _mean(found: NamedClasses, counts: Counts) -> NDArray[np.float64]:
     return np.divide(total, present, out=np.zeros(len(counts)), where=present > 0)
 
 
-def _by_chance(found: NamedClasses, texts: int) -> float:
+def _by_chance(named_classes: NamedClasses, texts: int) -> float:
     """Return that of a guess among all classes and two standard errors of it, or of always the most common class."""
-    guess = 1 / max(found.classes, 1)
+    guess = 1 / max(named_classes.classes, 1)
     drawn = guess + 2 * float(np.sqrt(guess * (1 - guess) / max(texts, 1)))
-    _, sizes = np.unique(found.true, return_counts=True)
+    _, sizes = np.unique(named_classes.true, return_counts=True)
     share = float(sizes.max(initial=0)) / max(texts, 1)
     return min(max(drawn, 2 * share / (1 + share) / max(len(sizes), 1)), 1.0)
 

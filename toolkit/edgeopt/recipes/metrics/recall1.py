@@ -13,13 +13,13 @@ from edgeopt.recipes.metrics import Counts, Metric
 from edgeopt.recipes.scoring.retrieval import Retrieval
 
 
-def _share(found: Retrieval, counts: Counts) -> NDArray[np.float64]:
-    return np.asarray(counts @ found.hits.astype(np.float64) / counts.sum(axis=1), np.float64)
+def _share(retrieval: Retrieval, counts: Counts) -> NDArray[np.float64]:
+    return np.asarray(counts @ retrieval.hits.astype(np.float64) / counts.sum(axis=1), np.float64)
 
 
-def _by_chance(found: Retrieval, pictures: int) -> float:
+def _by_chance(retrieval: Retrieval, pictures: int) -> float:
     """Return that of a guess, and two standard errors of it."""
-    guess = found.by_chance
+    guess = retrieval.by_chance
     return min(guess + 2 * float(np.sqrt(guess * (1 - guess) / max(pictures, 1))), 1.0)
 
 

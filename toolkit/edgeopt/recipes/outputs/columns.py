@@ -52,12 +52,12 @@ _LONGEST_FIRST = sorted(_WORDS, key=len, reverse=True)
 
 def columns_in_name(name: str) -> tuple[Column, ...]:
     """Return the columns that a name lists, such as `batchno_classid_score_x1y1x2y2`; none where it lists no rows."""
-    left, found = re.sub(r"[^a-z0-9]", "", name.lower()), list[Column]()
+    left, columns = re.sub(r"[^a-z0-9]", "", name.lower()), list[Column]()
     while left:
         word = next((known for known in _LONGEST_FIRST if left.startswith(known)), "")
         if not word:
             return ()
-        found += _WORDS[word]
+        columns += _WORDS[word]
         left = left.removeprefix(word).removeprefix("id")
-    is_whole = Column.SCORE in found and any(set(box) <= {*found} for box in (_CORNERS, _CENTRED))
-    return tuple(found) if is_whole and len(set(found)) == len(found) else ()
+    is_whole = Column.SCORE in columns and any(set(box) <= {*columns} for box in (_CORNERS, _CENTRED))
+    return tuple(columns) if is_whole and len(set(columns)) == len(columns) else ()

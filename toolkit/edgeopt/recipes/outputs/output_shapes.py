@@ -34,11 +34,11 @@ def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
     if decoder in CLASSIFIERS and not outputs[0].is_unranked:
         wanted = _classes(outputs[0], recipe.postprocess)
         return f"decoder {decoder!r} reads {wanted}; the model has {outputs[0]}" if wanted else ""
-    shapes, head = [one.shape for one in outputs], head_of(decoder)
-    if any(one.is_unranked for one in outputs) or not knows_shapes(recipe):
+    shapes, head = [output.shape for output in outputs], head_of(decoder)
+    if any(output.is_unranked for output in outputs) or not knows_shapes(recipe):
         return ""  # of an unknown rank the first run tells
     has_whole_numbers = head.has_whole_numbers if head else decoder in _WITH_WHOLE_NUMBERS
-    if odd := [one for one in outputs if "float" not in one.dtype and not has_whole_numbers]:
+    if odd := [output for output in outputs if "float" not in output.dtype and not has_whole_numbers]:
         return f"output {odd[0]} holds no floats"
     if len(shapes) == 1 and len(shapes[0]) == 3 and outputs[0].op in SPREADING:
         return f"decoder {decoder!r} reads boxes; {outputs[0]} ends in {outputs[0].op}, which leaves none"
@@ -90,7 +90,7 @@ def _classes(output: TensorSpec, numbers: Postprocess) -> str:
 
 def split_prototypes(outputs: Sequence[_HasShape]) -> tuple[_HasShape, _HasShape] | None:
     """Return rows of boxes and the prototypes of masks, whatever their order; None where they are not two such."""
-    rows, planes = ([one for one in outputs if len(one.shape) == rank] for rank in (3, 4))
+    rows, planes = ([output for output in outputs if len(output.shape) == rank] for rank in (3, 4))
     return (rows[0], planes[0]) if len(outputs) == 2 and rows and planes else None
 
 
@@ -111,8 +111,8 @@ def _end_to_end_segment(shapes: Sequence[Shape], recipe: Recipe) -> str:
 
 
 def _rows_and_planes(shapes: Sequence[Shape]) -> tuple[Shape, Shape] | None:
-    pair = split_prototypes([TensorSpec("", "", one) for one in shapes])
-    return (pair[0].shape, pair[1].shape) if pair and all(may_be(one.shape[0], 1) for one in pair) else None
+    pair = split_prototypes([TensorSpec("", "", shape) for shape in shapes])
+    return (pair[0].shape, pair[1].shape) if pair and all(may_be(spec.shape[0], 1) for spec in pair) else None
 
 
 def _exceeds(rows: Shape, planes: Shape, by: int) -> bool:
@@ -122,9 +122,9 @@ def _exceeds(rows: Shape, planes: Shape, by: int) -> bool:
 
 def _instances(shapes: Sequence[Shape], recipe: Recipe) -> str:
     del recipe
-    boxes = [one for one in shapes if len(one) == 2 and may_be(one[1], 4)]
-    masks = [one for one in shapes if len(one) == 3 or (len(one) == 4 and may_be(one[1], 1))]
-    fits = len(shapes) == 4 and len(boxes) == 1 and len(masks) == 1 and sum(len(one) == 1 for one in shapes) == 2
+    boxes = [shape for shape in shapes if len(shape) == 2 and may_be(shape[1], 4)]
+    masks = [shape for shape in shapes if len(shape) == 3 or (len(shape) == 4 and may_be(shape[1], 1))]
+    fits = len(shapes) == 4 and len(boxes) == 1 and len(masks) == 1 and sum(len(shape) == 1 for shape in shapes) == 2
     return "" if fits else "boxes n x 4, classes n, scores n and masks n x 1 x height x width"
 
 
@@ -150,22 +150,22 @@ def _heatmaps(shapes: Sequence[Shape], recipe: Recipe) -> str:
 def _simcc(shapes: Sequence[Shape], recipe: Recipe) -> str:
     count, places = recipe.keypoints.count or None, min(recipe.input.size, default=1)
     fits = len(shapes) == 2 and all(
-        len(one) == 3
-        and may_be(one[0], 1)
-        and may_be(one[1], count)
-        and may_be(one[1], shapes[0][1])
-        and at_least(one[2], places)
-        for one in shapes
+        len(shape) == 3
+        and may_be(shape[0], 1)
+        and may_be(shape[1], count)
+        and may_be(shape[1], shapes[0][1])
+        and at_least(shape[2], places)
+        for shape in shapes
     )
     return "" if fits else f"rows of columns and of lines, each 1 x {count or 'points'} x places"
 
 
 def _poses(shapes: Sequence[Shape], recipe: Recipe) -> str:
     count = recipe.keypoints.count or None
-    wide = [one for one in shapes if len(one) == 2 and may_be(one[1], 4)]
+    wide = [shape for shape in shapes if len(shape) == 2 and may_be(shape[1], 4)]
     boxes = [one for one in wide if one[1] == 4] or wide  # scores of points may be of a free width
-    points = [one for one in shapes if len(one) == 3 and may_be(one[1], count) and may_be(one[2], 3)]
-    rows = [one for one in shapes if len(one) == 1]
+    points = [shape for shape in shapes if len(shape) == 3 and may_be(shape[1], count) and may_be(shape[2], 3)]
+    rows = [shape for shape in shapes if len(shape) == 1]
     fits = len(boxes) == 1 and len(points) == 1 and len(rows) == 2
     return "" if fits else f"boxes n x 4, classes n, scores n and keypoints n x {count or 'points'} x 3"
 

@@ -22,9 +22,9 @@ def with_outputs(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence
     said, scoring = recipe.input.states, recipe.evaluation
     require_states(recipe, inputs, outputs)
     _require_known("output", scoring.kinds, outputs)
-    kinds = {one.name: "probability" for one in outputs if one.op in _PROBABLE} | dict(scoring.kinds)
+    kinds = {output.name: "probability" for output in outputs if output.op in _PROBABLE} | dict(scoring.kinds)
     least = scoring.least_agreement
-    if not least and not any("float" in one.dtype for one in outputs):
+    if not least and not any("float" in output.dtype for output in outputs):
         least = LEAST_EQUAL
     return replace(
         recipe,
@@ -62,8 +62,8 @@ def require_bound(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequenc
 
 def _require_known(what: str, names: Iterable[str], known: Sequence[TensorSpec]) -> None:
     for name in names:
-        if name not in {one.name for one in known}:
-            raise NotFoundError(f"{what} of the model", name, [one.name for one in known])
+        if name not in {spec.name for spec in known}:
+            raise NotFoundError(f"{what} of the model", name, [spec.name for spec in known])
 
 
 def recurrent_notes(recipe: Recipe) -> tuple[Note, ...]:

@@ -42,16 +42,16 @@ def with_told_scores(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Rec
         if numbers.scores is not Scores.USUAL or scores.op not in _SUMMING:
             return recipe, ()
         changed = replace(numbers, scores=Scores.LOGITS)
-        told = f"{scores} ends in {scores.op}: its scores are read as logits"
+        text = f"{scores} ends in {scores.op}: its scores are read as logits"
     elif numbers.decoder == "probabilities" and read[0].op in _SUMMING:
         changed = replace(numbers, decoder="logits")
-        told = f"{read[0]} ends in {read[0].op}: its scores are read as logits, and shown as probabilities"
+        text = f"{read[0]} ends in {read[0].op}: its scores are read as logits, and shown as probabilities"
     elif numbers.decoder == "logits" and read[0].op in _WHOLE:
         changed = replace(numbers, decoder="probabilities")
-        told = f"{read[0]} ends in {read[0].op}: its scores are probabilities already"
+        text = f"{read[0]} ends in {read[0].op}: its scores are probabilities already"
     else:
         return recipe, ()
-    return replace(recipe, postprocess=changed), (Note(NoteKind.INFO, told),)
+    return replace(recipe, postprocess=changed), (Note(NoteKind.INFO, text),)
 
 
 def notes_of_unread(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Note, ...]:
@@ -64,18 +64,18 @@ def notes_of_unread(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Note
     if not others or recipe.embedded:
         return ()
     seen = f"output{'s' if len(read) > 1 else ''} {' and '.join(map(str, read))}"
-    told = f"recipe {recipe.name!r} reads {seen} alone; not read: {', '.join(map(str, others))}"
+    text = f"recipe {recipe.name!r} reads {seen} alone; not read: {', '.join(map(str, others))}"
     is_spare = all(output.shape == first.shape for output in others)  # as of a head that only training reads
     kind = NoteKind.INFO if is_spare else NoteKind.WARNING
-    return (Note(kind, told, "where they belong to the answer, read all as they are: --recipe tensors"),)
+    return (Note(kind, text, "where they belong to the answer, read all as they are: --recipe tensors"),)
 
 
 def notes_of_guesses(recipe: Recipe) -> tuple[Note, ...]:
     """Return a warning of values of a recipe that nobody told; none where it names none."""
     if not recipe.guesses:
         return ()
-    told = f"guesses in recipe {recipe.name!r}, which nobody checked: {', '.join(recipe.guesses)}"
-    return (Note(NoteKind.WARNING, told, "correct them, then take each out of guesses in the recipe"),)
+    text = f"guesses in recipe {recipe.name!r}, which nobody checked: {', '.join(recipe.guesses)}"
+    return (Note(NoteKind.WARNING, text, "correct them, then take each out of guesses in the recipe"),)
 
 
 def _without_states(recipe: Recipe, outputs: Sequence[TensorSpec]) -> list[TensorSpec]:

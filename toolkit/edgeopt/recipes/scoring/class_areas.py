@@ -22,33 +22,33 @@ class ClassAreas:
     """Where the truth is."""
 
 
-def areas_of(found: NDArray[np.uint16], true: NDArray[np.uint16], classes: int, unlabelled: int) -> Areas:
+def areas_of(array: NDArray[np.uint16], true: NDArray[np.uint16], classes: int, unlabelled: int) -> Areas:
     """Return (3, classes) both, found and true of one picture.
 
     Args:
-        found: (height, width) the answer's classes; those beyond `classes` are no class.
+        array: (height, width) the answer's classes; those beyond `classes` are no class.
         true: The same of the truth.
         classes: Their number.
         unlabelled: Pixels of this true class are left out.
     """
-    found, true = found.ravel(), true.ravel()
+    array, true = array.ravel(), true.ravel()
     labelled = true != unlabelled
-    found, true = found[labelled], true[labelled]
-    parts = found[found == true], found, true
-    return np.stack([np.bincount(one, minlength=classes)[:classes] for one in parts])
+    array, true = array[labelled], true[labelled]
+    parts = array[array == true], array, true
+    return np.stack([np.bincount(part, minlength=classes)[:classes] for part in parts])
 
 
 def mean_overlap(areas: ClassAreas, counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return (resamples,) intersection over union, the mean over classes that occur in answers or truth."""
-    both, found, true = (counts @ one for one in (areas.both, areas.found, areas.true))
-    either = (found + true - both).astype(np.float64)
+    both, array, true = (counts @ other for other in (areas.both, areas.found, areas.true))
+    either = (array + true - both).astype(np.float64)
     shares = np.divide(both, either, out=np.zeros_like(either), where=either > 0)
     return np.asarray(shares.sum(axis=1) / np.maximum((either > 0).sum(axis=1), 1), np.float64)
 
 
 def right_share(areas: ClassAreas, counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return (resamples,) the share of labelled pixels whose class is right."""
-    right, whole = ((counts @ one).sum(axis=1) for one in (areas.both, areas.true))
+    right, whole = ((counts @ array).sum(axis=1) for array in (areas.both, areas.true))
     return np.asarray(right / np.maximum(whole, 1), np.float64)
 
 

@@ -86,7 +86,7 @@ class Keypoints:
 
 
 def likeness(
-    found: NDArray[np.float32],
+    array: NDArray[np.float32],
     reference: NDArray[np.float32],
     areas: NDArray[np.float64],
     sigmas: NDArray[np.float64],
@@ -95,7 +95,7 @@ def likeness(
     """Return (n, m) object keypoint similarity of poses, 0 to 1; 0 where a reference has no point that counts.
 
     Args:
-        found: (n, points, 2 or more) x and y first.
+        array: (n, points, 2 or more) x and y first.
         reference: (m, points, 2 or more).
         areas: (m,) of the references, in square pixels.
         sigmas: (points,).
@@ -103,7 +103,7 @@ def likeness(
 
     Source: COCO keypoint evaluation; pycocotools, `COCOeval.computeOks`.
     """
-    far = np.square(found[:, None, :, :2].astype(np.float64) - reference[None, :, :, :2]).sum(axis=3)
+    far = np.square(array[:, None, :, :2].astype(np.float64) - reference[None, :, :, :2]).sum(axis=3)
     with np.errstate(over="ignore", invalid="ignore"):
         alike = np.exp(-far / (2 * np.square(2 * sigmas)) / (areas[None, :, None] + np.spacing(1)))
     total = weights.sum(axis=1)[None]

@@ -16,15 +16,15 @@ _WINDOW, _SIGMA = (11, 11), 1.5
 _C1, _C2 = 0.01, 0.03
 
 
-def nearness(found: Values, expected: Values, span: float) -> float:
+def nearness(array: Values, expected: Values, span: float) -> float:
     """Return 1 less the root of the mean squared error over the span of values; 0 at least."""
-    error = float(np.square(found.astype(np.float64) - expected).mean())
+    error = float(np.square(array.astype(np.float64) - expected).mean())
     return max(1 - math.sqrt(error) / span, 0.0)
 
 
-def similarity(found: Values, expected: Values, span: float) -> float:
+def similarity(array: Values, expected: Values, span: float) -> float:
     """Return the structural similarity, the mean over pixels; 0 at least."""
-    x, y = found.astype(np.float64) / span, expected.astype(np.float64) / span
+    x, y = array.astype(np.float64) / span, expected.astype(np.float64) / span
     mean_x, mean_y = _blurred(x), _blurred(y)
     spread = _blurred(x * x) - mean_x**2 + _blurred(y * y) - mean_y**2
     common = _blurred(x * y) - mean_x * mean_y
@@ -40,7 +40,7 @@ def mean_of(row: int) -> Metric:
     """Return the metric that is the mean over samples of one row of (rows, samples, 2) shares."""
 
     def mean(shares: NDArray[np.float64], counts: Counts) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = counts @ shares[min(row, len(shares) - 1), :, 0] / counts.sum(axis=1)
-        return found
+        array: NDArray[np.float64] = counts @ shares[min(row, len(shares) - 1), :, 0] / counts.sum(axis=1)
+        return array
 
     return Metric(("image",), mean)

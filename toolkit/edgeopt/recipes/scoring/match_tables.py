@@ -67,13 +67,13 @@ def _table(images: Iterable[dict[str, Any]], position: dict[int, int], most: int
     pictures: list[NDArray[np.intp]] = []
     matched: list[NDArray[np.bool_]] = []
     ignored: list[NDArray[np.bool_]] = []
-    for one in images:
-        number = position[one["image_id"]]
-        truths[number] += int((np.asarray(one["gtIgnore"]) == 0).sum())
-        scores.append(np.asarray(one["dtScores"][:most], np.float64))
+    for image in images:
+        number = position[image["image_id"]]
+        truths[number] += int((np.asarray(image["gtIgnore"]) == 0).sum())
+        scores.append(np.asarray(image["dtScores"][:most], np.float64))
         pictures.append(np.full(len(scores[-1]), number, np.intp))
-        matched.append(np.asarray(one["dtMatches"])[:, :most] > 0)
-        ignored.append(np.asarray(one["dtIgnore"])[:, :most] > 0)
+        matched.append(np.asarray(image["dtMatches"])[:, :most] > 0)
+        ignored.append(np.asarray(image["dtIgnore"])[:, :most] > 0)
     order = np.argsort(-np.concatenate(scores), kind="stable")
     out = np.concatenate(ignored, axis=1)[:, order]
     return MatchTable(np.concatenate(pictures)[order], np.concatenate(matched, axis=1)[:, order] & ~out, out, truths)
@@ -94,7 +94,7 @@ def resampled_precision(
     total, present = np.zeros(len(counts)), np.zeros(len(counts))
     row = None if overlap is None else int(np.abs(_OVERLAPS - overlap).argmin())
     drawn = np.ascontiguousarray(counts.T, np.float64)
-    for table in tables if row is None else [one.at(row) for one in tables]:
+    for table in tables if row is None else [match_table.at(row) for match_table in tables]:
         truths = counts @ table.truths
         there = np.flatnonzero(truths)
         present[there] += 1
@@ -128,17 +128,17 @@ def _precision(table: MatchTable, drawn: NDArray[np.float64], truths: NDArray[np
     counted = ~(ignored if ignored.any() else ignored[:1])
     until = places[-1] + 1
     detections = _copies(counted[:, :until], table.pictures[:until], drawn)
-    found = _copies(hits, table.pictures, drawn)
+    array = _copies(hits, table.pictures, drawn)
     reached, first = _reached(truths)
-    at = found.astype(np.intp) + first
-    reached_now, most, area = reached[at], np.zeros_like(found), np.zeros_like(found)
+    at = array.astype(np.intp) + first
+    reached_now, most, area = reached[at], np.zeros_like(array), np.zeros_like(array)
     for number in range(len(places) - 1, -1, -1):
         place, previous = places[number], places[number - 1] if number else -1
         end = int(np.flatnonzero(hits[:, place])[-1]) + 1
         copies = drawn[table.pictures[place]]
         hit = copies[None] if hits[:end, place].all() else hits[:end, place, None] * copies
-        np.maximum(most[:end], found[:end] / np.maximum(detections[:end], 1.0), out=most[:end])
-        found[:end] -= hit
+        np.maximum(most[:end], array[:end] / np.maximum(detections[:end], 1.0), out=most[:end])
+        array[:end] -= hit
         at[:end] -= hit.astype(np.intp)
         reached_before = reached.take(at[:end])
         area[:end] += most[:end] * (reached_now[:end] - reached_before)

@@ -45,8 +45,8 @@ def runs_of(cutout: NDArray[np.bool_], corner: tuple[int, int], size: Sequence[i
     apart = begins[1:] > ends[:-1]  # runs that touch, in columns of the mask's whole height, are one
     begins, ends = begins[np.concatenate([[True], apart])], ends[np.concatenate([apart, [True]])]
     edges = np.stack([begins, ends], axis=1).ravel()
-    found = np.diff(edges, prepend=0)
-    return np.asarray(found if edges[-1] == whole else np.append(found, whole - edges[-1]), np.int64)
+    array = np.diff(edges, prepend=0)
+    return np.asarray(array if edges[-1] == whole else np.append(array, whole - edges[-1]), np.int64)
 
 
 def _end(ends: NDArray[np.intp], width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

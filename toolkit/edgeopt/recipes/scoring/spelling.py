@@ -29,7 +29,7 @@ class Spelling:
 
 def spelling_of(found: Sequence[str], true: Sequence[str]) -> Spelling:
     """Return how far lines are from the true ones; spaces at their ends are none of a line's, as for jiwer."""
-    found, true = ([one.strip() for one in lines] for lines in (found, true))
+    found, true = ([line.strip() for line in lines] for lines in (found, true))
     errors = [edit_distance(a, b) for a, b in zip(found, true, strict=True)]
     characters, whole_lines = Counter("".join(true)), Counter(true)
     most, whole = max(characters.values(), default=0), max(characters.total(), 1)
@@ -61,7 +61,7 @@ def word_errors(found: str, true: str) -> tuple[int, int]:
     Capitals and punctuation are none of a word's, as it is heard.
     """
     numbers = dict[str, str]()
-    texts = ("".join(numbers.setdefault(one, chr(len(numbers))) for one in _words(text)) for text in (found, true))
+    texts = ("".join(numbers.setdefault(word, chr(len(numbers))) for word in _words(text)) for text in (found, true))
     first, second = texts
     return edit_distance(first, second), len(second)
 
@@ -72,7 +72,7 @@ def _words(text: str) -> list[str]:
 
 def right_characters(spelling: Spelling, counts: Whole) -> NDArray[np.float64]:
     """Return (resamples,) 1 less the errors of all lines over their true characters, at least 0."""
-    errors, lengths = (counts @ one for one in (spelling.errors, spelling.lengths))
+    errors, lengths = (counts @ array for array in (spelling.errors, spelling.lengths))
     return np.asarray(np.clip(1 - errors / np.maximum(lengths, 1), 0.0, 1.0), np.float64)
 
 

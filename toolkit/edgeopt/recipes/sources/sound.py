@@ -41,12 +41,12 @@ def _open_folder(folder: Path, files: Sequence[str]) -> Frames:
             f"none of {plural(len(files), 'file')} in {folder} is read: {broken[0].problem}", remedy=broken[0].remedy
         )
     names = tuple(kept)
-    told = f"{plural(len(broken), 'sound')} left out: " + "; ".join(one.problem for one in broken[:3])
+    text = f"{plural(len(broken), 'sound')} left out: " + "; ".join(error.problem for error in broken[:3])
     return Frames(
         names,
         lambda i: read_wav(folder / names[i]),
         folder,
-        notes=(Note(NoteKind.SKIPPED, told),) if broken else (),
+        notes=(Note(NoteKind.SKIPPED, text),) if broken else (),
         paths=tuple(folder / name for name in names),
         kind="sound",
     )
@@ -74,7 +74,7 @@ def windows_of(frames: Frames, audio: Audio) -> Frames:
         count = (len(whole(place).samples) - audio.samples) // audio.hop + 1
         short += count < 1
         begins = (i * audio.hop for i in range(count))
-        parts += [Part(place, one / audio.rate_hz, (one + audio.samples) / audio.rate_hz) for one in begins]
+        parts += [Part(place, other / audio.rate_hz, (other + audio.samples) / audio.rate_hz) for other in begins]
     if not parts:
         raise UnsupportedError(
             f"{frames.source} holds no sound as long as a window, {audio.samples} samples at {audio.rate_hz} Hz",
@@ -89,15 +89,15 @@ def windows_of(frames: Frames, audio: Audio) -> Frames:
         window = np.concatenate([before, samples[begin : begin + audio.samples]])
         return Sound(np.pad(window, (audio.context - len(before), 0)), audio.rate_hz)
 
-    told = f"{plural(short, 'sound')} of {frames.source} left out, shorter than a window of {audio.samples} samples"
+    text = f"{plural(short, 'sound')} of {frames.source} left out, shorter than a window of {audio.samples} samples"
     return Frames(
-        tuple(f"{frames.names[one.place]}@{one.begin_s:.3f}s" for one in parts),
+        tuple(f"{frames.names[other.place]}@{other.begin_s:.3f}s" for other in parts),
         read,
         frames.source,
-        notes=(*frames.notes, *((Note(NoteKind.SKIPPED, told),) if short else ())),
+        notes=(*frames.notes, *((Note(NoteKind.SKIPPED, text),) if short else ())),
         paths=frames.paths,
         kind="sound",
-        streams=tuple(one.place for one in parts),
+        streams=tuple(other.place for other in parts),
         parts=tuple(parts),
     )
 
@@ -107,9 +107,9 @@ def _made_up(recipe: Recipe, count: int) -> Frames:
     return _tones(count, recipe.audio.context + recipe.audio.samples or recipe.audio.rate_hz, recipe.audio.rate_hz)
 
 
-def _like(given: Frames, count: int) -> Frames:
+def _like(frames: Frames, count: int) -> Frames:
     """Return made-up sounds as long as given ones."""
-    first = given.read(0)
+    first = frames.read(0)
     assert isinstance(first, Sound)
     return _tones(count, len(first.samples), first.rate_hz)
 

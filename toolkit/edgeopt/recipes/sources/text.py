@@ -43,8 +43,8 @@ def _of_words(count: int, words: Sequence[int], parts: int) -> Frames:
     weights = 1 / np.arange(2.0, 2 + len(_LETTERS))
     for _ in range(count * parts):
         lengths = chance.integers(1, 9, int(chance.integers(words[0], words[1] + 1)))
-        drawn = (chance.choice([*_LETTERS], int(one), p=weights / weights.sum()) for one in lengths)
-        lines.append(" ".join("".join(one.tolist()) for one in drawn))
+        drawn = (chance.choice([*_LETTERS], int(length), p=weights / weights.sum()) for length in lengths)
+        lines.append(" ".join("".join(array.tolist()) for array in drawn))
     held = tuple(PAIR.join(lines[i * parts : (i + 1) * parts]) for i in range(count))
     names = tuple(f"synthetic[{i}]" for i in range(count))
     return Frames(names, lambda i: held[i], Path("synthetic"), kind="text")
@@ -52,20 +52,20 @@ def _of_words(count: int, words: Sequence[int], parts: int) -> Frames:
 
 def _open(path: Path) -> Frames:
     rows = read_rows(path)
-    kept = [one for one in rows if one.text.strip()]
+    kept = [row for row in rows if row.text.strip()]
     if not kept:
         raise InvalidFileError(f"{path} holds empty texts only", remedy="write what the model is asked")
     left_out = len(rows) - len(kept)
     note = Note(NoteKind.SKIPPED, f"{plural(left_out, 'text')} of {path} left out, empty")
     names = [f"{path.stem}[{i}]" for i in range(len(kept))]
-    return frames_of_texts([one.text for one in kept], names, path, notes=(note,) if left_out else ())
+    return frames_of_texts([row.text for row in kept], names, path, notes=(note,) if left_out else ())
 
 
-def _like(given: Frames, count: int) -> Frames:
+def _like(frames: Frames, count: int) -> Frames:
     """Return made-up texts with about as many words as given ones."""
-    texts = [str(given.read(i)) for i in range(min(len(given), _SEEN))]
-    parts = max(one.count(PAIR) for one in texts) + 1
-    lengths = sorted(max(len(one.split()) // parts, 1) for one in texts)
+    texts = [str(frames.read(i)) for i in range(min(len(frames), _SEEN))]
+    parts = max(text.count(PAIR) for text in texts) + 1
+    lengths = sorted(max(len(text.split()) // parts, 1) for text in texts)
     return _of_words(count, (lengths[len(lengths) // 4], lengths[-1]), parts)
 
 

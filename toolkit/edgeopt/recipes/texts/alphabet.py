@@ -76,7 +76,7 @@ class Alphabet:
 
     def or_of(self, metadata: Mapping[str, str]) -> Alphabet:
         """Return the alphabet, or where it has none the one that RapidOCR writes into a model's metadata."""
-        told = metadata.get(_KEY, "")
-        if self.characters or len(told) > _MOST_CHARACTERS:
+        text = metadata.get(_KEY, "")
+        if self.characters or len(text) > _MOST_CHARACTERS:
             return self
-        return replace(self, characters=told)
+        return replace(self, characters=text)

@@ -112,7 +112,7 @@ class BytePairs:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens; bytes that are no character become U+FFFD."""
-        return b"".join(self.token_bytes(one) for one in tokens).decode("utf-8", "replace")
+        return b"".join(self.token_bytes(token) for token in tokens).decode("utf-8", "replace")
 
 
 def read_byte_pairs(path: Path) -> BytePairs:
@@ -134,7 +134,7 @@ def _require_byte_level(source: Path, values: Mapping[str, Any]) -> None:
     steps = before.get("pretokenizers", [before]) if isinstance(before, Mapping) else [{}]
     added = values.get("added_tokens") or []
     texts = [one for one in added if isinstance(one, Mapping) and not one.get("special", True)]
-    told = [_told(one) for one in steps if isinstance(one, Mapping)]
+    told = [_told(step) for step in steps if isinstance(step, Mapping)]
     if kind != "BPE" or values.get("normalizer") or told not in (["words"], ["split", "bytes"]):
         raise UnsupportedError(
             f"{source} is a {kind} tokenizer whose text is cut in another way than GPT-2's",

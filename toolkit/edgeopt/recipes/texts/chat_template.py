@@ -68,7 +68,7 @@ class ChatTemplate:
         Raises:
             ValueError: If the template does not take it, or takes too much time or memory.
         """
-        plain = [{"role": one.role, "content": one.content} for one in messages]
+        plain = [{"role": message.role, "content": message.content} for message in messages]
         question = {"source": self._source, "messages": plain, "special": self._special}
         try:
             return str(_CHILD.ask(question, seconds=_SECONDS)["text"])
@@ -78,7 +78,7 @@ class ChatTemplate:
 
 def plain_text_of(messages: Sequence[Message]) -> str:
     """Return a conversation without a template: `System: ...`, `User: ...`, at the end `Assistant:`."""
-    parts = [f"{_NAMES[one.role]}: {one.content}" for one in messages]
+    parts = [f"{_NAMES[message.role]}: {message.content}" for message in messages]
     return "\n".join([*parts, "Assistant:"])
 
 

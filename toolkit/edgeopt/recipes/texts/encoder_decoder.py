@@ -166,7 +166,7 @@ def read_encoder_decoder(folder: Path) -> EncoderDecoderFiles:
 
 def recipe_of(files: EncoderDecoderFiles) -> Recipe:
     """Return the recipe of a bundle of such a model: what the configurations say is read from them."""
-    told = Generation(files.context, files.end, files.begin, encoder=files.encoder.name)
+    generation = Generation(files.context, files.end, files.begin, encoder=files.encoder.name)
     return Recipe(
         name=files.name,
         task=GENERATION,
@@ -176,7 +176,7 @@ def recipe_of(files: EncoderDecoderFiles) -> Recipe:
         postprocess=Postprocess(NO_DECODER),
         evaluation=Evaluation("agreement"),
         tokenizer=Tokenizer(files.tokenizer.name),
-        generation=told,
+        generation=generation,
         folder=files.tokenizer.parent,
     )
 
@@ -221,13 +221,13 @@ def _suppressed(asked: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted({*_tokens(asked.get("suppress_tokens")), *(int(word[0]) for word in bad)}))
 
 
-def _require_known(asked: Mapping[str, Any], told: Path) -> None:
+def _require_known(asked: Mapping[str, Any], path: Path) -> None:
     """Raise where a configuration asks for what would change the tokens and is not computed."""
     for name, off in _UNUSED.items():
         value = asked.get(name)
         if value is not None and value != off:
             raise UnsupportedError(
-                f"{told}: {name} = {str(value)[:40]} is not honoured here", remedy=f"take {name} out of the file"
+                f"{path}: {name} = {str(value)[:40]} is not honoured here", remedy=f"take {name} out of the file"
             )
 
 
@@ -235,8 +235,8 @@ def _notes(asked: Mapping[str, Any]) -> tuple[Note, ...]:
     beams = asked.get("num_beams") or 1
     if beams == 1 and not asked.get("do_sample"):
         return ()
-    told = f"{beams} beams" if beams != 1 else "drawn tokens"
-    return (Note(NoteKind.INFO, f"the configuration asks for {told}: one text is written, of the likeliest tokens"),)
+    text = f"{beams} beams" if beams != 1 else "drawn tokens"
+    return (Note(NoteKind.INFO, f"the configuration asks for {text}: one text is written, of the likeliest tokens"),)
 
 
 def _audio(folder: Path) -> Audio:

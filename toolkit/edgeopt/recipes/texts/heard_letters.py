@@ -43,5 +43,5 @@ def letters_in(folder: Path, configuration: Mapping[str, Any]) -> Alphabet:
     silent = {*_SILENT, *(str(settings.get(f"{one}_token")) for one in ("bos", "eos", "unk", "pad"))}
     lowers = bool(settings.get("do_lower_case", False))
     symbols = ["" if name in silent else " " if name == between else name for _, name in sorted(places.items())][1:]
-    told = "".join(f"{one.lower() if lowers else one}\n" for one in symbols)
-    return Alphabet(characters=told, blank=Blank.FIRST)
+    text = "".join(f"{symbol.lower() if lowers else symbol}\n" for symbol in symbols)
+    return Alphabet(characters=text, blank=Blank.FIRST)

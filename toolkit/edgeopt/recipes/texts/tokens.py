@@ -94,4 +94,4 @@ class PackageTokens:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens; bytes that are no character become U+FFFD."""
-        return b"".join(self.token_bytes(one) for one in tokens).decode("utf-8", "replace")
+        return b"".join(self.token_bytes(token) for token in tokens).decode("utf-8", "replace")

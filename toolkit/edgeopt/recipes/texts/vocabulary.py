@@ -40,7 +40,7 @@ def require_vocabulary(
     if tokens > rows:
         raise UnsupportedError(f"{source} has {tokens} tokens, the model {rows}", remedy=_REMEDY)
     for what, numbers in named.items():
-        if wrong := [one for one in numbers if not 0 <= one < rows]:
+        if wrong := [number for number in numbers if not 0 <= number < rows]:
             raise UnsupportedError(
                 f"the token {wrong[0]} that {what} is none of the model's, 0 to {rows - 1}",
                 remedy="correct it in the recipe or the configuration, or copy all files of one export",
@@ -53,5 +53,5 @@ def require_vocabulary(
         )
     if unused <= max(_USUAL_ROWS, _USUAL_SHARE * rows):
         return ()
-    told = f"{source} has {known} tokens, the model {rows}: it may be another model's tokenizer"
-    return (Note(NoteKind.WARNING, told, "compare it with the one that the model was trained with"),)
+    text = f"{source} has {known} tokens, the model {rows}: it may be another model's tokenizer"
+    return (Note(NoteKind.WARNING, text, "compare it with the one that the model was trained with"),)

@@ -96,5 +96,5 @@ def _printable(value: Any) -> Any:
         return type(value)(map(_printable, value))
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    parts = {one.name: getattr(value, one.name) for one in fields(value) if one.name != "data"}
+    parts = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "data"}
     return replace(value, **{name: _printable(part) for name, part in parts.items()})

@@ -14,7 +14,7 @@ _TAGS = {"FAIL": "failure", "INCONCLUSIVE": "error", "SKIPPED": "skipped"}
 
 
 def _render(document: Document, _: Paper) -> str:
-    verdicts = [one.verdict for one in document.judgements]
+    verdicts = [judgement.verdict for judgement in document.judgements]
     counts = {"tests": len(verdicts), "failures": verdicts.count("FAIL"), "errors": verdicts.count("INCONCLUSIVE")}
     shown = {name: str(count) for name, count in counts.items()}
     suites = ElementTree.Element("testsuites", shown)
@@ -28,11 +28,11 @@ def _render(document: Document, _: Paper) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _add_case(suite: ElementTree.Element, one: Judgement, classname: str) -> None:
-    case = ElementTree.SubElement(suite, "testcase", classname=classname, name=_clean(one.name), time="0.000")
-    detail = _clean(one.detail)
-    if tag := _TAGS.get(one.verdict):
-        kind = {} if tag == "skipped" else {"type": "noise" if one.is_noise else one.verdict.lower()}
+def _add_case(suite: ElementTree.Element, judgement: Judgement, classname: str) -> None:
+    case = ElementTree.SubElement(suite, "testcase", classname=classname, name=_clean(judgement.name), time="0.000")
+    detail = _clean(judgement.detail)
+    if tag := _TAGS.get(judgement.verdict):
+        kind = {} if tag == "skipped" else {"type": "noise" if judgement.is_noise else judgement.verdict.lower()}
         ElementTree.SubElement(case, tag, {"message": detail} | kind)
     ElementTree.SubElement(case, "system-out").text = detail
 

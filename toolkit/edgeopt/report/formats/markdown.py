@@ -29,7 +29,7 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f"**{verdict.outcome}**: {escape(verdict.sentence)}"
     yield from _list(verdict.facts)
     where = (Value("bundle", verdict.bundle), Value("next", verdict.next_command))
-    yield from _list(one for one in where if one.text)
+    yield from _list(value for value in where if value.text)
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _list(values: Iterable[Value]) -> Iterator[str]:
-    if lines := [f"- {escape(one.label)}: {escape(one.whole)}" for one in values]:
+    if lines := [f"- {escape(value.label)}: {escape(value.whole)}" for value in values]:
         yield "\n".join(lines)
 
 

@@ -51,7 +51,7 @@ _VERDICT = re.compile(rf"\b({'|'.join(_COLOURS)})\b")
 
 
 def _render(document: Document, paper: Paper) -> str:
-    blocks = [list(_section(one, paper)) for one in document.sections if not one.is_detail]
+    blocks = [list(_section(section, paper)) for section in document.sections if not section.is_detail]
     blocks += [list(_verdict(document.verdict, paper))] if document.verdict else []
     return "\n".join("".join(f"{line}\n" for line in block) for block in blocks if block)
 
@@ -64,14 +64,14 @@ def _section(section: Section, paper: Paper) -> Iterator[str]:
     if section.text:
         yield from fold(section.text, paper.width)
     lines = (*section.values, *map(Value.of_note, section.notes))
-    yield from _values(lines, paper, max(LABEL, *(len(one.label) for one in lines)) if lines else LABEL)
+    yield from _values(lines, paper, max(LABEL, *(len(line.label) for line in lines)) if lines else LABEL)
 
 
 def _verdict(verdict: Verdict, paper: Paper) -> Iterator[str]:
     """Yield the verdict's word and sentence, then what it rests on, all under one another."""
     where = (Value("bundle", verdict.bundle, is_command=True), Value("next", verdict.next_command, is_command=True))
-    facts = [one for one in (*verdict.facts, *where) if one.text]
-    size = max(len(verdict.outcome), *(len(one.label) for one in facts), LABEL) if facts else LABEL
+    facts = [fact for fact in (*verdict.facts, *where) if fact.text]
+    size = max(len(verdict.outcome), *(len(fact.label) for fact in facts), LABEL) if facts else LABEL
     first, *others = fold(verdict.sentence, paper.width, f"{verdict.outcome:<{size}} ")
     if paper.is_coloured:
         word = f"\x1b[1;30;{_TONES[verdict.outcome]}m{verdict.outcome}{_PLAIN}"
@@ -84,10 +84,10 @@ def _verdict(verdict: Verdict, paper: Paper) -> Iterator[str]:
 def _values(values: Sequence[Value], paper: Paper, size: int) -> Iterator[str]:
     """Yield each value beside its label; a label that stands above itself is told once."""
     before = ""
-    for one in values:
-        label = "" if one.label == before else one.label
-        before = one.label
-        lines = fold(one.text, 0 if one.is_command else paper.width, f"{label:<{size}} ")
+    for value in values:
+        label = "" if value.label == before else value.label
+        before = value.label
+        lines = fold(value.text, 0 if value.is_command else paper.width, f"{label:<{size}} ")
         first = lines[0]
         yield f"{_styled(first[: len(label)], _DIM, paper)}{_highlighted(first[len(label) :], paper)}"
         yield from (_highlighted(line, paper) for line in lines[1:])

@@ -79,7 +79,7 @@ def _step(scale: Scale, value: float) -> float:
 
 def _round_numbers(shown: Range) -> list[float]:
     if shown.axis.scale is Scale.TAIL:
-        return [one for one in _TAIL_TICKS if shown.at(one) <= 1.001]
+        return [tail_tick for tail_tick in _TAIL_TICKS if shown.at(tail_tick) <= 1.001]
     if shown.axis.scale is Scale.LOG:
         return _log_numbers(shown.low, shown.high)
     step = _round_step((shown.high - shown.low) / 5)

@@ -23,7 +23,7 @@ _FEWEST = 6
 
 def draw_bars(figure: Bars) -> Markup:
     """Return the chart: the largest part in the accent colour, the others in greys."""
-    ends = [max(sum(one.parts), one.tail or 0.0) for one in figure.bars]
+    ends = [max(sum(bar.parts), bar.tail or 0.0) for bar in figure.bars]
     x = make_range(figure.axis, ends, figure.limit)
     height = _TOP + _ROW * len(figure.bars)
     styles = _styles(figure)
@@ -34,14 +34,14 @@ def draw_bars(figure: Bars) -> Markup:
         height,
         *across(x, height, grid=True),
         *([limit_across(figure.limit, x, beside)] if figure.limit and is_drawn else []),
-        *(_bar(one, figure.parts, styles, x, _TOP + _ROW * i) for i, one in enumerate(figure.bars)),
+        *(_bar(bar, figure.parts, styles, x, _TOP + _ROW * i) for i, bar in enumerate(figure.bars)),
         kind="rows",
         label=figure.text,
     )
     note = None if is_drawn else far_note(figure.limit, figure.axis, max(ends))
     entries = [(f"part {style}", part) for part, style in zip(figure.parts, styles, strict=True)]
     key = key_of([*entries, ("line tail", figure.tail)] if figure.tail else entries) if len(figure.parts) > 1 else None
-    return wrap(figure, tag("div", drawing, note), marks=[(one.name, one.facts) for one in figure.bars], key=key)
+    return wrap(figure, tag("div", drawing, note), marks=[(bar.name, bar.facts) for bar in figure.bars], key=key)
 
 
 def _bar_top(row: int) -> float:
@@ -49,21 +49,21 @@ def _bar_top(row: int) -> float:
 
 
 def _styles(figure: Bars) -> list[str]:
-    totals = [sum(one.parts[i] for one in figure.bars) for i in range(len(figure.parts))]
-    largest, greys, found = totals.index(max(totals)), 0, list[str]()
+    totals = [sum(bar.parts[i] for bar in figure.bars) for i in range(len(figure.parts))]
+    largest, greys, styles = totals.index(max(totals)), 0, list[str]()
     for i in range(len(totals)):
-        found.append("main" if i == largest else f"grey-{greys % _GREYS}")
+        styles.append("main" if i == largest else f"grey-{greys % _GREYS}")
         greys += i != largest
-    return found
+    return styles
 
 
-def _bar(one: Bar, parts: Sequence[str], styles: Sequence[str], x: Range, top: float) -> Markup:
+def _bar(bar: Bar, parts: Sequence[str], styles: Sequence[str], x: Range, top: float) -> Markup:
     begin, shapes = 0.0, []
     middle = top + _NAME + 6 + _THICK / 2
-    if one.tail is not None:
-        shapes.append(tag("line", class_="tail", x1=percent(x.at(0)), x2=percent(x.at(one.tail)), y1=middle, y2=middle))
-        shapes.append(_end(x, one.tail, middle))
-    for part, style, value in zip(parts, styles, one.parts, strict=True):
+    if bar.tail is not None:
+        shapes.append(tag("line", class_="tail", x1=percent(x.at(0)), x2=percent(x.at(bar.tail)), y1=middle, y2=middle))
+        shapes.append(_end(x, bar.tail, middle))
+    for part, style, value in zip(parts, styles, bar.parts, strict=True):
         wide = percent(max(0.0, x.at(begin + value) - x.at(begin)))
         box: dict[str, Attribute] = {
             "x": percent(x.at(begin)),
@@ -73,7 +73,7 @@ def _bar(one: Bar, parts: Sequence[str], styles: Sequence[str], x: Range, top: f
         }
         shapes.append(tag("rect", class_=f"part {style}", data_part=part, data_value=repr(value), **box))
         begin += value
-    return mark(one.name, one.facts, *_names(one.name, one.facts, top), *shapes, emphasis=one.emphasis)
+    return mark(bar.name, bar.facts, *_names(bar.name, bar.facts, top), *shapes, emphasis=bar.emphasis)
 
 
 def _end(x: Range, value: float, middle: float) -> Markup:
@@ -110,11 +110,11 @@ def draw_intervals(figure: Intervals) -> Markup:
         height,
         *across(x, height),
         _neutral(figure, x, height),
-        *(_row(one, x, _TOP + _ROW * i) for i, one in enumerate(figure.rows)),
+        *(_row(other, x, _TOP + _ROW * i) for i, other in enumerate(figure.rows)),
         kind="rows",
         label=figure.text,
     )
-    return wrap(figure, drawing, marks=[(one.name, one.facts) for one in figure.rows])
+    return wrap(figure, drawing, marks=[(other.name, other.facts) for other in figure.rows])
 
 
 def _neutral(figure: Intervals, x: Range, height: float) -> Markup:
@@ -124,15 +124,15 @@ def _neutral(figure: Intervals, x: Range, height: float) -> Markup:
     return tag("g", band, tag("line", x1=at, x2=at, y1=0, y2=height), class_="neutral")
 
 
-def _row(one: Row, x: Range, top: float) -> Markup:
-    middle, found = top + _NAME + 6 + _THICK / 2, one.estimate
+def _row(row: Row, x: Range, top: float) -> Markup:
+    middle, estimate = top + _NAME + 6 + _THICK / 2, row.estimate
     shapes = []
-    if one.allowed is not None:
-        at = percent(x.at(one.allowed))
+    if row.allowed is not None:
+        at = percent(x.at(row.allowed))
         shapes.append(tag("line", class_="allowed", x1=at, x2=at, y1=middle - 10, y2=middle + 10))
-    if found.low is not None and found.high is not None:
-        ends = {"x1": percent(x.at(found.low)), "x2": percent(x.at(found.high))}
+    if estimate.low is not None and estimate.high is not None:
+        ends = {"x1": percent(x.at(estimate.low)), "x2": percent(x.at(estimate.high))}
         shapes.append(tag("line", class_="whisker", y1=middle, y2=middle, **ends))
-    shapes.append(tag("circle", class_="dot", cx=percent(x.at(found.value)), cy=middle, r=6))
-    names = _names(one.name, one.facts, top)
-    return mark(one.name, one.facts, *names, *shapes, emphasis=one.emphasis, data_value=repr(found.value))
+    shapes.append(tag("circle", class_="dot", cx=percent(x.at(estimate.value)), cy=middle, r=6))
+    names = _names(row.name, row.facts, top)
+    return mark(row.name, row.facts, *names, *shapes, emphasis=row.emphasis, data_value=repr(estimate.value))

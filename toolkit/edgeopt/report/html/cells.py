@@ -12,16 +12,16 @@ def draw_cells(figure: Cells) -> Markup:
     squares = [
         tag(
             "span",
-            class_=f"mark cell {'refused' if one.is_refused else Emphasis.PLAIN}",
+            class_=f"mark cell {'refused' if cell.is_refused else Emphasis.PLAIN}",
             tabindex="-1",
             role="img",
-            aria_label="; ".join((one.name, one.kind, *(f"{label} {text}" for label, text in one.facts))),
-            data_name=one.name,
-            data_tip=tip_of(one.facts),
+            aria_label="; ".join((cell.name, cell.kind, *(f"{label} {text}" for label, text in cell.facts))),
+            data_name=cell.name,
+            data_tip=tip_of(cell.facts),
         )
-        for one in figure.cells
+        for cell in figure.cells
     ]
-    kinds = {one.kind: "refused" if one.is_refused else "taken" for one in figure.cells}
+    kinds = {cell.kind: "refused" if cell.is_refused else "taken" for cell in figure.cells}
     field = tag("div", *squares, class_="field plot", role="group", aria_label=figure.text)
-    marks = [(one.name, one.facts) for one in figure.cells if one.is_refused]
+    marks = [(cell.name, cell.facts) for cell in figure.cells if cell.is_refused]
     return wrap(figure, field, marks=marks, key=key_of([(f"cell {style}", kind) for kind, style in kinds.items()]))

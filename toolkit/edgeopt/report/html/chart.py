@@ -64,7 +64,7 @@ def fact_table(marks: Sequence[tuple[str, Facts]], title: str) -> Markup | None:
     if not heads:
         return None
     rows = [tag("tr", tag("th", name, scope="row"), *_cells(dict(facts), heads)) for name, facts in marks]
-    head = tag("tr", tag("td"), *(tag("th", one, scope="col") for one in heads))
+    head = tag("tr", tag("td"), *(tag("th", other, scope="col") for other in heads))
     table = tag("table", tag("thead", head), tag("tbody", *rows))
     return tag("details", tag("summary", "As a table"), *scrolled(table, f"{title}, as a table"), class_="facts")
 
@@ -76,29 +76,29 @@ def scrolled(table: Markup, label: str) -> tuple[Markup, Markup]:
 
 
 def _cells(facts: Mapping[str, str], heads: Sequence[str]) -> Iterable[Markup]:
-    return (tag("td", facts.get(one, "")) for one in heads)
+    return (tag("td", facts.get(head, "")) for head in heads)
 
 
 def down(shown: Range, height: float) -> list[Markup]:
     """Return the lines and numbers of an upright axis."""
-    found = [tag("text", axis_title(shown.axis), class_="title", x=0, y=-14, dx=-44)]
+    markups = [tag("text", axis_title(shown.axis), class_="title", x=0, y=-14, dx=-44)]
     for at, text in shown.ticks:
         y = height * (1 - at)
-        found.append(tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
-        found.append(tag("text", text, class_="tick", x=0, y=y, dx=-8, dy="0.32em", text_anchor="end"))
-    return found
+        markups.append(tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
+        markups.append(tag("text", text, class_="tick", x=0, y=y, dx=-8, dy="0.32em", text_anchor="end"))
+    return markups
 
 
 def across(shown: Range, height: float, *, grid: bool = False) -> list[Markup]:
     """Return the numbers of an axis from left to right, and lines if asked for."""
-    found = []
+    markups = []
     for at, text in shown.ticks:
         place = percent(at)
         if grid:
-            found.append(tag("line", class_="grid", x1=place, x2=place, y1=0, y2=height))
-        found.append(tag("text", text, class_="tick", x=place, y=height + 18, text_anchor="middle"))
+            markups.append(tag("line", class_="grid", x1=place, x2=place, y1=0, y2=height))
+        markups.append(tag("text", text, class_="tick", x=place, y=height + 18, text_anchor="middle"))
     title = tag("text", axis_title(shown.axis), class_="title", x="100%", y=height + 38, text_anchor="end")
-    return [*found, title]
+    return [*markups, title]
 
 
 def limit_across(limit: Limit, shown: Range, spans: Iterable[tuple[float, float]]) -> Markup:

@@ -18,13 +18,13 @@ def draw_lines(figure: Lines) -> Markup:
     ys = [one for line in figure.lines for one in line.ys]
     x, y = make_range(figure.x, xs), make_range(figure.y, ys, figure.limit)
     styles = _styles(figure.lines)
-    weak_first = sorted(figure.lines, key=lambda one: -[*Emphasis].index(one.emphasis))
+    weak_first = sorted(figure.lines, key=lambda other: -[*Emphasis].index(other.emphasis))
     is_drawn = figure.limit is not None and not is_far(figure.limit, ys)
     drawing = canvas(
         _HEIGHT,
         *down(y, _HEIGHT),
         *across(x, _HEIGHT),
-        *(_line(one, styles[one.name], x, y, is_dotted=figure.is_dotted) for one in weak_first),
+        *(_line(other, styles[other.name], x, y, is_dotted=figure.is_dotted) for other in weak_first),
         *([_limit(figure.limit, y)] if figure.limit and is_drawn else []),
         tag("line", class_="cursor", y1=0, y2=_HEIGHT, hidden=True),
         kind="upright lines",
@@ -37,33 +37,33 @@ def draw_lines(figure: Lines) -> Markup:
         data_y_unit=figure.y.unit,
     )
     far = tag("p", f"The {figure.limit.label} lies far above.", class_="far") if figure.limit and not is_drawn else None
-    key = key_of([(f"line {styles[one.name]}", one.name) for one in figure.lines])
-    return wrap(figure, tag("div", drawing, far), marks=[(one.name, one.facts) for one in figure.lines], key=key)
+    key = key_of([(f"line {styles[other.name]}", other.name) for other in figure.lines])
+    return wrap(figure, tag("div", drawing, far), marks=[(other.name, other.facts) for other in figure.lines], key=key)
 
 
 def _styles(lines: tuple[Line, ...]) -> dict[str, str]:
     """Return the class of each line: plain ones differ by their dashes."""
-    plain = [one.name for one in lines if one.emphasis is Emphasis.PLAIN]
+    plain = [line.name for line in lines if line.emphasis is Emphasis.PLAIN]
     return {
-        one.name: f"plain dash-{plain.index(one.name) % 4}" if one.emphasis is Emphasis.PLAIN else str(one.emphasis)
-        for one in lines
+        line.name: f"plain dash-{plain.index(line.name) % 4}" if line.emphasis is Emphasis.PLAIN else str(line.emphasis)
+        for line in lines
     }
 
 
-def _line(one: Line, style: str, x: Range, y: Range, *, is_dotted: bool) -> Markup:
+def _line(line: Line, style: str, x: Range, y: Range, *, is_dotted: bool) -> Markup:
     places = [
-        f"{number(1000 * x.at(at))} {number(_HEIGHT * (1 - y.at(up)))}" for at, up in zip(one.xs, one.ys, strict=True)
+        f"{number(1000 * x.at(at))} {number(_HEIGHT * (1 - y.at(up)))}" for at, up in zip(line.xs, line.ys, strict=True)
     ]
     path = "".join(f"M{place}h0" for place in places) if is_dotted else f"M{'L'.join(places)}"
-    shape = tag("path", class_=f"{_kind(one, is_dotted=is_dotted)} {style}", d=path)
-    values = " ".join(f"{at!r},{up!r}" for at, up in zip(one.xs, one.ys, strict=True))
-    return mark(one.name, one.facts, stretched(_HEIGHT, shape), emphasis=one.emphasis, data_values=values)
+    shape = tag("path", class_=f"{_kind(line, is_dotted=is_dotted)} {style}", d=path)
+    values = " ".join(f"{at!r},{up!r}" for at, up in zip(line.xs, line.ys, strict=True))
+    return mark(line.name, line.facts, stretched(_HEIGHT, shape), emphasis=line.emphasis, data_values=values)
 
 
-def _kind(one: Line, *, is_dotted: bool) -> str:
+def _kind(line: Line, *, is_dotted: bool) -> str:
     if not is_dotted:
         return "curve"
-    return "dots few" if len(one.xs) < _FEW else "dots"
+    return "dots few" if len(line.xs) < _FEW else "dots"
 
 
 def _limit(limit: Limit, y: Range) -> Markup:

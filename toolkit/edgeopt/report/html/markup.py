@@ -34,7 +34,9 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
 
 def join(children: Iterable[Child]) -> Markup:
     """Return markup one after the other, any other text escaped."""
-    return Markup("".join(one if isinstance(one, Markup) else escape(one) for one in children if one is not None))
+    return Markup(
+        "".join(child if isinstance(child, Markup) else escape(child) for child in children if child is not None)
+    )
 
 
 def raw(text: str) -> Markup:

@@ -45,7 +45,7 @@ def make_page(document: Document, data: str, folder: Path | None) -> str:
         data: The document's data as JSON, which the page holds for who wants it.
         folder: In which pictures lie; None: without pictures.
     """
-    sections = [one for one in (_section(part, folder) for part in document.sections) if one]
+    sections = [markup for markup in (_section(part, folder) for part in document.sections) if markup]
     main = tag("main", _head(document), *sections, _foot(document), id="main")
     page = join([tag("a", "To the result", href="#main", class_="skip"), main, tag("div", id="tip", hidden=True)])
     # in a script element nothing but its end is special
@@ -88,7 +88,7 @@ def _head(document: Document) -> Markup:
         tag("p", outcome, class_="state"),
         tag("h1", verdict.sentence, class_="long" if len(verdict.sentence) > _LONG else None),
         _key_figures(document.key_figures),
-        _values([*verdict.facts, *(one for one in (where, command) if one.text)]),
+        _values([*verdict.facts, *(value for value in (where, command) if value.text)]),
     )
 
 
@@ -96,16 +96,21 @@ def _key_figures(figures: tuple[KeyFigure, ...]) -> Markup | None:
     if not figures:
         return None
     shown = [
-        tag("div", tag("dt", one.label), tag("dd", one.text, class_="large"), tag("dd", one.detail, class_="detail"))
-        for one in figures
+        tag(
+            "div",
+            tag("dt", figure.label),
+            tag("dd", figure.text, class_="large"),
+            tag("dd", figure.detail, class_="detail"),
+        )
+        for figure in figures
     ]
     return tag("dl", *shown, class_="key-figures")
 
 
 def _section(section: Section, folder: Path | None) -> Markup | None:
-    figures = [drawn for one in section.figures if (drawn := draw(one, folder))]
+    figures = [drawn for figure in section.figures if (drawn := draw(figure, folder))]
     table = _table(section.table, section.title) if section.table and section.table.rows else None
-    notes = [Value.of_note(one) for one in section.notes]
+    notes = [Value.of_note(note) for note in section.notes]
     if not (figures or table or section.text or section.values or notes):
         return None
     text = tag("p", section.text, class_="reading") if section.text else None
@@ -139,7 +144,9 @@ def draw(figure: Figure, folder: Path | None) -> Markup | None:
 
 def _table(table: Table, title: str) -> Markup:
     table = _measured(table)
-    head = tag("tr", *(tag("th", one, scope="col", class_=_kind(table, one, i)) for i, one in enumerate(table.heads)))
+    head = tag(
+        "tr", *(tag("th", other, scope="col", class_=_kind(table, other, i)) for i, other in enumerate(table.heads))
+    )
     rows = [
         tag(
             "tr",
@@ -170,7 +177,7 @@ def _kind(table: Table, head: str, column: int) -> str | None:
 
 
 def _values(values: Iterable[Value]) -> Markup | None:
-    shown = [part for one in values for part in (tag("dt", one.label), _told(one))]
+    shown = [part for value in values for part in (tag("dt", value.label), _told(value))]
     return tag("dl", *shown, class_="values") if shown else None
 
 

@@ -22,11 +22,11 @@ Box = tuple[float, float, float, float]
 
 def draw_points(figure: Points) -> Markup:
     """Return the chart; what stands out is drawn last, on top."""
-    xs = [one for point in figure.points for one in _ends(point.x.value, point.x.low, point.x.high)]
-    ys = [one for point in figure.points for one in _ends(point.y.value, point.y.low, point.y.high)]
+    xs = [end for point in figure.points for end in _ends(point.x.value, point.x.low, point.x.high)]
+    ys = [end for point in figure.points for end in _ends(point.y.value, point.y.low, point.y.high)]
     x, y = make_range(figure.x, xs, figure.limit), make_range(figure.y, ys)
     faint_first = sorted(
-        figure.points, key=lambda one: (one.emphasis is not Emphasis.FAINT, one.emphasis is Emphasis.CHOSEN)
+        figure.points, key=lambda other: (other.emphasis is not Emphasis.FAINT, other.emphasis is Emphasis.CHOSEN)
     )
     is_drawn = figure.limit is not None and not is_far(figure.limit, xs)
     on_phone = _labels(figure, x, y, PHONE, "phone")
@@ -36,7 +36,7 @@ def draw_points(figure: Points) -> Markup:
         *across(x, _HEIGHT),
         *([limit_across(figure.limit, x, [(0, _HEIGHT)])] if figure.limit and is_drawn else []),
         *_paths(figure, x, y),
-        *(_point(one, x, y) for one in faint_first),
+        *(_point(other, x, y) for other in faint_first),
         *(label for _, label in _labels(figure, x, y, NARROW, "wide")),
         *(label for _, label in on_phone),
         kind="upright",
@@ -44,12 +44,12 @@ def draw_points(figure: Points) -> Markup:
     )
     note = None if is_drawn else far_note(figure.limit, figure.x, max(xs))
     whole = tag("div", drawing, note, _unnamed(figure, {name for name, _ in on_phone}))
-    return wrap(figure, whole, marks=[(one.name, one.facts) for one in figure.points])
+    return wrap(figure, whole, marks=[(other.name, other.facts) for other in figure.points])
 
 
 def _paths(figure: Points, x: Range, y: Range) -> Iterator[Markup]:
     """Yield the lines between points."""
-    known = {one.name: one for one in figure.points}
+    known = {point.name: point for point in figure.points}
     for path in figure.paths:
         for one, other in pairwise(known[name] for name in path if name in known):
             ends = {"x1": percent(x.at(one.x.value)), "x2": percent(x.at(other.x.value))}
@@ -58,22 +58,22 @@ def _paths(figure: Points, x: Range, y: Range) -> Iterator[Markup]:
 
 
 def _ends(*values: float | None) -> list[float]:
-    return [one for one in values if one is not None]
+    return [value for value in values if value is not None]
 
 
-def _point(one: Point, x: Range, y: Range) -> Markup:
-    at, up = percent(x.at(one.x.value)), _HEIGHT * (1 - y.at(one.y.value))
+def _point(point: Point, x: Range, y: Range) -> Markup:
+    at, up = percent(x.at(point.x.value)), _HEIGHT * (1 - y.at(point.y.value))
     shapes = []
-    if one.x.low is not None and one.x.high is not None:
-        ends = {"x1": percent(x.at(one.x.low)), "x2": percent(x.at(one.x.high))}
+    if point.x.low is not None and point.x.high is not None:
+        ends = {"x1": percent(x.at(point.x.low)), "x2": percent(x.at(point.x.high))}
         shapes.append(tag("line", class_="whisker", y1=up, y2=up, **ends))
-    if one.y.low is not None and one.y.high is not None:
-        ends = {"y1": number(_HEIGHT * (1 - y.at(one.y.low))), "y2": number(_HEIGHT * (1 - y.at(one.y.high)))}
+    if point.y.low is not None and point.y.high is not None:
+        ends = {"y1": number(_HEIGHT * (1 - y.at(point.y.low))), "y2": number(_HEIGHT * (1 - y.at(point.y.high)))}
         shapes.append(tag("line", class_="whisker", x1=at, x2=at, **ends))
-    shapes.append(tag("circle", class_="dot", cx=at, cy=up, r=_RADIUS[one.emphasis]))
+    shapes.append(tag("circle", class_="dot", cx=at, cy=up, r=_RADIUS[point.emphasis]))
     shapes.append(tag("circle", class_="reach", cx=at, cy=up, r=14))
-    place = {"data_x": repr(one.x.value), "data_y": repr(one.y.value)}
-    return mark(one.name, one.facts, *shapes, emphasis=one.emphasis, **place)
+    place = {"data_x": repr(point.x.value), "data_y": repr(point.y.value)}
+    return mark(point.name, point.facts, *shapes, emphasis=point.emphasis, **place)
 
 
 def _unnamed(figure: Points, named: set[str]) -> Markup | None:
@@ -81,7 +81,7 @@ def _unnamed(figure: Points, named: set[str]) -> Markup | None:
     left = sorted((one for one in figure.points if one.name not in named), key=lambda one: one.x.value)
     if not left:
         return None
-    names = ", ".join(one.name for one in left)
+    names = ", ".join(point.name for point in left)
     return tag("p", f"Without a name here, from left to right: {names}.", class_="far phone")
 
 
@@ -97,9 +97,9 @@ def _labels(figure: Points, x: Range, y: Range, width: int, screen: str) -> list
     """
     taken = [_box(point, x, y, "", 0, width) for point in figure.points]
     taken += [box for point in figure.points for box in _whiskers(point, x, y, width)]
-    named = [one for one in figure.points if len(figure.points) <= _ALL or one.emphasis is not Emphasis.FAINT]
-    order = sorted(named, key=lambda one: [*Emphasis].index(one.emphasis))
-    found = []
+    named = [other for other in figure.points if len(figure.points) <= _ALL or other.emphasis is not Emphasis.FAINT]
+    order = sorted(named, key=lambda other: [*Emphasis].index(other.emphasis))
+    labels = []
     for one in order:
         choices = [(side, line) for line in (0, -1, 1) for side in _sides(x.at(one.x.value))]
         free = [choice for choice in choices if _is_free(_box(one, x, y, *choice, width), taken, width)]
@@ -107,8 +107,8 @@ def _labels(figure: Points, x: Range, y: Range, width: int, screen: str) -> list
             continue  # what matters most is named at any price
         side, line = free[0] if free else choices[2]
         taken.append(_box(one, x, y, side, line, width))
-        found.append((one.name, _label(one, x, y, side, line, screen)))
-    return found
+        labels.append((one.name, _label(one, x, y, side, line, screen)))
+    return labels
 
 
 def _is_free(box: Box, taken: list[Box], width: int) -> bool:
@@ -119,23 +119,23 @@ def _sides(at: float) -> tuple[str, str]:
     return ("start", "end") if at < 0.6 else ("end", "start")
 
 
-def _box(one: Point, x: Range, y: Range, side: str, line: int, width: int) -> Box:
+def _box(point: Point, x: Range, y: Range, side: str, line: int, width: int) -> Box:
     """Return left, top, right and bottom in pixels; of the dot itself without a side."""
-    at, up = width * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value)) + _LINE * line
+    at, up = width * x.at(point.x.value), _HEIGHT * (1 - y.at(point.y.value)) + _LINE * line
     if not side:
         return at - 6, up - 6, at + 6, up + 6
-    wide = _LETTER * len(_short(one.name))
+    wide = _LETTER * len(_short(point.name))
     left = at + 11 if side == "start" else at - 11 - wide
     return left, up - _LINE / 2, left + wide, up + _LINE / 2
 
 
-def _whiskers(one: Point, x: Range, y: Range, width: int) -> Iterator[Box]:
+def _whiskers(point: Point, x: Range, y: Range, width: int) -> Iterator[Box]:
     """Yield the boxes of a point's whiskers in pixels."""
-    at, up = width * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value))
-    if one.x.low is not None and one.x.high is not None:
-        yield width * x.at(one.x.low), up - 1, width * x.at(one.x.high), up + 1
-    if one.y.low is not None and one.y.high is not None:
-        yield at - 1, _HEIGHT * (1 - y.at(one.y.high)), at + 1, _HEIGHT * (1 - y.at(one.y.low))
+    at, up = width * x.at(point.x.value), _HEIGHT * (1 - y.at(point.y.value))
+    if point.x.low is not None and point.x.high is not None:
+        yield width * x.at(point.x.low), up - 1, width * x.at(point.x.high), up + 1
+    if point.y.low is not None and point.y.high is not None:
+        yield at - 1, _HEIGHT * (1 - y.at(point.y.high)), at + 1, _HEIGHT * (1 - y.at(point.y.low))
 
 
 def _overlap(one: Box, other: Box) -> bool:
@@ -146,13 +146,13 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 3]}…{name[1 - _LONGEST * 2 // 3 :]}"
 
 
-def _label(one: Point, x: Range, y: Range, side: str, line: int, screen: str) -> Markup:
+def _label(point: Point, x: Range, y: Range, side: str, line: int, screen: str) -> Markup:
     return tag(
         "text",
-        _short(one.name),
-        class_=f"name {one.emphasis} {screen}",
-        x=percent(x.at(one.x.value)),
-        y=_HEIGHT * (1 - y.at(one.y.value)) + _LINE * line,
+        _short(point.name),
+        class_=f"name {point.emphasis} {screen}",
+        x=percent(x.at(point.x.value)),
+        y=_HEIGHT * (1 - y.at(point.y.value)) + _LINE * line,
         dx=11 if side == "start" else -11,
         dy="0.32em",
         text_anchor=side,

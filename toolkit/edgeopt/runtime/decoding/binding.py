@@ -22,25 +22,25 @@ from edgeopt.system.machine.huge_pages import huge_pages
 REMEDY = "edgeopt export hf:FOLDER -o model.onnx writes the recipe and the tokenizer beside a model"
 
 
-def require_writing(recipe: Recipe, told: Path) -> None:
+def require_writing(recipe: Recipe, path: Path) -> None:
     """Raise unless a recipe is of a language model, with tokenizer and context.
 
     Args:
         recipe: Any.
-        told: Where it stands.
+        path: Where it stands.
 
     Raises:
         UnsupportedError: If it is not.
     """
     if recipe.generation.encoder:
-        raise UnsupportedError(f"{told} is an encoder with a decoder", remedy="open it with Runtime.load")
+        raise UnsupportedError(f"{path} is an encoder with a decoder", remedy="open it with Runtime.load")
     if recipe.task != GENERATION:
         raise UnsupportedError(
-            f"{told} is of the task {recipe.task}: its model writes no text",
+            f"{path} is of the task {recipe.task}: its model writes no text",
             remedy="name a language model, such as tiny_lm; of other models edgeopt run takes a bundle and a picture",
         )
     if not recipe.tokenizer.file or not recipe.generation.context:
-        raise UnsupportedError(f"{told} is not the recipe of a language model that writes", remedy=REMEDY)
+        raise UnsupportedError(f"{path} is not the recipe of a language model that writes", remedy=REMEDY)
 
 
 def with_context(recipe: Recipe, context: int) -> Recipe:
@@ -72,19 +72,23 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
     if not isinstance(session, OnnxRuntimeSession):
         raise UnsupportedError("language models run on ONNX Runtime alone so far", remedy="make them with --target cpu")
     _require_positions(recipe, origin.file)
-    tokenizer, told = read_tokens(recipe.folder / recipe.tokenizer.file), recipe.generation
+    tokenizer, generation = read_tokens(recipe.folder / recipe.tokenizer.file), recipe.generation
 
     def open_draft() -> LanguageModel:
-        file = recipe.folder / told.draft
+        file = recipe.folder / generation.draft
         size = require_regular(file, remedy="put the draft back, or name another: --draft MODEL")
-        with huge_pages(), flash_attention(told.flash_attention):
+        with huge_pages(), flash_attention(generation.flash_attention):
             opened = EXECUTOR.open(file, SessionOptions(threads=origin.threads))
-        context = told.draft_context or told.context
-        return LanguageModel(opened, tokenizer, context, told.end, told.begin, 0, Origin(file, size, origin.threads))
+        context = generation.draft_context or generation.context
+        return LanguageModel(
+            opened, tokenizer, context, generation.end, generation.begin, 0, Origin(file, size, origin.threads)
+        )
 
-    draft = open_draft if told.draft else None
-    begins = told.context, told.end, told.begin
-    made = LanguageModel(session, tokenizer, *begins, told.head, origin, draft, told.guesses, told.chunk)
+    draft = open_draft if generation.draft else None
+    begins = generation.context, generation.end, generation.begin
+    made = LanguageModel(
+        session, tokenizer, *begins, generation.head, origin, draft, generation.guesses, generation.chunk
+    )
     require_memory(0, made.token_bytes, recipe)
     return made
 

@@ -63,8 +63,8 @@ class EncoderDecoder(Closing):
         """
         self.files, self.threads, self._entries = files, engine_threads(threads), entries or {}
         self._is_closed = False
-        beside = [one for file in files.files for one in file.parent.glob(f"{file.name}*") if one.is_file()]
-        self.size_bytes = sum(one.stat().st_size for one in beside)
+        beside = [path for file in files.files for path in file.parent.glob(f"{file.name}*") if path.is_file()]
+        self.size_bytes = sum(path.stat().st_size for path in beside)
         require_bytes(self.size_bytes, "weights", "close other programs, or take a smaller model")
         self.tokenizer = read_tokens(files.tokenizer)
         options = SessionOptions(threads=self.threads, entries=self._entries)
@@ -84,8 +84,8 @@ class EncoderDecoder(Closing):
     def close(self) -> None:
         """Free the model."""
         self._is_closed = True
-        for one in self._sessions.values():
-            one.close()
+        for session in self._sessions.values():
+            session.close()
 
     @property
     def session(self) -> OnnxRuntimeSession:
@@ -226,11 +226,11 @@ class EncoderDecoder(Closing):
             raise EdgeoptError("the text is empty", remedy="pass a text")
         before, behind = self.files.around
         ids = np.asarray([[*before, *fitted_text(tokens, self.reads, asked.long), *behind]], np.int64)
-        given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-        return {one.name: given[one.name] for one in self._encoder.inputs if one.name in given}
+        arrays = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        return {spec.name: arrays[spec.name] for spec in self._encoder.inputs if spec.name in arrays}
 
     def _heard(self, fed: dict[str, NDArray[Any]]) -> Heard:
-        given = {one.name for one in self._encoder.outputs}
+        given = {output.name for output in self._encoder.outputs}
         crossing = [name for name in self.cache.cross.values() if name in given]
         return encoded(self._encoder.engine, fed, crossing or [self._encoder.outputs[0].name])
 
@@ -250,16 +250,16 @@ class EncoderDecoder(Closing):
         spec = self._encoder.inputs[0]
         wanted = [one for one in spec.shape[1:] if isinstance(one, int)]
         if len(spec.shape) != _INPUT_RANK or not set(wanted) <= set(maker.shape):
-            told = " bands x ".join(map(str, maker.shape))
+            text = " bands x ".join(map(str, maker.shape))
             raise UnsupportedError(
-                f"{self.files.encoder} takes {spec}, a sound becomes {told} frames",
+                f"{self.files.encoder} takes {spec}, a sound becomes {text} frames",
                 remedy="correct [audio] in recipe.toml, or preprocessor_config.json",
             )
         return maker
 
     def _require_vocabulary(self) -> tuple[Note, ...]:
         """Return a warning where the tokenizer may be another's; raise where it is, as `require_vocabulary`."""
-        size = next((one.shape[-1] for one in self._following.outputs if one.name == LOGITS), None)
+        size = next((output.shape[-1] for output in self._following.outputs if output.name == LOGITS), None)
         if not isinstance(size, int):
             return ()
         files, tokenizer = self.files, self.tokenizer
@@ -296,9 +296,9 @@ def open_encoder_decoder(
     own = opening_of(bundle.artefacts[0]).options
     opened = EncoderDecoder(files, threads or own.threads, own.entries)
     try:
-        told = check_pair(stored, bundle.artefacts[0], opened) if stored else ()
+        notes = check_pair(stored, bundle.artefacts[0], opened) if stored else ()
     except BaseException:
         opened.close()
         raise
-    opened.files = replace(opened.files, notes=(*opened.files.notes, *told))
+    opened.files = replace(opened.files, notes=(*opened.files.notes, *notes))
     return opened

@@ -377,15 +377,15 @@ class Generation(Closing):
                 remedy="leave guesses out, or export the model with the logits of all tokens",
             )
         writing.count(computed_tokens=1 + len(guesses), runs=1)
-        found = [writing.choose(logits[0])]
+        next_tokens = [writing.choose(logits[0])]
         for i, guess in enumerate(guesses):
-            if guess != found[-1]:
+            if guess != next_tokens[-1]:
                 break
-            found.append(writing.choose(logits[i + 1], found))
+            next_tokens.append(writing.choose(logits[i + 1], next_tokens))
         if guesses:
-            writing.count(guessed_tokens=len(guesses), accepted_tokens=len(found) - 1)
-        decoder.rewind(len(text) - 1 + len(found))
-        return found
+            writing.count(guessed_tokens=len(guesses), accepted_tokens=len(next_tokens) - 1)
+        decoder.rewind(len(text) - 1 + len(next_tokens))
+        return next_tokens
 
     def _guesses(self, text: Sequence[int], room: int) -> list[int]:
         """Return what may follow the text, no more than fits behind it."""

@@ -102,13 +102,13 @@ class LanguageModel(Closing):
         """Whether a run writes behind the past in the same memory."""
         self.pairs = self.shares and rounds_rows(session)
         """Whether parts of prompts run in pairs, so that they have the numbers of the whole."""
-        vocabulary = next(one.shape[-1] for one in session.outputs if one.name == "logits")
+        vocabulary = next(output.shape[-1] for output in session.outputs if output.name == "logits")
         if not isinstance(vocabulary, int):  # the model leaves it free: one run tells
             vocabulary = self.logits([0]).shape[-1]
         named = {"ends an answer": self._end, "stands before each prompt": self._begin}
         special = tokenizer.special.values()
-        told = require_vocabulary("the tokenizer", tokenizer.size, vocabulary, special, named)
-        self.origin = replace(self.origin, notes=(*self.origin.notes, *told))
+        notes = require_vocabulary("the tokenizer", tokenizer.size, vocabulary, special, named)
+        self.origin = replace(self.origin, notes=(*self.origin.notes, *notes))
         self._vocabulary = vocabulary
         self.guesses, self.chunk = guesses, chunk
         """Of an answer that does not say otherwise."""
@@ -309,8 +309,8 @@ class LanguageModel(Closing):
         file = self.origin.file
         if self.origin.sha256:
             return self.origin.sha256
-        facts = {one.name: one.stat() for one in sorted(file.parent.iterdir()) if one.is_file() and one != file}
-        beside = [f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in facts.items()]
+        facts = {path.name: path.stat() for path in sorted(file.parent.iterdir()) if path.is_file() and path != file}
+        beside = [f"{name}:{fact.st_size}:{fact.st_mtime_ns}" for name, fact in facts.items()]
         return " ".join([sha256_of(file), *beside])
 
     def stored_start(self, tokens: Sequence[int]) -> tuple[int, list[NDArray[Any]]]:
@@ -347,7 +347,7 @@ class LanguageModel(Closing):
         most = len(tokens) - 1
         with self._lock:
             shared = [min(common_start(held, tokens), most) for _, held in self._idle]
-            exact = [min(count, one.exact_past) for count, (one, _) in zip(shared, self._idle, strict=True)]
+            exact = [min(count, other.exact_past) for count, (other, _) in zip(shared, self._idle, strict=True)]
             if is_exact or (shared != exact and self.sums is Sums.PAIRED):
                 shared = exact
             best = max(range(len(shared)), key=shared.__getitem__, default=-1)

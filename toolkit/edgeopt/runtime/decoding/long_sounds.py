@@ -49,18 +49,18 @@ def fitted_sound(sound: Sound, audio: Audio, long: Long) -> list[Sound]:
         )
     heard = resampled(sound, audio.rate_hz).samples
     if long is Long.WINDOWS:
-        return [Sound(one, audio.rate_hz) for one in _cut(heard, audio)]
+        return [Sound(array, audio.rate_hz) for array in _cut(heard, audio)]
     kept = heard[-audio.samples :] if long is Long.HEAD else heard[: audio.samples]
     return [Sound(kept, audio.rate_hz)]
 
 
 def _cut(heard: NDArray[np.float32], audio: Audio) -> list[NDArray[np.float32]]:
-    found, start = list[NDArray[np.float32]](), 0
+    arrays, start = list[NDArray[np.float32]](), 0
     while len(heard) - start > audio.samples:
         end = start + _quietest(heard[start : start + audio.samples], audio.rate_hz)
-        found.append(heard[start:end])
+        arrays.append(heard[start:end])
         start = end
-    return [*found, heard[start:]]
+    return [*arrays, heard[start:]]
 
 
 def _quietest(window: NDArray[np.float32], rate_hz: int) -> int:
@@ -139,9 +139,9 @@ class WindowsInTurn(Generation):
             return self._before
         before, now = self._before, self._now.account
         sums = {
-            one.name: getattr(before, one.name) + getattr(now, one.name)
-            for one in fields(Account)
-            if one.name not in _TOLD
+            field.name: getattr(before, field.name) + getattr(now, field.name)
+            for field in fields(Account)
+            if field.name not in _TOLD
         }
         times = tuple(self._begun_now_ns + one for one in now.token_at_ns)
         reason = before.reason if before.reason == "length" and now.reason == "end" else now.reason

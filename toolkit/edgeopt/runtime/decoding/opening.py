@@ -47,7 +47,7 @@ def bundle_of(path: Path) -> Path | None:
 
 def decoder_file(model: Path) -> Path:
     """Return the file of a decoder that is given itself, or by its folder."""
-    return next((model / one for one in _FILES if (model / one).is_file()), model) if model.is_dir() else model
+    return next((model / file for file in _FILES if (model / file).is_file()), model) if model.is_dir() else model
 
 
 def holds_pair(path: Path) -> bool:
@@ -100,8 +100,8 @@ def open_language_model(
             opened.close()
             raise
         return opened, recipe
-    if found := bundle_of(model):
-        bundle = read_bundle(found)
+    if path := bundle_of(model):
+        bundle = read_bundle(path)
         require_writing(bundle.recipe, bundle.folder)
         bundle = replace(bundle, recipe=with_context(bundle.recipe, context))
         first = open_first(bundle, threads)
@@ -111,7 +111,7 @@ def open_language_model(
     recipe = recipe_beside(file)
     require_writing(recipe, file.parent / "recipe.toml")
     recipe, count = with_context(recipe, context), engine_threads(threads)
-    size = sum(one.stat().st_size for one in file.parent.glob(f"{file.name}*") if one.is_file())
+    size = sum(other.stat().st_size for other in file.parent.glob(f"{file.name}*") if other.is_file())
     require_memory(size, 0, recipe)
     with huge_pages(), flash_attention(recipe.generation.flash_attention):
         session = EXECUTOR.open(file, SessionOptions(threads=count, entries=entries or {}))

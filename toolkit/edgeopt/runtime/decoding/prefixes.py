@@ -72,7 +72,7 @@ class StoredPrefix:
         except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             return None, f"{self.file} is damaged and computed anew: {str(error)[:100]}"
         shapes = [(1, part.heads, len(self._tokens), part.head) for part in self._parts]
-        if not same or [(one.shape, str(one.dtype)) for one in arrays] != [
+        if not same or [(array.shape, str(array.dtype)) for array in arrays] != [
             (shape, part.dtype) for shape, part in zip(shapes, self._parts, strict=True)
         ]:
             return None, f"{self.file} is another prefix's and computed anew"
@@ -83,16 +83,16 @@ class StoredPrefix:
     def write(self, arrays: Sequence[NDArray[Any]]) -> str:
         """Store the cache; return why that failed, empty where it did not: an answer does not depend on it."""
         data = io.BytesIO()
-        named: dict[str, Any] = {f"part{i}": one for i, one in enumerate(arrays)}
+        named: dict[str, Any] = {f"part{i}": array for i, array in enumerate(arrays)}
         np.savez(data, tokens=self._tokens, **named)
         try:
             write_beside(self.file, data.getvalue())
         except EdgeoptError as error:
             return f"the prefix is not stored: {error.problem}"
         with suppress(OSError):
-            files = sorted(self.file.parent.glob(_NAME.format("*")), key=lambda one: one.stat().st_mtime)
-            for one in files[:-_MOST_FILES]:
-                one.unlink()
+            files = sorted(self.file.parent.glob(_NAME.format("*")), key=lambda path: path.stat().st_mtime)
+            for file in files[:-_MOST_FILES]:
+                file.unlink()
         return ""
 
 

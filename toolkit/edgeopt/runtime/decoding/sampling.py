@@ -55,24 +55,26 @@ class Chooser:
             logits: (vocabulary,); what is NaN is never chosen.
             seen: The tokens before it.
         """
-        asked = self._sampling
-        if asked.repetition_penalty != 1.0 and seen:
+        sampling = self._sampling
+        if sampling.repetition_penalty != 1.0 and seen:
             logits = logits.copy()
             index = np.fromiter(set(seen), np.int64)
             known = logits[index]
-            logits[index] = np.where(known > 0, known / asked.repetition_penalty, known * asked.repetition_penalty)
-        if asked.temperature == 0.0:
+            logits[index] = np.where(
+                known > 0, known / sampling.repetition_penalty, known * sampling.repetition_penalty
+            )
+        if sampling.temperature == 0.0:
             best = int(logits.argmax())  # the first NaN, where there is one
             is_nan = math.isnan(logits[best])  # of one number, numpy's takes ten times as long
             return int(np.nan_to_num(logits, nan=-np.inf).argmax()) if is_nan else best
         known = np.nan_to_num(logits, nan=-np.inf).astype(np.float64)
         scaled = known - known.max()  # before it is divided: a temperature near nothing overflows no other than these
         with np.errstate(over="ignore"):
-            scaled /= asked.temperature
-        order = np.argsort(-scaled, kind="stable")[: asked.top_k or len(scaled)]
+            scaled /= sampling.temperature
+        order = np.argsort(-scaled, kind="stable")[: sampling.top_k or len(scaled)]
         shares = np.exp(scaled[order] - scaled[order[0]])
         shares /= shares.sum()
-        kept = int(np.searchsorted(np.cumsum(shares), asked.top_p)) + 1
+        kept = int(np.searchsorted(np.cumsum(shares), sampling.top_p)) + 1
         shares = shares[:kept] / shares[:kept].sum()
         drawn = int(np.searchsorted(np.cumsum(shares), self._chance.random(), side="right"))
         return int(order[min(drawn, len(shares) - 1)])

@@ -86,13 +86,13 @@ def require_alike(
     tokens = stored.samples[0].get(IDS) if isinstance(stored.samples[0], dict) else None
     if limit is None or wanted is None or tokens is None:
         return ()
-    found = run([int(one) for one in np.asarray(tokens).reshape(-1)])
-    off = noise(found, wanted) if np.isfinite(found).all() else np.inf
+    array = run([int(one) for one in np.asarray(tokens).reshape(-1)])
+    off = noise(array, wanted) if np.isfinite(array).all() else np.inf
     share = f"{100 * off:.2g} % off what was measured" if np.isfinite(off) else "NaN, infinite or of another shape"
-    told = f"the logits of {artefact.file} are {share} ({100 * limit.rounding:.2g} % is rounding)"
+    text = f"the logits of {artefact.file} are {share} ({100 * limit.rounding:.2g} % is rounding)"
     if not off <= limit.wrong:
-        raise UnavailableError(f"its numbers are wrong on this device: {told}", remedy=OPTIMIZE_HERE)
-    return (Note(NoteKind.WARNING, told, f"answers may differ: {OPTIMIZE_HERE}"),) if off > limit.rounding else ()
+        raise UnavailableError(f"its numbers are wrong on this device: {text}", remedy=OPTIMIZE_HERE)
+    return (Note(NoteKind.WARNING, text, f"answers may differ: {OPTIMIZE_HERE}"),) if off > limit.rounding else ()
 
 
 def thinned(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -104,5 +104,5 @@ def _logits(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Return (runs, numbers) logits behind a prompt and behind each token after it."""
     decoder = Decoder(model.session.engine, model.parts, len(tokens), shares=model.shares)
     first = max(len(tokens) - _NEXT, 1)
-    rows = [decoder.run(tokens[:first])[-1], *(decoder.run([one])[-1] for one in tokens[first:])]
+    rows = [decoder.run(tokens[:first])[-1], *(decoder.run([token])[-1] for token in tokens[first:])]
     return thinned(np.stack(rows))

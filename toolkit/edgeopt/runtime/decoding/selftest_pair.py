@@ -61,8 +61,8 @@ def check_pair(stored: Stored, artefact: Artefact, model: HearsAndWrites) -> tup
 
 def _logits(model: HearsAndWrites, tokens: list[int]) -> NDArray[np.float32]:
     """Return (tokens of the answer, numbers) logits; what is never chosen is 0."""
-    found = model.logits(_sound(model) or tokens[:_READ], tokens[_READ:])
-    return thinned(np.where(np.isneginf(found), np.float32(0), found))
+    array = model.logits(_sound(model) or tokens[:_READ], tokens[_READ:])
+    return thinned(np.where(np.isneginf(array), np.float32(0), array))
 
 
 def _sound(model: HearsAndWrites) -> Sound | None:

@@ -24,7 +24,7 @@ def find_device(name: str) -> Target:
         UnavailableError: If a profile that chooses finds none for which the packages are here; it names them all.
     """
     try:
-        target = find_target(name, lambda one: why_unavailable(one) or why_absent(one.executor))
+        target = find_target(name, lambda other: why_unavailable(other) or why_absent(other.executor))
     except UnavailableError:
         target = find_target(name, why_unavailable)
     known = registry.names_in("passes")

@@ -38,8 +38,8 @@ class Checkup:
         return {
             "environment": asdict(self.environment),
             "executors": dict(self.executors),
-            "targets": {one.name: one.why_not for one in self.targets},
-            "notes": [asdict(one) for one in self.notes],
+            "targets": {target.name: target.why_not for target in self.targets},
+            "notes": [asdict(note) for note in self.notes],
         }
 
 
@@ -51,9 +51,9 @@ def examine() -> Checkup:
     return Checkup(environment, engines, find_reach(), tuple(note for check in _CHECKS if (note := check(environment))))
 
 
-def summarize(found: Checkup) -> Document:
+def summarize(checkup: Checkup) -> Document:
     """Return the document that `edgeopt doctor` shows."""
-    machine = found.environment
+    machine = checkup.environment
     cores = plural(machine.cores, "core")
     values = (
         Value("machine", f"{machine.cpu}, {machine.architecture}, {cores}, {machine.memory_mib} MiB"),
@@ -62,40 +62,40 @@ def summarize(found: Checkup) -> Document:
         Value("packages", ", ".join(f"{name} {version}" for name, version in machine.packages.items())),
     )
     sections = (
-        Section(values=values, notes=found.notes),
-        Section(table=_runs(found)),
-        *(Section(table=table) for table in (_missing(found), _elsewhere(found)) if table.rows),
+        Section(values=values, notes=checkup.notes),
+        Section(table=_runs(checkup)),
+        *(Section(table=table) for table in (_missing(checkup), _elsewhere(checkup)) if table.rows),
         Section(text="edgeopt targets NAME shows one of them."),
     )
-    return Document("doctor", machine.cpu, "This machine", found.as_json(), sections)
+    return Document("doctor", machine.cpu, "This machine", checkup.as_json(), sections)
 
 
-def _runs(found: Checkup) -> Table:
+def _runs(checkup: Checkup) -> Table:
     """Return what runs here, engine by engine."""
-    engines = {name: list[str]() for name, reason in found.executors.items() if not reason}
-    for one in found.targets:
-        if one.executor:
-            engines.setdefault(one.executor, []).append(one.name)
+    engines = {name: list[str]() for name, reason in checkup.executors.items() if not reason}
+    for target in checkup.targets:
+        if target.executor:
+            engines.setdefault(target.executor, []).append(target.name)
     rows = tuple((name, ", ".join(names) or "no target: it checks other engines") for name, names in engines.items())
     return Table(("runs here", "targets"), rows, frozenset({"targets"}))
 
 
-def _missing(found: Checkup) -> Table:
+def _missing(checkup: Checkup) -> Table:
     """Return what could run here, by what brings it."""
     brings: dict[str, list[str]] = {}
-    for one in found.targets:
-        if one.where is Where.MISSING and isinstance(one.target, Target):
-            brings.setdefault(one.remedy or one.reason, []).append(one.name)
+    for target in checkup.targets:
+        if target.where is Where.MISSING and isinstance(target.target, Target):
+            brings.setdefault(target.remedy or target.reason, []).append(target.name)
     rows = tuple((family(names), remedy) for remedy, names in brings.items())
     return Table(("missing here", "what brings it"), rows, frozenset({"what brings it"}))
 
 
-def _elsewhere(found: Checkup) -> Table:
+def _elsewhere(checkup: Checkup) -> Table:
     """Return what this machine will never run, by the reason."""
     reasons: dict[str, list[str]] = {}
-    for one in found.targets:
-        if one.where is Where.ELSEWHERE:
-            reasons.setdefault(one.reason, []).append(one.name)
+    for target in checkup.targets:
+        if target.where is Where.ELSEWHERE:
+            reasons.setdefault(target.reason, []).append(target.name)
     rows = tuple((reason, ", ".join(names)) for reason, names in reasons.items())
     return Table(("on another machine", "targets"), rows, frozenset({"targets"}))
 

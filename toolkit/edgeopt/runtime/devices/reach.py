@@ -73,15 +73,15 @@ def _place(target: Target) -> Reach:
 
 
 def _of_choice(choice: Choice, known: Iterable[Reach]) -> Reach:
-    may = [one for one in known if one.name in choice.choose]
+    may = [reach for reach in known if reach.name in choice.choose]
     for where in (Where.HERE, Where.SIMULATED):
-        if found := [one for one in may if one.where is where]:
-            return replace(found[0], target=choice)
+        if reaches := [reach for reach in may if reach.where is where]:
+            return replace(reaches[0], target=choice)
     return Reach(choice, Where.MISSING, "none of its profiles fits")
 
 
 def family(names: Sequence[str]) -> str:
     """Return the names as one: three and more of one family are told by what they share."""
     head = names[0].rpartition("-")[0]
-    is_one = len(names) > 2 and head and all(one.startswith(f"{head}-") for one in names)
+    is_one = len(names) > 2 and head and all(name.startswith(f"{head}-") for name in names)
     return f"{head}-* ({len(names)})" if is_one else ", ".join(names)

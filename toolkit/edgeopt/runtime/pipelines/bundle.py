@@ -75,7 +75,7 @@ def write_pipeline(
     deployed = dataclasses.replace(description, calib="", eval="", folder=Path())
     values = dataclasses.asdict(deployed)
     values = {key: value for key, value in values.items() if key not in ("folder", "stages")}
-    stages = [_deployed(dataclasses.asdict(one)) for one in description.stages]
+    stages = [_deployed(dataclasses.asdict(other)) for other in description.stages]
     manifest = {
         "schema": SCHEMA,
         "pipeline": {**values, "stage": stages},
@@ -146,7 +146,7 @@ def read_pipeline(path: Path) -> PipelineBundle:
     description = parse_description(said.pipeline, str(file), folder)
     if data := description.calib or description.eval:
         raise InvalidFileError(f"{file} names {short(data)}, and a bundle holds no pictures or labels", remedy=_REMEDY)
-    wanted = {one.name for one in description.models}
+    wanted = {model.name for model in description.models}
     if said.models.keys() != wanted:
         raise InvalidFileError(f"{file} has models {', '.join(said.models)}, its stages others", remedy=_REMEDY)
     for stage, expected in said.models.items():

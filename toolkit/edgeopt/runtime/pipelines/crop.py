@@ -55,7 +55,7 @@ def cut(stage: Stage, pictures: Crops, found: Sequence[Any]) -> Crops:
     Raises:
         UnsupportedError: If an answer holds no boxes.
     """
-    boxes = [one for number, answer in enumerate(found) for one in _boxes_of(stage, number, answer)]
+    boxes = [other for number, answer in enumerate(found) for other in _boxes_of(stage, number, answer)]
     boxes.sort(key=lambda one: -one[0])  # stable: of equal scores the first
     edges: list[tuple[int, int, int, int]] = []
     cuts: list[Frame] = []

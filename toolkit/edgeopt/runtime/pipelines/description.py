@@ -47,9 +47,9 @@ class Stage:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name == FRAME:
             raise ValueError(f"name {self.name[:60]!r} is not lower-case letters, digits, _ and -, or is 'frame'")
-        given = [kind for kind in _KINDS if getattr(self, kind)]
-        if len(given) != 1:
-            raise ValueError(f"it has {' and '.join(given) or 'nothing to do'}: give it one of model, crop and call")
+        kinds = [kind for kind in _KINDS if getattr(self, kind)]
+        if len(kinds) != 1:
+            raise ValueError(f"it has {' and '.join(kinds) or 'nothing to do'}: give it one of model, crop and call")
         if self.call and not _CALL.fullmatch(self.call):
             raise ValueError(f"call {self.call[:60]!r} is not module:function")
         if self.recipe and not self.model:
@@ -89,12 +89,12 @@ class Description:
     @property
     def models(self) -> tuple[Stage, ...]:
         """The stages that run a model, in order."""
-        return tuple(one for one in self.stages if one.kind == "model")
+        return tuple(stage for stage in self.stages if stage.kind == "model")
 
     @property
     def calls(self) -> tuple[Stage, ...]:
         """The stages that call the app, in order."""
-        return tuple(one for one in self.stages if one.kind == "call")
+        return tuple(stage for stage in self.stages if stage.kind == "call")
 
     def path_of(self, relative: str) -> Path | None:
         """Return the path of what the file names, or None where it names nothing."""
@@ -171,14 +171,16 @@ def require_order(stages: Sequence[Stage], where: str) -> tuple[Stage, ...]:
     """
     if not 1 <= len(stages) <= MOST_STAGES:
         raise InvalidFileError(f"{where}: it has {len(stages)} stages", remedy=f"write 1 to {MOST_STAGES} [[stage]]")
-    defaults = (FRAME, *(one.name for one in stages))  # the stage before each
-    sources = {one.name: one.takes or ((one.crop,) if one.crop else (defaults[i],)) for i, one in enumerate(stages)}
-    by_name = {one.name: one for one in stages}
-    names = [one.name for one in stages]
+    defaults = (FRAME, *(stage.name for stage in stages))  # the stage before each
+    sources = {
+        stage.name: stage.takes or ((stage.crop,) if stage.crop else (defaults[i],)) for i, stage in enumerate(stages)
+    }
+    by_name = {stage.name: stage for stage in stages}
+    names = [stage.name for stage in stages]
     twice = [name for name in by_name if names.count(name) > 1]
     if twice:
         raise InvalidFileError(f"{where}: two stages are named {twice[0]}", remedy="give each a name of its own")
-    if not any(one.kind == "model" for one in stages):
+    if not any(stage.kind == "model" for stage in stages):
         raise InvalidFileError(f"{where}: no stage runs a model", remedy='give a stage model = "file.onnx"')
     found: list[Stage] = []
     for one in stages:
@@ -218,4 +220,4 @@ def _leads_to(start: str, goal: str, sources: Mapping[str, Sequence[str]], seen:
     if start in seen or start not in sources:
         return False
     seen.add(start)
-    return goal in sources[start] or any(_leads_to(one, goal, sources, seen) for one in sources[start])
+    return goal in sources[start] or any(_leads_to(source, goal, sources, seen) for source in sources[start])

@@ -74,8 +74,8 @@ class Pipeline(Closing):
         """Names of what is timed, in order: `detect.preprocess`, `crop`, `lookup`."""
         self._calls, self._clock = dict(calls), clock
         places = {name: place for place, name in enumerate(self.stages)}
-        self._steps = tuple((one, one.kind, places[names_of(one)[0]]) for one in description.stages)
-        self._taken = {one.name: one.takes[0] for one in description.models}
+        self._steps = tuple((other, other.kind, places[names_of(other)[0]]) for other in description.stages)
+        self._taken = {model.name: model.takes[0] for model in description.models}
         self._ring = StageRing(self.stages)
 
     @classmethod
@@ -229,7 +229,7 @@ def require_calls(description: Description, given: Mapping[str, AppStage]) -> No
         NotFoundError: If a function is given for a stage that is none.
         EdgeoptError: If one is missing, or is no function.
     """
-    wanted = {one.name: one.call for one in description.calls}
+    wanted = {call.name: call.call for call in description.calls}
     for name, function in given.items():
         if name not in wanted:
             raise NotFoundError("stage that calls the app", name, wanted)
@@ -261,7 +261,7 @@ def _failed(stage: Stage, error: Exception) -> EdgeoptError:
     """Return one error that names the stage."""
     if isinstance(error, EdgeoptError):
         return EdgeoptError(f"stage {stage.name}: {error.problem}", remedy=error.remedy)
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     sources = " and ".join(stage.takes or (stage.crop,))
     remedy = f"mend {stage.call}" if stage.call else f"check what it is given: {sources}"
-    return EdgeoptError(f"stage {stage.name} failed: {told}", remedy=remedy)
+    return EdgeoptError(f"stage {stage.name} failed: {text}", remedy=remedy)

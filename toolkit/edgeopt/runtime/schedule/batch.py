@@ -26,18 +26,21 @@ def why_no_batch(inputs: Sequence[TensorSpec], states: Collection[str] = ()) -> 
 
 def put(batch: Mapping[str, NDArray[Any]], inputs: Tensors, place: int) -> None:
     """Copy the inputs of one frame into those of a batch."""
-    for name, one in inputs.items():
-        batch[name][place * one.shape[0] : (place + 1) * one.shape[0]] = one
+    for name, input_ in inputs.items():
+        batch[name][place * input_.shape[0] : (place + 1) * input_.shape[0]] = input_
 
 
 def part_of(outputs: Tensors, place: int, size: int) -> Tensors:
     """Return the outputs of one frame of a batch; they share its memory."""
-    return {name: one[place * len(one) // size : (place + 1) * len(one) // size] for name, one in outputs.items()}
+    return {
+        name: output[place * len(output) // size : (place + 1) * len(output) // size]
+        for name, output in outputs.items()
+    }
 
 
 def is_in_parts(outputs: Tensors, size: int) -> bool:
     """Return whether every output has a part for each frame: a free dimension is a promise that a Reshape may break."""
-    return all(one.ndim and len(one) and not len(one) % size for one in outputs.values())
+    return all(output.ndim and len(output) and not len(output) % size for output in outputs.values())
 
 
 class Batches:
@@ -75,13 +78,13 @@ class Batches:
         """Write the inputs of a frame into the batch; return its geometry and how long that took."""
         begun = _clock()
         inputs, geometry = self._runtime.feed(self._tasks[place], frame)
-        for name, one in inputs.items():
-            shape = (size * one.shape[0], *one.shape[1:])
+        for name, input_ in inputs.items():
+            shape = (size * input_.shape[0], *input_.shape[1:])
             held = self._memory.get((size, name))
             if held is None or held.shape != shape:
                 if place:
                     raise ValueError(f"input {name} of frames that go together differs in shape")
-                self._memory[size, name] = np.empty(shape, one.dtype)
+                self._memory[size, name] = np.empty(shape, input_.dtype)
         put({name: self._memory[size, name] for name in inputs}, inputs, place)
         return geometry, _clock() - begun
 

@@ -30,7 +30,7 @@ def assign_cores(threads: Mapping[str, int], cores: Sequence[int]) -> dict[str, 
     found: dict[str, tuple[int, ...]] = {}
     left, names = list(cores), list(threads)
     for place, name in enumerate(names):
-        rest = max((threads[one] for one in names[place + 1 :]), default=0)
+        rest = max((threads[other] for other in names[place + 1 :]), default=0)
         if threads[name] + rest > len(left):
             return found | dict.fromkeys(names[place:], tuple(left))
         found[name], left = tuple(left[: threads[name]]), left[threads[name] :]

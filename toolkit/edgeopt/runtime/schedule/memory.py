@@ -52,8 +52,8 @@ def who_goes(loaded: Iterable[Loaded], needed_bytes: int, limit_bytes: int, prio
         priority: Of the model.
     """
     loaded = tuple(loaded)
-    free = limit_bytes - sum(one.size_bytes for one in loaded)
-    may_go = [one for one in loaded if not one.is_kept and one.priority <= priority]
+    free = limit_bytes - sum(other.size_bytes for other in loaded)
+    may_go = [other for other in loaded if not other.is_kept and other.priority <= priority]
     going: list[str] = []
     for one in sorted(may_go, key=lambda one: (one.priority, one.used_ns)):
         if free >= needed_bytes:

@@ -82,9 +82,9 @@ class Scheduler(Closing):
         self._notes: dict[str, Note] = {}
         self._models = _schedule(models, cores, usable)
         try:
-            for one in self._models.values():
-                if self._has_room(one):
-                    self._load(one, "the scheduler begins")
+            for model in self._models.values():
+                if self._has_room(model):
+                    self._load(model, "the scheduler begins")
         except BaseException:
             self.close()
             raise
@@ -93,8 +93,8 @@ class Scheduler(Closing):
         """Refuse further frames and free all models, each after the frames that wait for it or run."""
         with self._state:
             self._is_closed = True
-            idle = [one for one in self._models.values() if not one.users]
-            runtimes = [one.take_out() for one in idle]
+            idle = [model for model in self._models.values() if not model.users]
+            runtimes = [scheduled.take_out() for scheduled in idle]
         _close(runtimes)
 
     @property
@@ -105,7 +105,7 @@ class Scheduler(Closing):
     @property
     def cores(self) -> dict[str, tuple[int, ...] | None]:
         """The cores that each model is held to; None: wherever the system likes. Models with the same take turns."""
-        return {name: one.cores for name, one in self._models.items()}
+        return {name: model.cores for name, model in self._models.items()}
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -119,7 +119,7 @@ class Scheduler(Closing):
 
     def stats(self) -> dict[str, Stats]:
         """Return counts and times of each model; the stage `turn` is the wait for its turn, the age counts it too."""
-        return {name: one.ring.stats() for name, one in self._models.items()}
+        return {name: model.ring.stats() for name, model in self._models.items()}
 
     def predict(self, name: str, frame: Sample, *, stream: int = 0) -> Any:
         """Return the answer for one frame, when its turn has come.
@@ -149,121 +149,121 @@ class Scheduler(Closing):
             KeyError: If there is no such model.
             EdgeoptError: If it cannot be loaded.
         """
-        one = self._models[name]
-        self._hold(one)
+        scheduled = self._models[name]
+        self._hold(scheduled)
         try:
-            assert one.runtime is not None
-            seat = Seat(one.runtime, partial(self.serve, name, stream=stream), lambda: one.ring.stats())
+            assert scheduled.runtime is not None
+            seat = Seat(scheduled.runtime, partial(self.serve, name, stream=stream), lambda: scheduled.ring.stats())
         finally:
-            self._let_go(one)
+            self._let_go(scheduled)
         return cast("Runtime", seat)
 
     def serve(self, name: str, frame: Sample, *, stream: int = 0) -> tuple[Any, tuple[int, ...]]:
         """Return what `predict` does, and the times of `turn` and of the runtime's stages."""
-        one, arrived, held = self._models[name], _clock(), _Frame(frame, stream)
+        scheduled, arrived, held = self._models[name], _clock(), _Frame(frame, stream)
         try:
             try:
-                self._hold(one)
+                self._hold(scheduled)
             finally:
-                one.ring.feed()  # after the load: a ring counts from the first one on
+                scheduled.ring.feed()  # after the load: a ring counts from the first one on
             try:
-                ticket = one.lane.enter(name, stream, held)
+                ticket = scheduled.lane.enter(name, stream, held)
                 assert ticket.turn is not None
                 if ticket.is_first:
-                    _run(one, ticket.turn)
+                    _run(scheduled, ticket.turn)
             finally:
-                self._let_go(one)
+                self._let_go(scheduled)
             if held.error is not None:
                 raise held.error
         except BaseException:
-            one.ring.fail()
+            scheduled.ring.fail()
             raise
-        done, budget = _clock(), one.model.terms.budget_ms
+        done, budget = _clock(), scheduled.model.terms.budget_ms
         times, age = (ticket.turn.begun_ns - arrived, *held.times_ns), done - arrived
-        one.ring.record(times, age, age, is_missed=budget is not None and age > budget * 1e6)
+        scheduled.ring.record(times, age, age, is_missed=budget is not None and age > budget * 1e6)
         return held.answer, times
 
-    def _hold(self, one: Scheduled) -> None:
+    def _hold(self, scheduled: Scheduled) -> None:
         """Keep a model in memory until `_let_go`; load it first if it is not."""
-        if not self._take(one):
+        if not self._take(scheduled):
             with self._loading:
-                if not self._take(one):
-                    self._load(one, "a frame came for it")
-                    self._take(one)
+                if not self._take(scheduled):
+                    self._load(scheduled, "a frame came for it")
+                    self._take(scheduled)
 
-    def _let_go(self, one: Scheduled) -> None:
+    def _let_go(self, scheduled: Scheduled) -> None:
         with self._state:
-            one.users -= 1
-            one.used_ns = _clock()
+            scheduled.users -= 1
+            scheduled.used_ns = _clock()
             self._state.notify_all()
-            runtime = one.take_out() if self._is_closed and not one.users else None
+            runtime = scheduled.take_out() if self._is_closed and not scheduled.users else None
         _close([runtime])
 
-    def _take(self, one: Scheduled) -> bool:
+    def _take(self, scheduled: Scheduled) -> bool:
         with self._state:
             if self._is_closed:
                 raise UnavailableError("the scheduler is closed", remedy="make another one")
-            is_there = one.runtime is not None and not one.is_leaving
-            one.users += is_there
+            is_there = scheduled.runtime is not None and not scheduled.is_leaving
+            scheduled.users += is_there
             return is_there
 
-    def _load(self, one: Scheduled, reason: str) -> None:
+    def _load(self, scheduled: Scheduled, reason: str) -> None:
         """Load a model, after others have made room; afterwards too, where it took more than was known."""
-        self._make_room(one, one.size_bytes)
+        self._make_room(scheduled, scheduled.size_bytes)
         begun = _clock()
-        refused = one.load()
+        refused = scheduled.load()
         if refused:
-            detail = f"frames of {one.name} go one by one: {refused}"
-            self._notes[one.name] = Note(NoteKind.INFO, detail, "export the model with a free first dimension")
-        self._change(one, is_loaded=True, reason=f"{reason}; took {(_clock() - begun) / 1e6:.0f} ms")
+            detail = f"frames of {scheduled.name} go one by one: {refused}"
+            self._notes[scheduled.name] = Note(NoteKind.INFO, detail, "export the model with a free first dimension")
+        self._change(scheduled, is_loaded=True, reason=f"{reason}; took {(_clock() - begun) / 1e6:.0f} ms")
         try:
-            self._make_room(one, 0)
+            self._make_room(scheduled, 0)
         except UnavailableError:
-            _close([one.take_out()])
-            self._change(one, is_loaded=False, reason="it takes more than there is room for")
+            _close([scheduled.take_out()])
+            self._change(scheduled, is_loaded=False, reason="it takes more than there is room for")
             raise
 
     def _loaded(self, but: Scheduled) -> list[Loaded]:
         return [
-            Loaded(name, one.model.terms.priority, one.size_bytes, one.used_ns, one.model.is_kept)
-            for name, one in self._models.items()
-            if one.runtime is not None and one is not but
+            Loaded(name, model.model.terms.priority, model.size_bytes, model.used_ns, model.model.is_kept)
+            for name, model in self._models.items()
+            if model.runtime is not None and model is not but
         ]
 
-    def _has_room(self, one: Scheduled) -> bool:
-        held = sum(other.size_bytes for other in self._loaded(one))
-        return self._limit_bytes is None or one.model.is_kept or held + one.size_bytes <= self._limit_bytes
+    def _has_room(self, scheduled: Scheduled) -> bool:
+        held = sum(other.size_bytes for other in self._loaded(scheduled))
+        return self._limit_bytes is None or scheduled.model.is_kept or held + scheduled.size_bytes <= self._limit_bytes
 
-    def _make_room(self, one: Scheduled, needed: int) -> None:
+    def _make_room(self, scheduled: Scheduled, needed: int) -> None:
         """Unload what has to go for a model, each after the frames that wait for it or run."""
         if self._limit_bytes is None:
             return
         with self._state:
-            held = self._loaded(one)
-            needed = max(needed, one.size_bytes)
-            going = who_goes(held, needed, self._limit_bytes, one.model.terms.priority)
+            held = self._loaded(scheduled)
+            needed = max(needed, scheduled.size_bytes)
+            going = who_goes(held, needed, self._limit_bytes, scheduled.model.terms.priority)
             if going is None:
-                raise _no_room(one, needed, self._limit_bytes, held)
+                raise _no_room(scheduled, needed, self._limit_bytes, held)
             leaving = [self._models[name] for name in going]
             runtimes = self._take_out(leaving)
         _close(runtimes)
         for other in leaving:
-            self._change(other, is_loaded=False, reason=f"{one.name} needs the room")
+            self._change(other, is_loaded=False, reason=f"{scheduled.name} needs the room")
 
     def _take_out(self, leaving: Sequence[Scheduled]) -> list[Runtime | None]:
         """Return the runtimes of models when nobody uses them any more; frames that come meanwhile load them again."""
         try:
-            for one in leaving:
-                one.is_leaving = True
-            self._state.wait_for(lambda: not any(one.users for one in leaving))
-            return [one.take_out() for one in leaving]
+            for scheduled in leaving:
+                scheduled.is_leaving = True
+            self._state.wait_for(lambda: not any(scheduled.users for scheduled in leaving))
+            return [scheduled.take_out() for scheduled in leaving]
         finally:
-            for one in leaving:
-                one.is_leaving = False
+            for scheduled in leaving:
+                scheduled.is_leaving = False
 
-    def _change(self, one: Scheduled, *, is_loaded: bool, reason: str) -> None:
+    def _change(self, scheduled: Scheduled, *, is_loaded: bool, reason: str) -> None:
         at_s = (_clock() - self._began_ns) / 1e9
-        change = Change(one.name, is_loaded, at_s, one.size_bytes / MIB, reason)
+        change = Change(scheduled.name, is_loaded, at_s, scheduled.size_bytes / MIB, reason)
         self._changes.append(change)
         if self._tell is not None:
             self._tell(change)
@@ -275,36 +275,36 @@ def _close(runtimes: Sequence[Runtime | None]) -> None:
             runtime.close()
 
 
-def _run(one: Scheduled, turn: Turn) -> None:
+def _run(scheduled: Scheduled, turn: Turn) -> None:
     """Run the frames of a turn; where they fail together, each runs alone, so that only what is wrong fails."""
     frames: list[_Frame] = [ticket.load for ticket in turn.tickets]
     try:
         try:
-            _answer(one, frames)
+            _answer(scheduled, frames)
         except Exception as error:  # each engine and task has its own classes
             if len(frames) == 1:
                 frames[0].error = error
             else:
                 for frame in frames:
-                    _answer_alone(one, frame)
+                    _answer_alone(scheduled, frame)
     finally:
         is_whole = True
         for frame in frames:
             if not frame.times_ns:
                 is_whole = False
                 frame.error = frame.error or UnavailableError("the run was interrupted", remedy="bring the frame again")
-        one.lane.leave(turn, is_typical=is_whole)
+        scheduled.lane.leave(turn, is_typical=is_whole)
 
 
-def _answer(one: Scheduled, frames: Sequence[_Frame]) -> None:
+def _answer(scheduled: Scheduled, frames: Sequence[_Frame]) -> None:
     samples, stream = [frame.sample for frame in frames], frames[0].stream
-    for frame, (answer, times_ns) in zip(frames, one.run(samples, stream), strict=True):
+    for frame, (answer, times_ns) in zip(frames, scheduled.run(samples, stream), strict=True):
         frame.answer, frame.times_ns = answer, times_ns
 
 
-def _answer_alone(one: Scheduled, frame: _Frame) -> None:
+def _answer_alone(scheduled: Scheduled, frame: _Frame) -> None:
     try:
-        _answer(one, [frame])
+        _answer(scheduled, [frame])
     except Exception as error:  # each engine and task has its own classes
         frame.error = error
 
@@ -312,15 +312,16 @@ def _answer_alone(one: Scheduled, frame: _Frame) -> None:
 def _schedule(models: Mapping[str, Model], cores: Sequence[int], usable: Sequence[int]) -> dict[str, Scheduled]:
     """Return the models, the highest priority first, each with its cores and its lane."""
     ordered = sorted(models.items(), key=lambda one: -one[1].terms.priority)
-    assigned = assign_cores({name: threads_of(one, len(cores)) for name, one in ordered}, cores)
+    assigned = assign_cores({name: threads_of(model, len(cores)) for name, model in ordered}, cores)
     lanes = {
-        held: Lane({name: one.terms for name, one in ordered if assigned[name] == held}) for held in assigned.values()
+        held: Lane({name: model.terms for name, model in ordered if assigned[name] == held})
+        for held in assigned.values()
     }
-    found = {}
+    scheduleds = {}
     for name, one in ordered:
         held = assigned[name]
         others = [other.terms.priority for key, other in ordered if key != name and assigned[key] == held]
-        found[name] = Scheduled(
+        scheduleds[name] = Scheduled(
             name,
             one,
             None if set(held) == set(usable) else held,
@@ -328,13 +329,13 @@ def _schedule(models: Mapping[str, Model], cores: Sequence[int], usable: Sequenc
             leaves_cores=bool(others) and one.terms.priority <= max(others),
             size_bytes=least_bytes(one),
         )
-    return found
+    return scheduleds
 
 
-def _no_room(one: Scheduled, needed: int, limit: int, held: Sequence[Loaded]) -> UnavailableError:
-    stay = [other.name for other in held if other.is_kept or other.priority > one.model.terms.priority]
+def _no_room(scheduled: Scheduled, needed: int, limit: int, held: Sequence[Loaded]) -> UnavailableError:
+    stay = [other.name for other in held if other.is_kept or other.priority > scheduled.model.terms.priority]
     staying = f": {', '.join(stay)} stay" if stay else ""
     return UnavailableError(
-        f"no room for {one.name}, which takes {needed / MIB:.1f} MiB of {limit / MIB:.1f}{staying}",
+        f"no room for {scheduled.name}, which takes {needed / MIB:.1f} MiB of {limit / MIB:.1f}{staying}",
         remedy="raise memory_limit_mib, or keep fewer models in memory",
     )

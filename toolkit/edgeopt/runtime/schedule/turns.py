@@ -152,7 +152,7 @@ class _Model:
         if most == 1:
             return 1
         due = self.waiting[0].due_ns
-        fitting = [one for one in range(1, most + 1) if now_ns + self.service_ns(one) <= due]
+        fitting = [other for other in range(1, most + 1) if now_ns + self.service_ns(other) <= due]
         return fitting[-1] if fitting else most
 
     def gathers_until_ns(self, now_ns: int) -> float:
@@ -160,7 +160,7 @@ class _Model:
         if self.terms.max_batch == 1:
             return 0.0
         size, first = self.size(now_ns), self.waiting[0]
-        active = sum(now_ns - one.came_ns <= _ACTIVE_NS for one in self.streams.values())
+        active = sum(now_ns - stream.came_ns <= _ACTIVE_NS for stream in self.streams.values())
         if len(self.waiting) >= min(self.terms.max_batch, active):
             return 0.0
         delay = first.arrived_ns + self.terms.max_delay_ms * 1e6
@@ -180,7 +180,7 @@ class Turns:
         Args:
             terms: Of each model, by name.
         """
-        self._models = {name: _Model(one) for name, one in terms.items()}
+        self._models = {name: _Model(term) for name, term in terms.items()}
         self._running: Turn | None = None
         self.again_ns: float = NEVER
         """When `decide`, which just gave nobody a turn, is to be asked again if nothing else happens before."""
@@ -222,8 +222,8 @@ class Turns:
         name, model = chosen
         tickets = tuple(model.waiting.popleft() for _ in range(model.size(now_ns)))
         self._running = Turn(name, tickets, now_ns)
-        for one in tickets:
-            one.turn = self._running
+        for ticket in tickets:
+            ticket.turn = self._running
         return self._running
 
     def done(self, turn: Turn, now_ns: int, *, is_typical: bool = True) -> None:
@@ -236,8 +236,8 @@ class Turns:
         """
         model = self._models[turn.name]
         model.had_turn_ns = now_ns
-        for one in turn.tickets:
-            stream = model.streams[one.stream]
+        for ticket in turn.tickets:
+            stream = model.streams[ticket.stream]
             stream.done_ns, stream.on_their_way = now_ns, stream.on_their_way - 1
         self._running, turn.is_over = None, True
         if is_typical:

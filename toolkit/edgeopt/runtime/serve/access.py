@@ -65,11 +65,11 @@ class _Guard:
         headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
         if self._hosts is not None and _name_of(host) not in self._hosts:
-            told = f"this server is called {' or '.join(sorted(self._hosts))}; start it with --host for others"
-            return RefusedError(403, told, code="wrong_host")
+            text = f"this server is called {' or '.join(sorted(self._hosts))}; start it with --host for others"
+            return RefusedError(403, text, code="wrong_host")
         if origin is not None and not self._is_welcome(origin, host):
-            told = f"pages of {origin[:100]} may not ask this server; start it with --allow-origin for them"
-            return RefusedError(403, told, code="wrong_origin")
+            text = f"pages of {origin[:100]} may not ask this server; start it with --allow-origin for them"
+            return RefusedError(403, text, code="wrong_origin")
         scheme, _, given = headers.get(b"authorization", "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else ""
         key = self._access.key.encode()

@@ -53,8 +53,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                 elif size > _PAST_LIMIT * most:
                     raise too_large
     except TimeoutError as error:
-        told = f"the request did not arrive within {limits.stalled_s:g} s"
-        raise RefusedError(408, told, code="request_timeout") from error
+        text = f"the request did not arrive within {limits.stalled_s:g} s"
+        raise RefusedError(408, text, code="request_timeout") from error
     except ClientDisconnect as error:
         raise GoneError from error
     if max(size, length) > most:
@@ -68,13 +68,13 @@ def require_kind(request: Request, *kinds: str) -> str:
     Raises:
         RefusedError: If it is none of these.
     """
-    told: str = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not any(told == one or (one.endswith("/") and told.startswith(one)) for one in kinds):
-        wanted = " or ".join(f"{one}*" if one.endswith("/") else one for one in kinds)
+    text: str = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not any(text == kind or (kind.endswith("/") and text.startswith(kind)) for kind in kinds):
+        wanted = " or ".join(f"{kind}*" if kind.endswith("/") else kind for kind in kinds)
         raise RefusedError(
-            415, f"Content-Type is {told[:80] or 'missing'}: send {wanted}", code="unsupported_media_type"
+            415, f"Content-Type is {text[:80] or 'missing'}: send {wanted}", code="unsupported_media_type"
         )
-    return told
+    return text
 
 
 async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:

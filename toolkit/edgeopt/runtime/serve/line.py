@@ -39,8 +39,8 @@ class Line:
             self._tally.running += 1
             return perf_counter_ns() - begun_ns
         if self._tally.waiting >= self._limits.waiting:
-            told = f"{self._tally.waiting} requests wait already; ask again in {_RETRY_S} s"
-            raise RefusedError(429, told, code="queue_full")
+            text = f"{self._tally.waiting} requests wait already; ask again in {_RETRY_S} s"
+            raise RefusedError(429, text, code="queue_full")
         turn = asyncio.get_running_loop().create_future()
         heappush(self._heap, (-priority, next(self._number), turn))
         self._tally.waiting += 1
@@ -57,8 +57,8 @@ class Line:
                 heapify(self._heap)
                 self._hand_out()  # who came while this one still counted as waiting found a free slot taken
             if isinstance(error, TimeoutError):
-                told = f"no slot was free within {self._limits.seconds:g} s"
-                raise RefusedError(503, told, code="queue_timeout") from error
+                text = f"no slot was free within {self._limits.seconds:g} s"
+                raise RefusedError(503, text, code="queue_timeout") from error
             raise
         return perf_counter_ns() - begun_ns
 

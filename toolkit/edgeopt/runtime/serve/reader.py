@@ -33,7 +33,7 @@ class Reader:
             system: A text before every prompt, the first of what the system says in a conversation.
         """
         self._tokenizer, self._context, self._begin, self._template = tokenizer, context, list(begin), template
-        self._longest = max((len(tokenizer.token_bytes(one)) for one in range(tokenizer.size)), default=1)
+        self._longest = max((len(tokenizer.token_bytes(other)) for other in range(tokenizer.size)), default=1)
         self._turn, self._system = Lock(), system
         self._before = self._encode(system, reads_special=False) if system else []
 
@@ -85,11 +85,11 @@ class Reader:
             whole.insert(0, Message("system", "\n\n".join(filter(None, (self._system, own)))))
         if self._template is None:
             return plain_text_of(whole)
-        for i, one in enumerate(messages):
+        for i, message in enumerate(messages):
             for name in self._tokenizer.special:
-                if name in one.content:
-                    told = f"messages[{i}].content holds {name!r}, which ends or begins a turn for this model"
-                    raise RefusedError(400, told, code="invalid_value", param="messages")
+                if name in message.content:
+                    text = f"messages[{i}].content holds {name!r}, which ends or begins a turn for this model"
+                    raise RefusedError(400, text, code="invalid_value", param="messages")
         try:
             return self._template.text_of(whole)
         except ValueError as error:
@@ -106,5 +106,5 @@ class Reader:
             raise RefusedError(400, error.problem, code="invalid_value", param="prompt") from error
 
     def _too_long(self, length: str) -> RefusedError:
-        told = f"the prompt has {length} tokens, the context {self._context}: nothing could follow"
-        return RefusedError(400, told, code="context_length_exceeded", param="prompt")
+        text = f"the prompt has {length} tokens, the context {self._context}: nothing could follow"
+        return RefusedError(400, text, code="context_length_exceeded", param="prompt")

@@ -174,13 +174,13 @@ class _Stalls:
         self._seen = WeakKeyDictionary[Any, tuple[Any, float]]()
 
     def cut(self, connections: Collection[Any], now_s: float) -> None:
-        for one in list(connections):
-            mark = self._mark(one)
-            before = self._seen.get(one)
+        for connection in list(connections):
+            mark = self._mark(connection)
+            before = self._seen.get(connection)
             if mark is None or before is None or before[0] != mark:
-                self._seen[one] = (mark, now_s)
+                self._seen[connection] = (mark, now_s)
             elif now_s - before[1] > self._after_s:
-                one.transport.abort()
+                connection.transport.abort()
 
     def _mark(self, connection: Any) -> Any:
         """Return what stays the same while a connection stalls; None while it does not."""

@@ -52,8 +52,8 @@ def make_site(
 
     async def other(_: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        told = {404: "no such path here", 405: "this path takes another method"}.get(status, "it cannot be done")
-        return refused(RefusedError(status, told, code="not_found" if status == 404 else "not_allowed"))
+        text = {404: "no such path here", 405: "this path takes another method"}.get(status, "it cannot be done")
+        return refused(RefusedError(status, text, code="not_found" if status == 404 else "not_allowed"))
 
     app = Starlette(
         routes=[

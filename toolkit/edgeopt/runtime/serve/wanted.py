@@ -113,8 +113,8 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
     values = _object(body)
     for name, harmless in _NOT_DONE.items():
         if name in values and not any(_same(values[name], one) for one in harmless):
-            told = "one answer a request: ask again for another" if name in ("n", "best_of") else "not done here"
-            raise RefusedError(400, f"{name}: {told}", code="unsupported_value", param=name)
+            text = "one answer a request: ask again for another" if name in ("n", "best_of") else "not done here"
+            raise RefusedError(400, f"{name}: {text}", code="unsupported_value", param=name)
     if unknown := sorted(values.keys() - _NOT_DONE.keys() - _PASSED_OVER - _TAKEN):
         raise RefusedError(400, f"unknown field {short(unknown[0])}", code="unknown_parameter", param=unknown[0][:100])
     given, other = ("messages", "prompt") if is_chat else ("prompt", "messages")
@@ -234,7 +234,7 @@ def _content(value: Any, place: str) -> str:
 def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Asked:
     most = 1 << 24
     lengths = {name: _whole(values, name, 1, most) for name in ("max_completion_tokens", "max_tokens")}
-    name, length = next(((name, one) for name, one in lengths.items() if one is not None), ("max_tokens", None))
+    name, length = next(((name, other) for name, other in lengths.items() if other is not None), ("max_tokens", None))
     allowed = limits.answer_tokens or most
     if length is not None and length > allowed:
         raise RefusedError(400, f"{name}: this server writes {allowed} at most", code="invalid_value", param=name)
@@ -256,8 +256,8 @@ def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Asked
 
 def _stops(value: Any) -> tuple[str, ...]:
     texts = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts) or len(texts) > _MOST_STOPS:
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or len(texts) > _MOST_STOPS:
         raise wrong("stop", f"a text, or up to {_MOST_STOPS} of them")
-    if any(not 0 < len(one) <= _LONGEST_STOP for one in texts):
+    if any(not 0 < len(text) <= _LONGEST_STOP for text in texts):
         raise wrong("stop", f"texts of 1 to {_LONGEST_STOP} characters")
     return tuple(texts)

@@ -85,8 +85,8 @@ class Writing:
         ]
 
         def end(_: object) -> None:
-            for one in timers:
-                one.cancel()
+            for timer in timers:
+                timer.cancel()
             over()
 
         done.add_done_callback(end)
@@ -98,8 +98,8 @@ class Writing:
 
     def _give_up(self) -> None:
         """Let the reader go where a run of the model goes on and on: its slot is free when it is over."""
-        told = self._answer.account if self._answer is not None else Account()
-        self._events.put_nowait(self._late(told))
+        account = self._answer.account if self._answer is not None else Account()
+        self._events.put_nowait(self._late(account))
 
     def cancel(self) -> None:
         """End the answer before its next token, or before its first run."""

@@ -55,7 +55,7 @@ class Course:
         """Close the models that were opened here; call it when nothing runs any more."""
         if self._opening is not None:
             self._opening.join(_JOIN_S)
-        for runner in {id(one): one for one in self._opened.values()}.values():
+        for runner in {id(other): other for other in self._opened.values()}.values():
             if runner is not self._own:
                 runner.close()
 

@@ -302,7 +302,7 @@ def _why_waited(frames: Sequence[Timing]) -> str:
     queued_ns, turn_ns, reader_ns, occupied_ns = (
         median(column)
         for column in zip(
-            *((one.queued_ns, one.turn_ns, one.reader_ns, one.occupied_ns) for one in frames), strict=True
+            *((frame.queued_ns, frame.turn_ns, frame.reader_ns, frame.occupied_ns) for frame in frames), strict=True
         )
     )
     if turn_ns > queued_ns:

@@ -201,4 +201,4 @@ class Desk:
 def size_of(sample: Sample) -> int:
     """Return about what a frame takes in memory."""
     arrays = sample.values() if isinstance(sample, Mapping) else [sample]
-    return _OBJECTS_BYTES + sum(one.nbytes for one in arrays if isinstance(one, np.ndarray))
+    return _OBJECTS_BYTES + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))

@@ -115,7 +115,7 @@ class Window:
     @property
     def waited(self) -> list[Timing]:
         """The missed frames that would have kept the budget if nothing had been in their way."""
-        return [one for one in self.missed if one.own_ns <= self._budget_ns]
+        return [timing for timing in self.missed if timing.own_ns <= self._budget_ns]
 
     @property
     def measured(self) -> Outcome:

@@ -58,7 +58,9 @@ def levels_of(given: Runtime | Pipeline, *, smaller_input: bool = False) -> tupl
 
 
 def _lighter(runtime: Runtime, *, smaller_input: bool) -> Iterator[Level]:
-    lighter = [one for one in reversed(runtime.bundle.lighter) if one != runtime.artefact]  # the fastest comes last
+    lighter = [
+        other for other in reversed(runtime.bundle.lighter) if other != runtime.artefact
+    ]  # the fastest comes last
     for one in lighter:
         load = Load(time_ratio=_time_ratio(one.expected, runtime.artefact.expected))
         yield Level(f"lighter model {one.file}", partial(runtime.with_artefact, one), load)

@@ -151,7 +151,7 @@ class Server:
 
     def join(self, seconds: float) -> bool:
         """Wait for the threads; return whether all have ended. A frame that still runs then has failed."""
-        ended = [one.join(seconds) for one in self._threads]
+        ended = [thread.join(seconds) for thread in self._threads]
         with self._desk.changes:
             for job in (self._executing, self._preparing):
                 if job is not None:
@@ -165,7 +165,7 @@ class Server:
 
     def _start(self, work: Callable[[], None], name: str) -> Running:
         running = self._desk.clockwork.start(work, name)
-        self._threads = [one for one in self._threads if not one.join(0)] + [running]
+        self._threads = [thread for thread in self._threads if not thread.join(0)] + [running]
         return running
 
     def _serve(self, worker: _Worker) -> None:

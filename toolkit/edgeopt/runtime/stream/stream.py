@@ -197,7 +197,7 @@ class Stream:
         counted = self._ring.stats()
         rung = self._server.rung
         return StreamStats(
-            **{one.name: getattr(counted, one.name) for one in fields(Stats)},
+            **{field.name: getattr(counted, field.name) for field in fields(Stats)},
             queue=str(self.queue),
             budget_ms=self.budget_ms,
             answers_per_s=self._growth.answers_per_s,

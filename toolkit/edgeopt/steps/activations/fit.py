@@ -101,7 +101,7 @@ def place(model: Model, fitted: Sequence[Fitted], form: Form) -> Model:
     sites = {site.name: site for site in find_sites(graph).sites}
     reach = reaches(graph, list(sites.values()))
     gained = set[tuple[str, ...]]()
-    leaves = {one.name: reach[one.name].leaves for one in fitted}
+    leaves = {other.name: reach[other.name].leaves for other in fitted}
     for one in fitted:
         scale_maker(graph, sites[one.name], one.fit.slope, one.fit.shift)
         if one.fit.offset.any():
@@ -117,7 +117,7 @@ def place(model: Model, fitted: Sequence[Fitted], form: Form) -> Model:
         z = form.insert(graph, _shifted(graph, site), one.fit, site.node, one.name)
         graph.replace(site.y, z, keep_name=True)  # training finds what it stands for by its name
     graph.remove_unused()
-    return _with_scaled(graph.to_model(), [one.name for one in fitted if not one.is_plain])
+    return _with_scaled(graph.to_model(), [other.name for other in fitted if not other.is_plain])
 
 
 def _shifted(graph: Graph, site: Site) -> Value:

@@ -102,8 +102,8 @@ def _take(
     if node.op_type == "Concat":
         if attribute(node, "axis", 0) % rank != site.axis % rank:
             return False
-        for index, one in enumerate(node.inputs):
-            if one is value:
+        for index, input_ in enumerate(node.inputs):
+            if input_ is value:
                 sizes = [graph.shape(other) for other in node.inputs[:index]]
                 if any(size is None for size in sizes):
                     return False
@@ -111,7 +111,7 @@ def _take(
                 _follow_again(graph, node.outputs[0], first + before, site, rank, walk, seen)
         return True
     if node.op_type == "Add":
-        shapes = [graph.shape(one) for one in node.inputs]
+        shapes = [graph.shape(input_) for input_ in node.inputs]
         if None in shapes or shapes[0] != shapes[1] or first:
             return False
         walk.sums[name_of(node.outputs[0])] = None
@@ -148,7 +148,9 @@ def _is_whole(graph: Graph, key: str, walks: dict[str, _Walk]) -> bool:
     """Whether activations make all that a sum adds."""
     value = graph.value(key)
     add = graph.producer(value, "Add")
-    return add is not None and all(name_of(one) in walks or name_of(one) in _summed(walks) for one in add.inputs if one)
+    return add is not None and all(
+        name_of(input_) in walks or name_of(input_) in _summed(walks) for input_ in add.inputs if input_
+    )
 
 
 def _summed(walks: dict[str, _Walk]) -> set[str]:

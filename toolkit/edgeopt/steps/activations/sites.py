@@ -135,7 +135,7 @@ def _mish(graph: Graph, node: Node) -> tuple[str, Function, Value, tuple[Node, .
 def _gelu(graph: Graph, node: Node) -> tuple[str, Function, Value, tuple[Node, ...]] | None:
     """Recognise x (1 + Erf(x / sqrt 2)) / 2 in any order of its products; `node` is the last of them."""
     factors, between, number = list[Value](), list[Node](), 1.0
-    pending = [one for one in node.inputs if one is not None]
+    pending = [input_ for input_ in node.inputs if input_ is not None]
     erf: Node | None = None
     while pending:
         value = pending.pop()
@@ -151,7 +151,7 @@ def _gelu(graph: Graph, node: Node) -> tuple[str, Function, Value, tuple[Node, .
             between += [total, inside]
         elif product is not None and len(between) < 8 and graph.is_used_once(value):
             between.append(product)
-            pending += [one for one in product.inputs if one is not None]
+            pending += [input_ for input_ in product.inputs if input_ is not None]
         else:
             factors.append(value)
     if erf is None or len(factors) != 1 or not math.isclose(number, 0.5, rel_tol=1e-4):

@@ -67,32 +67,34 @@ def replace_activations(model: Model, context: Context, setting: Setting) -> lis
         context: Its pictures fit and judge, its engines time.
         setting: What the candidates are called.
     """
-    found = find_sites(Graph.from_model(model))
-    if not found.sites:
-        return [Outcome(model, {}, _refusals(found))]
+    sites = find_sites(Graph.from_model(model))
+    if not sites.sites:
+        return [Outcome(model, {}, _refusals(sites))]
     if is_by_rule(context.target) or is_compiled(context.target):
-        told = f"no activations: {context.target.name} is not here to be timed, and what costs accuracy must be faster"
-        context.notes.append(Note(NoteKind.SKIPPED, told))
+        text = f"no activations: {context.target.name} is not here to be timed, and what costs accuracy must be faster"
+        context.notes.append(Note(NoteKind.SKIPPED, text))
         return []
-    seen = _seen(model, context, found)
+    seen = _seen(model, context, sites)
     if context.replay:
         return _made_again(model, context, setting, seen)
-    made, notes = list[tuple[float, Outcome, Choice]](), list(_refusals(found))
+    made, notes = list[tuple[float, Outcome, Choice]](), list(_refusals(sites))
     like_dense = agreement_on_processor(context, model)
     for form in all_forms().values():
         if context.searches_end <= perf_counter_ns() / 1e9:
             context.notes.append(out_of_time("activations"))
             break
-        engines = [one for one in (context.engine, *context.alternatives) if form.op in one.target.fused_activations]
+        engines = [
+            other for other in (context.engine, *context.alternatives) if form.op in other.target.fused_activations
+        ]
         if not engines or not _fits(model, form):
             continue
         fitted = fit_all(Graph.from_model(model), seen, form)
         fastest = place(model, fitted, form)
         gains = [gain for engine in engines for gain in _gains(model, fastest, engine, context)]
-        best = max(gains, key=lambda one: one.ratio.low, default=None)
+        best = max(gains, key=lambda other: other.ratio.low, default=None)
         if best is None or best.ratio.low < _LEAST:
             speed = f"; the best: {_spoken(best)}" if best else ""
-            notes.append(Note(NoteKind.INFO, f"{form.name} in place of {_kinds(found)} is no faster{speed}"))
+            notes.append(Note(NoteKind.INFO, f"{form.name} in place of {_kinds(sites)} is no faster{speed}"))
             continue
         made += _candidates(model, context, form, fitted, best, like_dense)
     made.sort(key=lambda one: one[0])
@@ -137,8 +139,8 @@ def _candidates(
         agreement = min(agreement_on_processor(context, changed) / max(like_dense, _LEAST_LIKE), 1.0)
         replaced = sum(one.elements for one in chosen) / sum(one.elements for one in fitted)
         speed = 1 / (1 - replaced * (1 - 1 / gain.ratio.speedup))
-        told = f"~{speed:.2f}x  agrees {agreement:.3f}  {len(chosen)} of {len(fitted)} activations as {form.name}"
-        context.listener.say(f"  {told}")
+        text = f"~{speed:.2f}x  agrees {agreement:.3f}  {len(chosen)} of {len(fitted)} activations as {form.name}"
+        context.listener.say(f"  {text}")
         is_alike = agreement >= context.least_agreement
         if is_alike or not made:
             notes = (_note(form, chosen, fitted), Note(NoteKind.INFO, f"all of them: {_spoken(gain)}"))
@@ -181,25 +183,25 @@ def _gains(model: Model, changed: Model, engine: Engine, context: Context) -> li
 
     On integers only where a later step makes such models: quick forms are compared, fit to be timed and not to be kept.
     """
-    found, few = list[_Gain](), context.inputs(_QUICK_PICTURES, model)
-    known = [one for one in engine.target.precisions if not engine.target.why_no_precision(one)]
+    gains, few = list[_Gain](), context.inputs(_QUICK_PICTURES, model)
+    known = [other for other in engine.target.precisions if not engine.target.why_no_precision(other)]
     floats = [one for one in known if one.startswith(("fp", "bf"))]
     integers = [one for one in known if one.startswith(_INTEGERS)] if context.quantizes else []
-    quick = [integer_model(one, few, engine.target) for one in (model, changed) if integers]
+    quick = [integer_model(other, few, engine.target) for other in (model, changed) if integers]
     if quick and (quick[0] is model or quick[1] is changed):  # what cannot be quantized will run in float
         integers = []
     for precision in (*floats, *integers):
         pair = quick if precision in integers else (model, changed)
-        sessions = [engine.open(one, precision) for one in pair]
+        sessions = [engine.open(other, precision) for other in pair]
         try:
-            runs = dict(zip(("model", "changed"), (call_of(one, few[0]) for one in sessions), strict=True))
+            runs = dict(zip(("model", "changed"), (call_of(session, few[0]) for session in sessions), strict=True))
             clock = own_clock(engine.target, engine.threads)
             ratio = compare_calls(runs, baseline="model", seconds=_SECONDS, block=_BLOCK, clock=clock)["changed"]
         finally:
             for one in sessions:
                 one.close()
-        found.append(_Gain(engine.target.name, precision, ratio))
-    return found
+        gains.append(_Gain(engine.target.name, precision, ratio))
+    return gains
 
 
 def _spoken(gain: _Gain) -> str:
@@ -211,10 +213,10 @@ def _kinds(found: Found) -> str:
 
 
 def _note(form: Form, chosen: Sequence[Fitted], fitted: Sequence[Fitted]) -> Note:
-    worst = sorted(chosen, key=lambda one: (-one.noise, one.name))[:_SHOWN]
-    coarse = ", ".join(f"{one.name!r} {one.noise:.1%}" for one in worst)
-    told = f"{len(chosen)} of {len(fitted)} activations computed as {form.name}, fitted to each channel"
-    return Note(NoteKind.CHOICE, told, f"coarsest, error over signal: {coarse}; finetune wins back what it costs")
+    worst = sorted(chosen, key=lambda other: (-other.noise, other.name))[:_SHOWN]
+    coarse = ", ".join(f"{other.name!r} {other.noise:.1%}" for other in worst)
+    text = f"{len(chosen)} of {len(fitted)} activations computed as {form.name}, fitted to each channel"
+    return Note(NoteKind.CHOICE, text, f"coarsest, error over signal: {coarse}; finetune wins back what it costs")
 
 
 def _refusals(found: Found) -> tuple[Note, ...]:

@@ -26,7 +26,7 @@ def forms_for(model: Model, context: Context, _: Setting) -> Sequence[DeviceForm
         UnsupportedError: If it knows no toolchain, or the device can run no form of the model.
     """
     parts = (registry.load(sys.modules[__name__], name).TOOLCHAIN for name in registry.names_in("steps.compile"))
-    known: dict[str, Toolchain] = {one.executor: one for one in parts}
+    known: dict[str, Toolchain] = {part.executor: part for part in parts}
     if context.target.executor not in known:
         raise UnsupportedError(
             f"nothing here compiles for the executor {context.target.executor!r}",

@@ -124,17 +124,17 @@ def compare_numbers(
     remedy: str = "choose another precision; the device takes these scales but does not honour them",
 ) -> Numbers:
     """As `check_numbers`, in a session that is open."""
-    actual = _together([session.run(one) for one in inputs])
+    actual = _together([session.run(input_) for input_ in inputs])
     expected = run_on_cpu(model, inputs)
     lost = measure_drift(run_on_cpu(original, inputs), expected) if original is not None else None
-    found = Numbers(measure_drift(expected, actual), lost, len(session.placement()), session.simulated)
-    if found.device.sqnr_db < found.least_db:
+    numbers = Numbers(measure_drift(expected, actual), lost, len(session.placement()), session.simulated)
+    if numbers.device.sqnr_db < numbers.least_db:
         raise UnsupportedError(
             f"{target.name} takes {model.name} and returns other numbers than the CPU: "
-            f"{worst_output(expected, actual)}; it must reach {found.least_db:.0f} dB",
+            f"{worst_output(expected, actual)}; it must reach {numbers.least_db:.0f} dB",
             remedy=remedy,
         )
-    return found
+    return numbers
 
 
 def require_precision(model: Model, target: Target) -> None:
@@ -160,8 +160,8 @@ def _is_float(graph: Graph, node: Node) -> bool:
     """Whether a node reads a real tensor that does not come from DequantizeLinear."""
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
         return False
-    read = [one for one in node.inputs if graph.dtype(one) == np.float32 and graph.constant(one) is None]
-    return any(one is not None and _op_before(graph, one) != "DequantizeLinear" for one in read)
+    read = [input_ for input_ in node.inputs if graph.dtype(input_) == np.float32 and graph.constant(input_) is None]
+    return any(value is not None and _op_before(graph, value) != "DequantizeLinear" for value in read)
 
 
 def _op_before(graph: Graph, value: Value) -> str:
@@ -172,7 +172,7 @@ def _op_before(graph: Graph, value: Value) -> str:
 def worst_output(expected: Tensors, actual: Tensors) -> str:
     """Return the output that differs most, and by how much."""
     drifts = {name: measure_drift({name: value}, actual) for name, value in expected.items()}
-    name = min(drifts, key=lambda one: drifts[one].sqnr_db)
+    name = min(drifts, key=lambda drift: drifts[drift].sqnr_db)
     return f"output {name!r} {drifts[name].sqnr_db:.1f} dB signal to noise, cosine {drifts[name].cosine:.3f}"
 
 
@@ -180,14 +180,14 @@ def run_on_cpu(model: Model, inputs: Sequence[Tensors]) -> Tensors:
     """Return the outputs for all inputs, stacked, as any processor computes them."""
     session = CPU.open(model.source, SessionOptions(entries=UNFUSED))
     try:
-        return _together([session.run(one) for one in inputs])
+        return _together([session.run(input_) for input_ in inputs])
     finally:
         session.close()
 
 
 def _together(outputs: Sequence[Tensors]) -> Tensors:
     """Stack the outputs of several runs, so that a nearly silent one does not count as noise."""
-    return {name: np.stack([one[name] for one in outputs]) for name in outputs[0]}
+    return {name: np.stack([output[name] for output in outputs]) for name in outputs[0]}
 
 
 def compile_model(
@@ -256,6 +256,6 @@ def _require_same(executor: Qnn, model: Model, file: Path, options: SessionOptio
 def _run(executor: Qnn, source: Source, options: SessionOptions, inputs: Sequence[Tensors]) -> Tensors:
     session = executor.open(source, options)
     try:
-        return _together([session.run(one) for one in inputs])
+        return _together([session.run(input_) for input_ in inputs])
     finally:
         session.close()

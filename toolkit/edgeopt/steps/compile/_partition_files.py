@@ -32,8 +32,8 @@ class PlacedNode:
 def partition_files(partition: Partition) -> Mapping[str, str]:
     """Return the text of each file, by its name."""
     nodes = [
-        asdict(PlacedNode(one.node, one.op, one.provider == CPU, one.reason, partition.mends.get(one.node, "")))
-        for one in partition.nodes
+        asdict(PlacedNode(node.node, node.op, node.provider == CPU, node.reason, partition.mends.get(node.node, "")))
+        for node in partition.nodes
     ]
     return {PICTURE: draw_partition(partition), NODES: json.dumps({"nodes": nodes}, indent=1) + "\n"}
 

@@ -23,11 +23,13 @@ def draw_partition(partition: Partition) -> str:
     columns = min(_COLUMNS, max(1, len(nodes)))
     below = _LINE * 2 + step * math.ceil(len(nodes) / columns)
     cells = [
-        _cell(i % columns * step + _GAP, _LINE * 2 + i // columns * step, one.provider == CPU, f"{one.op} {one.node}")
-        for i, one in enumerate(nodes)
+        _cell(
+            i % columns * step + _GAP, _LINE * 2 + i // columns * step, node.provider == CPU, f"{node.op} {node.node}"
+        )
+        for i, node in enumerate(nodes)
     ]
     title = f"{partition.target}: {partition.verdict}"
-    lines = [f"{one.op} {one.node}: {one.reason}" for one in refused]
+    lines = [f"{placement.op} {placement.node}: {placement.reason}" for placement in refused]
     told = [_text(below + _LINE * (i + 1), line) for i, line in enumerate(lines)]
     body = "\n".join([_text(_LINE, title), *cells, *told])
     width = max(columns * step, *(_LETTER * len(line) for line in (title, *lines))) + 2 * _GAP

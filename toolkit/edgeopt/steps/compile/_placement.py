@@ -49,7 +49,7 @@ class Partition:
     @property
     def refused(self) -> tuple[Placement, ...]:
         """The nodes that the target does not take."""
-        return tuple(one for one in self.nodes if one.provider == CPU)
+        return tuple(node for node in self.nodes if node.provider == CPU)
 
     @property
     def verdict(self) -> str:
@@ -57,7 +57,7 @@ class Partition:
         device = self.device.upper()
         text = f"all {plural(len(self.nodes), 'node')} on the {device}"
         if self.refused:
-            ops = Counter((one.op, self.mends.get(one.node, "")) for one in self.refused)
+            ops = Counter((placement.op, self.mends.get(placement.node, "")) for placement in self.refused)
             told = [f"{op} x{count}{f' (-> {mend})' if mend else ''}" for (op, mend), count in ops.most_common()]
             taken = len(self.nodes) - len(self.refused)
             text = f"{device} {taken}, CPU {len(self.refused)}: {', '.join(told)}; {plural(self.copies, 'copy')}"
@@ -127,19 +127,23 @@ def _ask(model: Model, target: Target) -> Partition:
 def _refused_whole(model: Model, target: Target, error: EdgeoptError) -> Partition:
     """Return what the rules say where the compiler refuses all; its own words where the rules find nothing."""
     judged = check_rules(model, target)
-    is_known = any(one.provider == CPU for one in judged)
+    is_known = any(placement.provider == CPU for placement in judged)
     return _partition(model, target, judged, "", "" if is_known else error.problem)
 
 
-def _on(one: Placement, provider: str) -> Placement:
-    return one if one.provider == provider else replace(one, provider=CPU, reason=one.reason or "no reason given")
+def _on(placement: Placement, provider: str) -> Placement:
+    return (
+        placement
+        if placement.provider == provider
+        else replace(placement, provider=CPU, reason=placement.reason or "no reason given")
+    )
 
 
 def _partition(
     model: Model, target: Target, nodes: Iterable[Placement], not_compiled: str, problem: str = ""
 ) -> Partition:
     placed = tuple(nodes)
-    refused = {one.node for one in placed if one.provider == CPU}
+    refused = {placement.node for placement in placed if placement.provider == CPU}
     return Partition(
         target=target.name,
         device=target.device,
@@ -158,7 +162,7 @@ def partition_of(model: Model, target: Target, nodes: Iterable[Placement]) -> Pa
         target: The device.
         nodes: Where each node or layer runs.
     """
-    return _partition(model, target, [_on(one, target.providers[0]) for one in nodes], "")
+    return _partition(model, target, [_on(node, target.providers[0]) for node in nodes], "")
 
 
 def _copies(graph: Graph, refused: set[str]) -> int:
@@ -166,7 +170,7 @@ def _copies(graph: Graph, refused: set[str]) -> int:
     count = 0
     for node in graph.nodes():
         for value in node.outputs:
-            readers = {str(one.name) in refused for one in graph.consumers(value)}
+            readers = {str(consumer.name) in refused for consumer in graph.consumers(value)}
             count += len(readers - {str(node.name) in refused})
     return count
 
@@ -196,7 +200,7 @@ def _against(graph: Graph, node: Node, target: Target) -> str:
         return f"{node.op_type} is not among the ops that the target takes"
     if not target.opset_least <= graph.opset <= (target.opset_most or graph.opset):
         return f"opset {graph.opset} is not {target.opset_least} to {target.opset_most}"
-    for value in (one for one in (*node.inputs, *node.outputs) if one is not None):
+    for value in (input_ for input_ in (*node.inputs, *node.outputs) if input_ is not None):
         if reason := _against_value(graph, value, target):
             return reason
     return ""
@@ -215,24 +219,24 @@ def _against_value(graph: Graph, value: Value, target: Target) -> str:
 
 def _mends(model: Model, target: Target, partition: Partition) -> Mapping[str, str]:
     """Return the rewrite that takes away the cause, for the refused nodes that have one."""
-    refused = {one.node: one for one in partition.refused}
+    refused = {placement.node: placement for placement in partition.refused}
     graph = Graph.from_model(model)
     graph.infer_shapes()
     nodes = {str(node.name): node for node in graph.nodes()}
-    is_free = not all(one.is_static for one in model.inputs)
-    found: dict[str, str] = {}
+    is_free = not all(spec.is_static for spec in model.inputs)
+    mends: dict[str, str] = {}
     for name, function in passes_of(Phase.DEVICE).items():
         if name in target.rewrites:
-            found |= dict.fromkeys(_changed(model, function) & refused.keys(), name)
+            mends |= dict.fromkeys(_changed(model, function) & refused.keys(), name)
     if graph.opset < target.opset_least:
-        found |= dict.fromkeys(refused.keys() - found.keys(), OPSET)
-    for name in refused.keys() & nodes.keys() - found.keys():
-        read = [one for one in nodes[name].inputs if one is not None and graph.constant(one) is None]
-        if any(graph.dtype(one) == np.float64 for one in (*read, *nodes[name].outputs)):
-            found[name] = FLOAT32
-        elif target.static_only and any(graph.shape(one) is None for one in read):
-            found[name] = STATIC if is_free else FOLDED
-    return found
+        mends |= dict.fromkeys(refused.keys() - mends.keys(), OPSET)
+    for name in refused.keys() & nodes.keys() - mends.keys():
+        read = [input_ for input_ in nodes[name].inputs if input_ is not None and graph.constant(input_) is None]
+        if any(graph.dtype(value) == np.float64 for value in (*read, *nodes[name].outputs)):
+            mends[name] = FLOAT32
+        elif target.static_only and any(graph.shape(value) is None for value in read):
+            mends[name] = STATIC if is_free else FOLDED
+    return mends
 
 
 def _changed(model: Model, function: object) -> set[str]:

@@ -34,10 +34,10 @@ class RockchipCompiled:
     @property
     def notes(self) -> tuple[Note, ...]:
         """What a report should say beside the numbers; the cycles are named as an estimate."""
-        left = [one for one in self.built.placement if one.provider != PROVIDER]
+        left = [placement for placement in self.built.placement if placement.provider != PROVIDER]
         notes = [Note(NoteKind.INFO, self.built.summary)]
         if left:
-            named = ", ".join(f"{one.op} {one.node!r}" for one in left)
+            named = ", ".join(f"{placement.op} {placement.node!r}" for placement in left)
             notes.append(Note(NoteKind.WARNING, f"{plural(len(left), 'layer')} on the chip's processor: {named}"))
         return tuple(notes)
 

@@ -30,19 +30,19 @@ def qualcomm_forms(context: Context, model: Model) -> Sequence[DeviceForm]:
     engine, target = context.alternatives[0], context.target
     return [
         DeviceForm(
-            name=one.name,
-            precision=one.precision,
-            is_quantized=one.precision != "fp16",
-            model=one.outcome.model,
-            changes=one.outcome.changes,
-            notes=one.outcome.notes,
-            options=one.outcome.options,
+            name=attempt.name,
+            precision=attempt.precision,
+            is_quantized=attempt.precision != "fp16",
+            model=attempt.outcome.model,
+            changes=attempt.outcome.changes,
+            notes=attempt.outcome.notes,
+            options=attempt.outcome.options,
             suffix=".onnx",
-            place=partial(explain_placement, one.outcome.model, target),
-            prove=partial(_prove, one.outcome.model, model, target),
-            open=partial(engine.open, one.outcome.model, one.precision),
+            place=partial(explain_placement, attempt.outcome.model, target),
+            prove=partial(_prove, attempt.outcome.model, model, target),
+            open=partial(engine.open, attempt.outcome.model, attempt.precision),
         )
-        for one in _attempts(context, model)
+        for attempt in _attempts(context, model)
     ]
 
 
@@ -58,7 +58,9 @@ def _attempts(context: Context, model: Model) -> Sequence[Attempt]:
         context.target,
         agreement=partial(agreement_on_processor, context),
         progress=lambda done: context.listener.progress("calibrate", done, len(pictures)),
-        on_attempt=lambda one: context.listener.say(f"  {one.name}: agreement {one.agreement:.3f} on the CPU"),
+        on_attempt=lambda attempt: context.listener.say(
+            f"  {attempt.name}: agreement {attempt.agreement:.3f} on the CPU"
+        ),
     )
 
 
@@ -74,8 +76,8 @@ def _prove(
 
 
 def _reasons(partition: Partition, most: int = 3) -> str:
-    told = "; ".join(f"{one.op} {one.node!r}: {one.reason}" for one in partition.refused[:most])
-    return f" ({told})" if told else ""
+    text = "; ".join(f"{placement.op} {placement.node!r}: {placement.reason}" for placement in partition.refused[:most])
+    return f" ({text})" if text else ""
 
 
 TOOLCHAIN = Toolchain("qnn", qualcomm_forms)

@@ -89,8 +89,8 @@ def _prove(
     inputs: Sequence[Tensors],
 ) -> tuple[Note, ...]:
     if out is not None:
-        found = compile_for_rockchip(made, target, out, inputs, calibration=calibration, original=original)
-        return (note_numbers(found.numbers), *found.notes)
+        rockchip_compiled = compile_for_rockchip(made, target, out, inputs, calibration=calibration, original=original)
+        return (note_numbers(rockchip_compiled.numbers), *rockchip_compiled.notes)
     session = Rknn(calibration).open(made.source, options_for(target))
     try:
         return (note_numbers(compare_numbers(session, made, target, inputs, original)),)

@@ -23,7 +23,9 @@ def convert(model: Model, context: Context, setting: Setting) -> list[Outcome]:
 
 def _why_not(target: Target) -> str:
     profiles = (target, *map(find_target, target.alternatives))
-    if is_by_rule(target) or not any(is_converted(one, profile) for profile in profiles for one in profile.precisions):
+    if is_by_rule(target) or not any(
+        is_converted(precision, profile) for profile in profiles for precision in profile.precisions
+    ):
         return f"{target.name!r} runs no model that it makes"
     return ""
 

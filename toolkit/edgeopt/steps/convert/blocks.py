@@ -43,8 +43,8 @@ class Blocks:
     def real(self, inputs: int) -> NDArray[np.float32]:
         """Return the (outputs, inputs) numbers that it stands for."""
         zero = np.float32(1 << (self.bits - 1)) if self.zero is None else self.zero[..., None].astype(np.float32)
-        found = (self.integers.astype(np.float32) - zero) * self.scale[..., None]
-        return np.ascontiguousarray(found.reshape(len(found), -1)[:, :inputs])
+        array = (self.integers.astype(np.float32) - zero) * self.scale[..., None]
+        return np.ascontiguousarray(array.reshape(len(array), -1)[:, :inputs])
 
 
 Rounding = Callable[[str, NDArray[np.float32], int, int], Blocks]
@@ -138,8 +138,8 @@ def _error(
     top: np.float32,
 ) -> NDArray[np.float32]:
     steps = np.clip(np.rint(real / scale) + zero, 0, top) - zero
-    found: NDArray[np.float32] = (weights * np.square(steps * scale - real)).sum(axis=-1, keepdims=True)
-    return found
+    array: NDArray[np.float32] = (weights * np.square(steps * scale - real)).sum(axis=-1, keepdims=True)
+    return array
 
 
 def _packed(integers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:

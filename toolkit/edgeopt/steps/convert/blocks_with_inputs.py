@@ -82,7 +82,7 @@ def round_with_gram(columns: NDArray[np.float32], grid: Blocks, gram: Gram) -> B
         here = slice(start, stop)
         made = _round_part(columns[:, here].T.astype(np.float64), scale[here], zero[here], top, part)
         real = columns[:, here].T
-        errors = [(one - zero[here]) * scale[here] - real for one in (made, integers[here])]
+        errors = [(array - zero[here]) * scale[here] - real for array in (made, integers[here])]
         if _loss(errors[0], part) < _loss(errors[1], part):
             integers[here] = made
     return Blocks(np.ascontiguousarray(integers.T).reshape(grid.integers.shape), grid.scale, grid.zero, grid.bits)

@@ -44,16 +44,16 @@ def cache_ranges(
     """
     cache = cache_parts(model.inputs, model.outputs, free_head)
     session = EXECUTOR.open(with_outputs(model, [part.present for part in cache]), SessionOptions(threads=threads))
-    known = {one.name for one in session.inputs}
-    found = {part.past: np.zeros((1, part.heads, 1, part.head), np.float32) for part in cache}
+    known = {spec.name for spec in session.inputs}
+    arrays = {part.past: np.zeros((1, part.heads, 1, part.head), np.float32) for part in cache}
     for window in windows:
         require_time()
         made = session.run(feeds_of(window, cache, known))
         for part in cache:
             largest = np.abs(made[part.present]).max(axis=2, keepdims=True)
-            found[part.past] = np.maximum(found[part.past], largest.astype(np.float32))
+            arrays[part.past] = np.maximum(arrays[part.past], largest.astype(np.float32))
     session.close()
-    return found
+    return arrays
 
 
 def make_integer_cache(model: Model, ranges: Mapping[str, NDArray[np.float32]]) -> Outcome:
@@ -76,7 +76,7 @@ def make_integer_cache(model: Model, ranges: Mapping[str, NDArray[np.float32]]) 
             graph.set_input(node, scale, graph.add_initializer(f"{value.name}_scale", steps))
             for one in (value, node.outputs[present]):
                 one.type = ir.TensorType(ir.DataType.INT8)
-        for name, told in (("k_quant_type", "PER_CHANNEL"), ("v_quant_type", "PER_CHANNEL")):
-            graph.set_attribute(node, name, told)
+        for name, text in (("k_quant_type", "PER_CHANNEL"), ("v_quant_type", "PER_CHANNEL")):
+            graph.set_attribute(node, name, text)
         graph.set_attribute(node, "kv_cache_bit_width", 8)
     return Outcome(graph.to_model(), {"caches in 8 bits": len(nodes)})

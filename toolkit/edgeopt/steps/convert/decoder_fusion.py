@@ -37,9 +37,9 @@ def fuse_decoder(model: Model, context: int, vocabulary: int) -> Outcome:
     """
     given = _noted(model, context)
     functions = {**_tidying(), **passes_of(Phase.DECODER)}
-    found = apply_checked(given, functions, DecoderExpectation(model, context, vocabulary))
-    decoders = {name: count for name, count in found.changes.items() if name in passes_of(Phase.DECODER)}
-    return found if decoders else Outcome(model, {}, found.notes)
+    outcome = apply_checked(given, functions, DecoderExpectation(model, context, vocabulary))
+    decoders = {name: count for name, count in outcome.changes.items() if name in passes_of(Phase.DECODER)}
+    return outcome if decoders else Outcome(model, {}, outcome.notes)
 
 
 def _tidying() -> dict[str, Callable[[Graph], int]]:
@@ -73,8 +73,8 @@ class DecoderExpectation:
         )
 
     def _drift(self, model: Model) -> Drift:
-        found = np.concatenate(_logits(model, self._context, self._vocabulary))
-        return measure_drift({LOGITS: self._expected}, {LOGITS: found}) if found.size else TOTAL
+        array = np.concatenate(_logits(model, self._context, self._vocabulary))
+        return measure_drift({LOGITS: self._expected}, {LOGITS: array}) if array.size else TOTAL
 
 
 def answers_last(model: Model, context: int, vocabulary: int) -> bool:
@@ -88,12 +88,12 @@ def answers_last(model: Model, context: int, vocabulary: int) -> bool:
     made = keep_last_logits(model)
     if not made.changes:
         return False
-    expected = np.concatenate([one[-2:] for one in _logits(model, context, vocabulary)])
+    expected = np.concatenate([logit[-2:] for logit in _logits(model, context, vocabulary)])
     try:
-        found = np.concatenate(_logits(made.model, context, vocabulary, last=2))
+        array = np.concatenate(_logits(made.model, context, vocabulary, last=2))
     except Exception:  # of a rewritten model, any refusal counts, at opening or at running
         return False
-    return found.shape == expected.shape and measure_drift({LOGITS: expected}, {LOGITS: found}).is_within(TOLERANCE)
+    return array.shape == expected.shape and measure_drift({LOGITS: expected}, {LOGITS: array}).is_within(TOLERANCE)
 
 
 def _logits(model: Model, context: int, vocabulary: int, last: int = 0) -> list[NDArray[np.float32]]:
@@ -103,12 +103,12 @@ def _logits(model: Model, context: int, vocabulary: int, last: int = 0) -> list[
         parts = cache_parts(session.inputs, session.outputs)
         capacity = min(sum(count for count, _ in _RUNS) + _SPARE, context)
         decoder = Decoder(session.engine, parts, capacity, shares=shares_cache(session, parts))
-        chance, found = np.random.default_rng(0), list[NDArray[np.float32]]()
+        chance, arrays = np.random.default_rng(0), list[NDArray[np.float32]]()
         for count, forgotten in _RUNS:
             if decoder.past + count > capacity:
                 break
-            found.append(decoder.run(chance.integers(0, vocabulary, count).tolist(), last))
+            arrays.append(decoder.run(chance.integers(0, vocabulary, count).tolist(), last))
             decoder.rewind(decoder.past - forgotten)
-        return found
+        return arrays
     finally:
         session.close()

@@ -100,7 +100,7 @@ def _as_following(model: Model) -> onnx.ModelProto:
     stored = [one for one in graph.initializer if one.name in used]
     given = [one for one in graph.input if one.name in used]
     for field, values in (("node", nodes), ("initializer", stored), ("input", given), ("output", kept)):
-        copies = [type(one).FromString(one.SerializeToString()) for one in values]
+        copies = [type(value).FromString(value.SerializeToString()) for value in values]
         del getattr(graph, field)[:]
         getattr(graph, field).extend(copies)
     del graph.value_info[:]
@@ -128,28 +128,28 @@ def _crossing(first: Model) -> Iterator[_Crossing]:
     """
     graph = first.proto.graph
     makers = {name: node for node in graph.node for name in node.output}
-    stored = {one.name: one for one in graph.initializer}
+    stored = {output.name: output for output in graph.initializer}
 
     def constant(name: str) -> NDArray[np.float32] | None:
         node = makers.get(name)
         if node is not None and node.op_type in _PASSED:
-            found = constant(node.input[0])
-            return found.T if found is not None and node.op_type == "Transpose" else found
+            array = constant(node.input[0])
+            return array.T if array is not None and node.op_type == "Transpose" else array
         if node is not None and node.op_type == "Constant" and node.attribute[0].name == "value":
             return np.asarray(numpy_helper.to_array(node.attribute[0].t), np.float32)
         return np.asarray(numpy_helper.to_array(stored[name]), np.float32) if name in stored else None
 
-    for one in first.outputs:
-        if ".encoder." not in one.name:
+    for output in first.outputs:
+        if ".encoder." not in output.name:
             continue
-        node, bias = makers.get(_data_source(one.name, makers)), None
+        node, bias = makers.get(_data_source(output.name, makers)), None
         if node is not None and node.op_type == "Add":
-            found = [constant(each) for each in node.input]
-            place = 0 if found[0] is None else 1
-            bias, node = found[1 - place], makers.get(_data_source(node.input[place], makers))
+            arrays = [constant(each) for each in node.input]
+            place = 0 if arrays[0] is None else 1
+            bias, node = arrays[1 - place], makers.get(_data_source(node.input[place], makers))
         is_product = node is not None and node.op_type == "MatMul"
         weight = constant(node.input[1]) if is_product and node is not None else None
-        heads, size = one.shape[1], one.shape[3]
+        heads, size = output.shape[1], output.shape[3]
         if (
             node is None
             or weight is None
@@ -158,8 +158,8 @@ def _crossing(first: Model) -> Iterator[_Crossing]:
             or not isinstance(size, int)
             or weight.shape[1:] != (heads * size,)
         ):
-            raise UnsupportedError(f"{one.name} is no plain product of {HIDDEN}", remedy=_REMEDY)
-        yield _Crossing(one.name, weight, bias, heads, size)
+            raise UnsupportedError(f"{output.name} is no plain product of {HIDDEN}", remedy=_REMEDY)
+        yield _Crossing(output.name, weight, bias, heads, size)
 
 
 def _with_crossing(encoder: Model, crossing: list[_Crossing]) -> onnx.ModelProto:

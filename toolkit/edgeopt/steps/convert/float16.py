@@ -62,7 +62,7 @@ def make_float16(model: Model, frames: Iterable[Tensors]) -> Outcome:
     values = _narrow(graph, narrow, always)
     made = graph.to_model()
     for info in made.proto.graph.value_info:
-        if info.name in {name_of(one) for one in values}:
+        if info.name in {name_of(value) for value in values}:
             info.type.tensor_type.elem_type = TensorProto.FLOAT16
     onnx.helper.set_model_props(made.proto, {**model.metadata, ARITHMETIC_KEY: "fp16"})
     detail = f"{plural(len(wide), 'node')} in float32: values beyond {LARGEST / _MARGIN:.0f} leave float16 no room"
@@ -71,10 +71,12 @@ def make_float16(model: Model, frames: Iterable[Tensors]) -> Outcome:
 
 
 def _can_be_narrow(graph: Graph, node: Node, blocked: Set[str]) -> bool:
-    types = [graph.dtype(one) for one in node.outputs]
-    captured = any(graph.is_output(one) and one not in graph.outputs for one in node.outputs)
-    captured |= any(reader.graph is not node.graph for one in node.outputs for reader in graph.consumers(one))
-    subgraphs = any(one.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for one in _attributes(node))
+    types = [graph.dtype(output) for output in node.outputs]
+    captured = any(graph.is_output(output) and output not in graph.outputs for output in node.outputs)
+    captured |= any(reader.graph is not node.graph for output in node.outputs for reader in graph.consumers(output))
+    subgraphs = any(
+        other.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for other in _attributes(node)
+    )
     of_integers = any(part in node.op_type for part in _OF_INTEGERS)
     return None not in types and not (captured or subgraphs or of_integers or node.op_type in blocked)
 
@@ -85,10 +87,14 @@ def _attributes(node: Node) -> list[Any]:
 
 def _wide_nodes(graph: Graph, model: Model, frames: Iterable[Tensors]) -> list[Node]:
     """Return the nodes that read or make a number beyond float16."""
-    floats = [one for node in graph.nodes() for one in node.outputs if graph.dtype(one) == np.float32]
-    axes = {name_of(one): channel_axis(graph, one) for one in (*graph.inputs, *floats) if graph.rank(one)}
+    floats = [output for node in graph.nodes() for output in node.outputs if graph.dtype(output) == np.float32]
+    axes = {name_of(input_): channel_axis(graph, input_) for input_ in (*graph.inputs, *floats) if graph.rank(input_)}
     seen = calibrate(model, frames, axes).observations
-    large = {name for name, one in seen.items() if max(-one.low.min(), one.high.max()) > LARGEST / _MARGIN}
+    large = {
+        name
+        for name, observation in seen.items()
+        if max(-observation.low.min(), observation.high.max()) > LARGEST / _MARGIN
+    }
 
     def is_wide(value: Value | None) -> bool:
         numbers = graph.constant(value) if value is not None and name_of(value) not in large else None
@@ -101,15 +107,15 @@ def _wide_nodes(graph: Graph, model: Model, frames: Iterable[Tensors]) -> list[N
 def _narrow(graph: Graph, narrow: Set[Node], always: Mapping[str, Sequence[int]]) -> list[Value]:
     """Give each node the type that it computes in, in place; return the values that are float16 now."""
     nodes = graph.nodes()
-    made = [one for node in nodes if node in narrow for one in node.outputs if graph.dtype(one) == np.float32]
+    made = [output for node in nodes if node in narrow for output in node.outputs if graph.dtype(output) == np.float32]
     borders = _Borders(graph, set(made))
     readers = [
-        (node, i, one, node in narrow and i not in always.get(node.op_type, ()))
+        (node, i, input_, node in narrow and i not in always.get(node.op_type, ()))
         for node in nodes
-        for i, one in enumerate(node.inputs)
-        if one is not None and graph.dtype(one) == np.float32
+        for i, input_ in enumerate(node.inputs)
+        if input_ is not None and graph.dtype(input_) == np.float32
     ]
-    for value in [one for one in graph.outputs if one in borders.narrow]:
+    for value in [output for output in graph.outputs if output in borders.narrow]:
         borders.hand_out(value)
     for node, i, value, is_narrow in readers:
         graph.set_input(node, i, borders.narrowed(value) if is_narrow else borders.widened(value))

@@ -45,16 +45,16 @@ def keep_last_logits(model: Model) -> Outcome:
     Args:
         model: A decoder whose attention is one op a layer.
     """
-    if LAST in {one.name for one in model.proto.graph.input}:
+    if LAST in {value.name for value in model.proto.graph.input}:
         return Outcome(model, {})
-    if LAST in {one.name for one in model.proto.graph.initializer}:  # an edit of the graph made a constant of it
+    if LAST in {value.name for value in model.proto.graph.initializer}:  # an edit of the graph made a constant of it
         return Outcome(_with_input(model), {"logits of the last tokens": 1})
     graph = Graph.from_model(model)
     behind, rows = _behind(graph)
     edge = [
-        one
-        for one in dict.fromkeys(one for node in behind for one in node.inputs if one in rows)
-        if one is not None and graph.producer(one) not in behind
+        value
+        for value in dict.fromkeys(value for node in behind for value in node.inputs if value in rows)
+        if value is not None and graph.producer(value) not in behind
     ]
     if not edge or graph.opset < _OPSET:
         return Outcome(model, {})
@@ -63,11 +63,11 @@ def keep_last_logits(model: Model) -> Outcome:
         for name, number in ((LAST, 0), (f"{LAST}_end", _FAR), (f"{LAST}_axis", _TOKENS))
     )
     start = graph.insert("Neg", [count], name=f"{LAST}_start").outputs[0]
-    for one in edge:
-        last = graph.insert("Slice", [one, start, far, axis], name=f"{one.name}_last").outputs[0]
-        for node in (node for node in graph.consumers(one) if node in behind):
-            for place, given in enumerate(node.inputs):
-                if given is one:
+    for value in edge:
+        last = graph.insert("Slice", [value, start, far, axis], name=f"{value.name}_last").outputs[0]
+        for node in (node for node in graph.consumers(value) if node in behind):
+            for place, input_ in enumerate(node.inputs):
+                if input_ is value:
                     graph.set_input(node, place, last)
     return Outcome(_with_input(graph.to_model()), {"logits of the last tokens": len(behind)})
 
@@ -86,12 +86,16 @@ def _behind(graph: Graph) -> tuple[set[Node], set[Value]]:
     fixed, scales, rows = set(graph.initializers), set[Value](), set[Value]()
     apart = set[Node]()
     for node in nodes:
-        given = [one for one in node.inputs if one is not None]
-        if given and all(one in fixed for one in given):
+        inputs = [input_ for input_ in node.inputs if input_ is not None]
+        if inputs and all(value in fixed for value in inputs):
             fixed.update(node.outputs)
-        elif node.op_type in _ATTENTIONS or (node.op_type in _TABLES and [one.name for one in given[1:2]] == [IDS]):
+        elif node.op_type in _ATTENTIONS or (
+            node.op_type in _TABLES and [value.name for value in inputs[1:2]] == [IDS]
+        ):
             rows.add(node.outputs[0])
-        elif _takes_each_alone(graph, node, [one for one in given if one not in fixed and one not in scales], rows):
+        elif _takes_each_alone(
+            graph, node, [value for value in inputs if value not in fixed and value not in scales], rows
+        ):
             apart.add(node)
             rows.add(node.outputs[0])
             if node.op_type == _DYNAMIC:
@@ -100,53 +104,53 @@ def _behind(graph: Graph) -> tuple[set[Node], set[Value]]:
                 rows.update(node.outputs[1:])
     behind = set[Node]()
     for node in reversed(nodes):
-        kept = [one for one in node.outputs if one.name != LOGITS]
-        is_asked = any(graph.is_output(one) for one in kept)
-        if node in apart and not is_asked and all(set(graph.consumers(one)) <= behind for one in node.outputs):
+        kept = [output for output in node.outputs if output.name != LOGITS]
+        is_asked = any(graph.is_output(value) for value in kept)
+        if node in apart and not is_asked and all(set(graph.consumers(output)) <= behind for output in node.outputs):
             behind.add(node)
     return behind, rows
 
 
-def _takes_each_alone(graph: Graph, node: Node, given: Sequence[Value], rows: set[Value]) -> bool:
+def _takes_each_alone(graph: Graph, node: Node, values: Sequence[Value], rows: set[Value]) -> bool:
     """Whether each token of what a node makes hangs on the same token alone of what it is given."""
-    if not given or not set(given) <= rows:
+    if not values or not set(values) <= rows:
         return False
     check = _CHECKS.get(node.op_type)
-    return check is not None and check(graph, node, given)
+    return check is not None and check(graph, node, values)
 
 
-def _is_product(_: Graph, node: Node, given: Sequence[Value]) -> bool:
-    return [node.inputs[0]] == list(given)
+def _is_product(_: Graph, node: Node, values: Sequence[Value]) -> bool:
+    return [node.inputs[0]] == list(values)
 
 
-def _is_norm(_: Graph, node: Node, given: Sequence[Value]) -> bool:
-    return [node.inputs[0]] == list(given) and attribute(node, "axis", -1) in (-1, _NUMBERS)
+def _is_norm(_: Graph, node: Node, values: Sequence[Value]) -> bool:
+    return [node.inputs[0]] == list(values) and attribute(node, "axis", -1) in (-1, _NUMBERS)
 
 
-def _is_sum(_: Graph, node: Node, given: Sequence[Value]) -> bool:
-    return list(node.inputs[:2]) == list(given)
+def _is_sum(_: Graph, node: Node, values: Sequence[Value]) -> bool:
+    return list(node.inputs[:2]) == list(values)
 
 
-def _is_mean(graph: Graph, node: Node, given: Sequence[Value]) -> bool:
+def _is_mean(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
     axes: Sequence[int] = attribute(node, "axes", ())
     stored = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     found = tuple(stored.ravel().tolist()) if stored is not None else tuple(axes)
-    return [node.inputs[0]] == list(given) and found in ((-1,), (_NUMBERS,)) and attribute(node, "keepdims", 1) == 1
+    return [node.inputs[0]] == list(values) and found in ((-1,), (_NUMBERS,)) and attribute(node, "keepdims", 1) == 1
 
 
-def _is_pair(graph: Graph, node: Node, given: Sequence[Value]) -> bool:
+def _is_pair(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
     """Whether what stands beside it is the same for every token."""
-    stored = [graph.constant(one) for one in node.inputs if one not in given]
-    return all(one is not None and (one.ndim < _NUMBERS or one.shape[-2] == 1) for one in stored)
+    stored = [graph.constant(input_) for input_ in node.inputs if input_ not in values]
+    return all(array is not None and (array.ndim < _NUMBERS or array.shape[-2] == 1) for array in stored)
 
 
-def _is_single(_: Graph, node: Node, given: Sequence[Value]) -> bool:
-    return [node.inputs[0]] == list(given)
+def _is_single(_: Graph, node: Node, values: Sequence[Value]) -> bool:
+    return [node.inputs[0]] == list(values)
 
 
-def _is_rounding(graph: Graph, node: Node, given: Sequence[Value]) -> bool:
+def _is_rounding(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
     scale = graph.constant(node.inputs[1])
-    return [node.inputs[0]] == list(given) and scale is not None and scale.size == 1
+    return [node.inputs[0]] == list(values) and scale is not None and scale.size == 1
 
 
 _CHECKS: dict[str, Callable[[Graph, Node, Sequence[Value]], bool]] = {

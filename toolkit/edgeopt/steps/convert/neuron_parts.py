@@ -60,13 +60,18 @@ def _layer_before(graph: Graph, last: Node, count: int) -> list[Node]:
         found[node] = None
         if _makes_neurons(graph, node, count):
             continue
-        given = [one for one in node.inputs if one is not None and graph.constant(one) is None]
-        stored = graph.constants(one for one in node.inputs if one not in given)
-        if node.op_type not in _ALONE or not given or stored is None or not all(_is_part(one, count) for one in stored):
+        inputs = [input_ for input_ in node.inputs if input_ is not None and graph.constant(input_) is None]
+        stored = graph.constants(input_ for input_ in node.inputs if input_ not in inputs)
+        if (
+            node.op_type not in _ALONE
+            or not inputs
+            or stored is None
+            or not all(_is_part(array, count) for array in stored)
+        ):
             return []
-        waiting += given
+        waiting += inputs
     layer = list(reversed(found))
-    readers = {one for node in layer for one in graph.consumers(node.outputs[0])}
+    readers = {consumer for node in layer for consumer in graph.consumers(node.outputs[0])}
     is_closed = readers <= {*layer, last} and not any(graph.is_output(node.outputs[0]) for node in layer)
     return layer if is_closed and any(_makes_neurons(graph, node, count) for node in layer) else []
 
@@ -98,13 +103,13 @@ def _split(graph: Graph, last: Node, layer: Sequence[Node], width: int) -> None:
         made = dict[Value, Value]()
         for node in (*layer, last):
             inputs: list[Value | None] = []
-            for one in node.inputs:
-                stored = graph.constant(one)
-                if one is None or stored is None:
-                    inputs.append(made.get(one, one) if one is not None else None)
+            for input_ in node.inputs:
+                stored = graph.constant(input_)
+                if input_ is None or stored is None:
+                    inputs.append(made.get(input_, input_) if input_ is not None else None)
                 else:
-                    inputs.append(_cut(graph, one, stored, start, after, by_row=node is last))
-            attributes = {name: one.value for name, one in node.attributes.items()}
+                    inputs.append(_cut(graph, input_, stored, start, after, by_row=node is last))
+            attributes = {name: input_.value for name, input_ in node.attributes.items()}
             new = graph.insert(node.op_type, inputs, attributes, domain=node.domain, before=last, name=f"{node.name}")
             made[node.outputs[0]] = new.outputs[0]
         part = made[last.outputs[0]]

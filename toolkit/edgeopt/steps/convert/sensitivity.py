@@ -63,23 +63,23 @@ def sensitive_products(
     cache = cache_parts(model.inputs, model.outputs, free_head)
     weights = {str(node.inputs[1].name): node for node in nodes if node.inputs[1]}
     session = EXECUTOR.open(_exchangeable(model, list(weights)), SessionOptions(threads=threads))
-    known = {one.name for one in session.inputs}
-    texts = [feeds_of(list(one)[:_MOST_TOKENS], cache, known) for one in list(windows)[:_MOST_TEXTS]]
+    known = {spec.name for spec in session.inputs}
+    texts = [feeds_of(list(window)[:_MOST_TOKENS], cache, known) for window in list(windows)[:_MOST_TEXTS]]
     expected = [_log_shares(session.run(text)[LOGITS]) for text in texts]
     groups = [list(part) for part in np.array_split(np.array(list(weights)), min(_MOST_GROUPS, len(weights)))]
     losses, sizes = list[float](), list[int]()
     for i, group in enumerate(groups):
         require_time()
         tell(i, len(groups))
-        given = dict[str, NDArray[np.float32]]()
+        arrays = dict[str, NDArray[np.float32]]()
         for name in group:
             node = weights[str(name)]
             columns = columns_of(graph, node)
             real = rounding(node.name or "", columns, bits, block).real(columns.shape[1])
-            given[str(name)] = real if attribute(node, "transB", 0) else np.ascontiguousarray(real.T)
-        found = [_log_shares(session.run({**text, **given})[LOGITS]) for text in texts]
+            arrays[str(name)] = real if attribute(node, "transB", 0) else np.ascontiguousarray(real.T)
+        found = [_log_shares(session.run({**text, **arrays})[LOGITS]) for text in texts]
         losses.append(float(np.mean([_divergence(*both) for both in zip(expected, found, strict=True)])))
-        sizes.append(sum(one.size for one in given.values()))
+        sizes.append(sum(array.size for array in arrays.values()))
     session.close()
     tell(len(groups), len(groups))
     return _named(groups, losses, sizes, {name: node.name or "" for name, node in weights.items()})
@@ -104,7 +104,9 @@ def _exchangeable(model: Model, weights: Sequence[str]) -> bytes:
     assert isinstance(source, bytes)
     proto = onnx.load_from_string(source)
     shapes = {one.name: list(one.dims) for one in proto.graph.initializer}
-    proto.graph.input.extend(helper.make_tensor_value_info(one, TensorProto.FLOAT, shapes[one]) for one in weights)
+    proto.graph.input.extend(
+        helper.make_tensor_value_info(weight, TensorProto.FLOAT, shapes[weight]) for weight in weights
+    )
     made: bytes = proto.SerializeToString()
     return made
 
@@ -112,9 +114,9 @@ def _exchangeable(model: Model, weights: Sequence[str]) -> bytes:
 def _log_shares(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     rows = logits.reshape(-1, logits.shape[-1]).astype(np.float64)
     rows = rows - rows.max(axis=-1, keepdims=True)
-    found: NDArray[np.float64] = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))
-    return found
+    array: NDArray[np.float64] = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))
+    return array
 
 
-def _divergence(expected: NDArray[np.float64], found: NDArray[np.float64]) -> float:
-    return float((np.exp(expected) * (expected - found)).sum(axis=-1).mean())
+def _divergence(expected: NDArray[np.float64], array: NDArray[np.float64]) -> float:
+    return float((np.exp(expected) * (expected - array)).sum(axis=-1).mean())

@@ -60,7 +60,7 @@ def store_tables(graph: Graph, known: Sequence[Stored]) -> int:
         assert table is not None
         assert rows is not None
         if table not in made:
-            alike = (one for one in known if _is_same(one, rows))
+            alike = (stored for stored in known if _is_same(stored, rows))
             made[table] = next(alike, None) or place(graph, table.name or "", rows, k_quant("", rows, BITS, BLOCK))
         _rewrite(graph, node, made[table])
     return len(nodes)
@@ -80,9 +80,9 @@ def _is_large_table(graph: Graph, node: Node) -> bool:
     )
 
 
-def _is_same(one: Stored, rows: NDArray[np.float32]) -> bool:
-    fits = one.blocks.bits == BITS and rows.shape[1] % one.blocks.block == 0
-    return fits and np.array_equal(one.columns, rows)
+def _is_same(stored: Stored, rows: NDArray[np.float32]) -> bool:
+    fits = stored.blocks.bits == BITS and rows.shape[1] % stored.blocks.block == 0
+    return fits and np.array_equal(stored.columns, rows)
 
 
 def _rewrite(graph: Graph, node: Node, stored: Stored) -> None:

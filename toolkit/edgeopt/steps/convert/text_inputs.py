@@ -52,7 +52,7 @@ def grams_of(
     found = dict[str, Gram]()
     for i, group in enumerate(groups):
         session = EXECUTOR.open(with_outputs(model, group), SessionOptions(threads=threads))
-        known = {one.name for one in session.inputs}
+        known = {spec.name for spec in session.inputs}
         grams = {name: Gram(tensors[name]) for name in group}
         for j, window in enumerate(windows):
             require_time()
@@ -73,10 +73,10 @@ def feeds_of(window: Sequence[int], cache: Sequence[CachePart], known: Collectio
         cache: Of the decoder.
         known: Names of the inputs that it takes.
     """
-    told = {
+    arrays = {
         IDS: np.array([window], np.int64),
         MASK: np.ones((1, len(window)), np.int64),
         POSITIONS: np.arange(len(window), dtype=np.int64)[None],
         **{part.past: np.zeros((1, part.heads, 0, part.head), part.dtype) for part in cache},
     }
-    return {name: value for name, value in told.items() if name in known}
+    return {name: value for name, value in arrays.items() if name in known}

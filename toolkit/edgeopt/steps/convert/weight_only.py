@@ -72,7 +72,7 @@ def is_mostly_matrices(graph: Graph) -> bool:
     """Whether matrices large enough to be stored in blocks hold most of the model's numbers."""
     held = {node.inputs[1]: columns_of(graph, node).size for node in large_products(graph)}
     every = (graph.constant(value) for value in graph.initializers)
-    return sum(held.values()) > _MOST * sum(one.size for one in every if one is not None)
+    return sum(held.values()) > _MOST * sum(array.size for array in every if array is not None)
 
 
 def large_products(graph: Graph) -> list[Node]:

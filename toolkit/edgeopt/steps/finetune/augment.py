@@ -110,11 +110,13 @@ def _mosaic(pictures: Sequence[Frame], chance: np.random.Generator) -> Frame:
     height, width = pictures[0].shape[:2]
     x, y = (round(side * chance.uniform(0.35, 0.65)) for side in (width, height))
     made = np.empty_like(pictures[0])
-    for one, (top, bottom, left, right) in zip(
+    for picture, (top, bottom, left, right) in zip(
         pictures, ((0, y, 0, x), (0, y, x, width), (y, height, 0, x), (y, height, x, width)), strict=True
     ):
         if bottom > top and right > left:
-            made[top:bottom, left:right] = cv2.resize(one, (right - left, bottom - top), interpolation=cv2.INTER_AREA)
+            made[top:bottom, left:right] = cv2.resize(
+                picture, (right - left, bottom - top), interpolation=cv2.INTER_AREA
+            )
     return made
 
 

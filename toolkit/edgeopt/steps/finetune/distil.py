@@ -149,7 +149,7 @@ def distil(
     with repeatable(threads, seed):
         networks, mirrors = _networks(student, teacher, recipe, task, taught)
         augmentation = Augmentation.of(taught, recipe, gives_boxes=task.gives_boxes, mirrors=mirrors, seed=seed)
-        held_out, judges = (list(model_inputs(task, one)) for one in (watched, judged))
+        held_out, judges = (list(model_inputs(task, frames)) for frames in (watched, judged))
         targets = answers(networks.teacher, networks, judges)
         before = losses(networks, judges, targets)
         if before.max() < _SAME:
@@ -186,7 +186,7 @@ def distil(
         learned=len(taught),
         judged=len(judged),
         features=len(networks.watched),
-        weights=sum(1 for one in networks.student.parameters() if one.requires_grad),
+        weights=sum(1 for parameter in networks.student.parameters() if parameter.requires_grad),
     )
     return replace(made, model=made.model if made.is_better else student, note=_sentence(made))
 
@@ -253,8 +253,8 @@ def split(pictures: Frames) -> tuple[Frames, Frames, Frames]:
 def _few(taught: int) -> tuple[Note, ...]:
     if taught >= ENOUGH_PICTURES:
         return ()
-    told = f"{plural(taught, 'picture')} to learn from are few: below about {ENOUGH_PICTURES} less is won back"
-    return (Note(NoteKind.WARNING, told, "add unlabelled pictures from where the model will work"),)
+    text = f"{plural(taught, 'picture')} to learn from are few: below about {ENOUGH_PICTURES} less is won back"
+    return (Note(NoteKind.WARNING, text, "add unlabelled pictures from where the model will work"),)
 
 
 def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictures: Frames) -> tuple[Networks, bool]:
@@ -264,10 +264,10 @@ def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictur
     from edgeopt.steps.finetune.interpreter import TorchModel
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    mine, theirs = (TorchModel(one).to(device, memory_format=torch.channels_last) for one in (student, teacher))
+    mine, theirs = (TorchModel(model).to(device, memory_format=torch.channels_last) for model in (student, teacher))
     theirs.requires_grad_(False)
     names = shared_tensors(student, teacher)
-    outputs = output_loss(heads_of(task), [one.name for one in teacher.outputs])
+    outputs = output_loss(heads_of(task), [output.name for output in teacher.outputs])
     few = list(model_inputs(task, pictures.spread(_COMPARED_PICTURES)))
     networks = Networks(mine, theirs, outputs, None, (), task.loss, device, is_batched=_is_batched(few))
     with torch.no_grad():
@@ -275,7 +275,7 @@ def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictur
     joined = [{name: np.concatenate([one[name] for one in part]) for name in names} for part in seen]
     features = features_of(names, joined[0], joined[1], scaled_tensors(student))
     if features:
-        watched = tuple(one.name for one in features)
+        watched = tuple(feature.name for feature in features)
         networks = replace(
             networks,
             features=feature_loss(features),
@@ -292,7 +292,7 @@ def _watched(net: TorchModel, inputs: dict[str, Any], names: Sequence[str]) -> d
 
 def _is_batched(samples: Sequence[Tensors]) -> bool:
     """Return whether samples can be joined along their first axis."""
-    return all(one.ndim > 0 and one.shape[0] == 1 for sample in samples for one in sample.values())
+    return all(array.ndim > 0 and array.shape[0] == 1 for sample in samples for array in sample.values())
 
 
 def _mirrors(task: Task, recipe: Recipe, networks: Networks, pictures: Frames) -> bool:
@@ -364,9 +364,9 @@ def _key(student: Model, teacher: Model, pictures: Frames, recipe: Recipe, setti
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def _sentence(one: Distilled) -> str:
-    figures = f"{one.held_out_before:.4f} to {one.held_out_after:.4f}, gain {one.gain}"
-    judged = f"on {plural(one.judged, 'held-out picture')}"
-    if one.is_better:
+def _sentence(distilled: Distilled) -> str:
+    figures = f"{distilled.held_out_before:.4f} to {distilled.held_out_after:.4f}, gain {distilled.gain}"
+    judged = f"on {plural(distilled.judged, 'held-out picture')}"
+    if distilled.is_better:
         return f"training lowered the loss {judged} from {figures}"
     return f"training gained nothing that is beyond chance {judged} ({figures}): the given model stays"

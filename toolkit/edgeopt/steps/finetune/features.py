@@ -134,7 +134,7 @@ def _by_channel(values: NDArray[np.float32], axis: int) -> NDArray[np.float64]:
 
 def _correlations(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (channels, channels) of the cosines between channels; 0 where one is silent."""
-    units = [one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-12) for one in (a, b)]
+    units = [array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1e-12) for array in (a, b)]
     return np.asarray(units[0] @ units[1].T, np.float64)
 
 
@@ -152,15 +152,18 @@ def features_of(
         theirs: The teacher's.
         scaled: Tensors that are compared up to a gain and an offset for each channel.
     """
-    found = [match(mine[name], theirs[name], name) for name in names]
-    known = [one for one in found if one is not None]
-    return tuple(_aligned(one, mine[one.name], theirs[one.name]) if one.name in scaled else one for one in known)
+    features = [match(mine[name], theirs[name], name) for name in names]
+    known = [feature for feature in features if feature is not None]
+    return tuple(
+        _aligned(feature, mine[feature.name], theirs[feature.name]) if feature.name in scaled else feature
+        for feature in known
+    )
 
 
 def _aligned(feature: Feature, mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> Feature:
     """Return the feature with the gain and the offset that bring the student's channels closest to the teacher's."""
     axis = feature.axis if feature.axis >= 0 else 1 if mine.ndim == 4 else mine.ndim - 1
-    a, b = (np.moveaxis(one, axis, 0).reshape(one.shape[axis], -1).astype(np.float64) for one in (mine, theirs))
+    a, b = (np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1).astype(np.float64) for array in (mine, theirs))
     if feature.axis >= 0:
         a, b = a[feature.mine], b[feature.theirs]
     mean, their_mean = a.mean(1, keepdims=True), b.mean(1, keepdims=True)

@@ -73,8 +73,8 @@ class Networks:
         """Yield samples as inputs: all at once, or one by one where the graphs take no more."""
         import torch
 
-        for part in [samples] if self.is_batched else [[one] for one in samples]:
-            joined = {name: np.concatenate([one[name] for one in part]) for name in part[0]}
+        for part in [samples] if self.is_batched else [[sample] for sample in samples]:
+            joined = {name: np.concatenate([arrays[name] for arrays in part]) for name in part[0]}
             yield {name: _arranged(torch.from_numpy(array), self.device) for name, array in joined.items()}
 
 
@@ -115,11 +115,11 @@ class Training:
         self._targets = answers(networks.teacher, networks, held_out)
         self._seconds, self._ends_at = seconds, ends_at
         self._most_steps, self._batch = most_steps, batch
-        self._weights = [one for one in networks.student.parameters() if one.requires_grad]
+        self._weights = [parameter for parameter in networks.student.parameters() if parameter.requires_grad]
         self._rates = tuple(rates) or RATES
         self._optimizer = Optimizer(self._weights)
-        self._averaged = [one.detach().clone() for one in self._weights]
-        self._best = [one.detach().clone() for one in self._weights]
+        self._averaged = [weight.detach().clone() for weight in self._weights]
+        self._best = [weight.detach().clone() for weight in self._weights]
         self.standing = Standing()
         self._trial_steps = min(_TRIAL, max(most_steps // 10, 4)) if most_steps else _TRIAL
         self._learned = list[float]()
@@ -257,7 +257,7 @@ class Training:
 
     def _check(self, on_check: Callable[[Standing], None]) -> None:
         """Ask held-out pictures for the averaged weights, and keep them where they are the best so far."""
-        current, began_s = [one.detach().clone() for one in self._weights], monotonic()
+        current, began_s = [weight.detach().clone() for weight in self._weights], monotonic()
         self._take(self._averaged)
         loss = float(losses(self._networks, self._held_out, self._targets).mean())
         self._take(current)
@@ -297,10 +297,12 @@ class Training:
         arrays["learned"] = np.array(self._learned)
         facts = asdict(self.standing)
         facts["best"] = facts["best"] if math.isfinite(facts["best"]) else None
-        facts["curve"] = [[one.step, one.seconds, one.loss, _or_none(one.learned)] for one in self.standing.curve]
+        facts["curve"] = [
+            [check.step, check.seconds, check.loss, _or_none(check.learned)] for check in self.standing.curve
+        ]
         return Checkpoint(key, facts, arrays)
 
-    def take_up(self, found: Checkpoint) -> None:
+    def take_up(self, checkpoint: Checkpoint) -> None:
         """Go on where an earlier training stood.
 
         Raises:
@@ -309,7 +311,7 @@ class Training:
         import torch
 
         def stored(name: str, like: Tensor) -> Tensor:
-            array = torch.from_numpy(np.array(found.arrays[name])).to(like.device)
+            array = torch.from_numpy(np.array(checkpoint.arrays[name])).to(like.device)
             return array.reshape(like.shape).clone(memory_format=torch.preserve_format)
 
         for i, weight in enumerate(self._weights):
@@ -319,8 +321,8 @@ class Training:
                 self._best[i].copy_(stored(f"{i}.best", weight))
                 for name, value in self._optimizer.state(i).items():
                     value.copy_(stored(f"{i}.{name}", weight))
-        self._learned = found.arrays["learned"].tolist()
-        facts = dict(found.facts)
+        self._learned = checkpoint.arrays["learned"].tolist()
+        facts = dict(checkpoint.facts)
         curve = tuple(Check(n, s, loss, math.nan if mean is None else mean) for n, s, loss, mean in facts.pop("curve"))
         best = facts.pop("best")
         self.standing = Standing(**facts, best=math.inf if best is None else best, curve=curve)

@@ -41,12 +41,12 @@ def output_loss(heads: Sequence[LearnedHead], names: Sequence[str]) -> OutputLos
     if not heads:
         return lambda mine, theirs: _relative(mine, theirs, names)
 
-    has_boxes = any(one.boxes is not None for one in heads)
+    has_boxes = any(head.boxes is not None for head in heads)
 
     def loss(mine: Outputs, theirs: Outputs) -> Tensor:
         from torch import cat
 
-        parts = [_apart(one, mine, theirs) for one in heads]
+        parts = [_apart(head, mine, theirs) for head in heads]
         wrong, said = (cat([part[i] for part in parts], 1) for i in (0, 1))
         return wrong.sum(1) / (said.sum(1) + _SEEN) if has_boxes else wrong.mean(1)
 
@@ -65,17 +65,23 @@ def feature_loss(features: Sequence[Feature]) -> OutputLoss:
         return None if array is None else from_numpy(array)
 
     places = [
-        (one, from_numpy(one.mine), from_numpy(one.theirs), constant(one.gain), constant(one.offset))
-        for one in features
+        (
+            feature,
+            from_numpy(feature.mine),
+            from_numpy(feature.theirs),
+            constant(feature.gain),
+            constant(feature.offset),
+        )
+        for feature in features
     ]
 
     def loss(mine: Outputs, theirs: Outputs) -> Tensor:
         total = None
-        for one, left, right, gain, offset in places:
-            a, b = mine[one.name], theirs[one.name]
-            if one.axis >= 0:
-                b = b.index_select(one.axis, right.to(b.device))
-                a = a if len(left) == a.shape[one.axis] else a.index_select(one.axis, left.to(a.device))
+        for feature, left, right, gain, offset in places:
+            a, b = mine[feature.name], theirs[feature.name]
+            if feature.axis >= 0:
+                b = b.index_select(feature.axis, right.to(b.device))
+                a = a if len(left) == a.shape[feature.axis] else a.index_select(feature.axis, left.to(a.device))
             if gain is not None and offset is not None:
                 a = a * gain.to(a.device) + offset.to(a.device)
             error = (a.float() - b.float()).square().flatten(1).mean(1)
@@ -103,14 +109,14 @@ def _apart(head: LearnedHead, mine: Outputs, theirs: Outputs) -> tuple[Tensor, T
     return wrong, said
 
 
-def _columns(outputs: Outputs, one: Columns) -> Tensor:
+def _columns(outputs: Outputs, columns: Columns) -> Tensor:
     """Return (pictures, places, columns)."""
-    x = outputs[one.output].float()
+    x = outputs[columns.output].float()
     x = x[None] if x.ndim == 1 else x
-    axis = one.axis % x.ndim
-    if one.blocks > 1:
-        x, axis = x.unflatten(axis, (one.blocks, -1)), axis + 1
-    x = x.movedim(axis, -1)[..., one.first : one.end]
+    axis = columns.axis % x.ndim
+    if columns.blocks > 1:
+        x, axis = x.unflatten(axis, (columns.blocks, -1)), axis + 1
+    x = x.movedim(axis, -1)[..., columns.first : columns.end]
     return x.reshape(len(x), -1, x.shape[-1])
 
 

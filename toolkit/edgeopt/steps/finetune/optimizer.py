@@ -29,15 +29,15 @@ class Optimizer:
         import torch
 
         self.weights = tuple(weights)
-        self._sizes = [_size_of(one) for one in weights]
-        self._count = sum(one.numel() for one in weights)
-        self._means = [torch.zeros_like(one) for one in weights]
-        self._squares = [torch.zeros_like(one) for one in weights]
+        self._sizes = [_size_of(weight) for weight in weights]
+        self._count = sum(weight.numel() for weight in weights)
+        self._means = [torch.zeros_like(weight) for weight in weights]
+        self._squares = [torch.zeros_like(weight) for weight in weights]
 
     def begin_again(self) -> None:
         """Forget all gradients."""
-        for one in (*self._means, *self._squares):
-            one.zero_()
+        for mean in (*self._means, *self._squares):
+            mean.zero_()
 
     def step(self, number: int, rate: float) -> None:
         """Move the weights against their gradients, which are then gone; nothing where these are not finite.
@@ -48,18 +48,18 @@ class Optimizer:
         """
         import torch
 
-        moved = [i for i, one in enumerate(self.weights) if one.grad is not None]
+        moved = [i for i, weight in enumerate(self.weights) if weight.grad is not None]
         gradients = [self.weights[i].grad * self._sizes[i] for i in moved]
         for one in self.weights:
             one.grad = None
-        if not all(bool(torch.isfinite(one).all()) for one in gradients):
+        if not all(bool(torch.isfinite(other).all()) for other in gradients):
             return
         left, seen = 1 - _MEANS**number, 1 - _SQUARES**number
         with torch.no_grad():
             for i, gradient in zip(moved, gradients, strict=True):
                 self._means[i].lerp_(gradient, 1 - _MEANS)
                 self._squares[i].mul_(_SQUARES).addcmul_(gradient, gradient, value=1 - _SQUARES)
-            whole = math.fsum(float(one.double().sum()) for one in self._squares)
+            whole = math.fsum(float(square.double().sum()) for square in self._squares)
             usual = max(math.sqrt(whole / self._count / seen), 1e-30)
             for i in moved:
                 divisor = (self._squares[i] / seen).sqrt_().add_(usual)

@@ -42,9 +42,9 @@ class Record:
             teacher.fingerprint,
             made.model.fingerprint,
             made.note,
-            tuple(one.step for one in made.curve),
-            tuple(one.seconds for one in made.curve),
-            tuple(one.loss for one in made.curve),
+            tuple(check.step for check in made.curve),
+            tuple(check.seconds for check in made.curve),
+            tuple(check.loss for check in made.curve),
         )
 
     def to_json(self) -> str:

@@ -45,8 +45,8 @@ class Start:
     @property
     def note(self) -> Note:
         """What was tried."""
-        told = ", ".join(f"{how} {loss:.4f}" for how, loss in self.losses.items())
-        return Note(NoteKind.CHOICE, f"training goes on from what is {self.how}; held-out loss before it: {told}")
+        text = ", ".join(f"{how} {loss:.4f}" for how, loss in self.losses.items())
+        return Note(NoteKind.CHOICE, f"training goes on from what is {self.how}; held-out loss before it: {text}")
 
 
 def written_plainly(model: Model, inputs: Sequence[Tensors]) -> Model:
@@ -66,13 +66,13 @@ def integer_forms(model: Model, rules: Int8Rules, inputs: Sequence[Tensors]) -> 
     Raises:
         UnsupportedError: If a weight is not finite, or the opset is too old.
     """
-    sources, found = Sources(model, study(model, open_graph(model), inputs, rules), rules, inputs), dict[str, Model]()
+    sources, models = Sources(model, study(model, open_graph(model), inputs, rules), rules, inputs), dict[str, Model]()
     for how, repairs in _REPAIRS.items():
         variant = Variant(least_db=_EVERYTHING).repaired(**repairs)
         made = make_variant(*sources.of(variant), rules, variant)[0].model
-        if made.fingerprint not in {one.fingerprint for one in found.values()}:
-            found[how] = made
-    return found
+        if made.fingerprint not in {other.fingerprint for other in models.values()}:
+            models[how] = made
+    return models
 
 
 def best_start(forms: Mapping[str, Model], loss: Callable[[Model], float]) -> Start:
@@ -82,6 +82,6 @@ def best_start(forms: Mapping[str, Model], loss: Callable[[Model], float]) -> St
         forms: Of `integer_forms`.
         loss: Of a model; NaN counts as the worst.
     """
-    losses = {how: float(np.nan_to_num(loss(one), nan=math.inf)) for how, one in forms.items()}
+    losses = {how: float(np.nan_to_num(loss(form), nan=math.inf)) for how, form in forms.items()}
     how = min(losses, key=losses.__getitem__)
     return Start(how, forms[how], losses)

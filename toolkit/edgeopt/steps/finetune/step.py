@@ -35,8 +35,8 @@ def heal(model: Model, context: Context, setting: Setting) -> list[Outcome]:
         if not (folder / RECORD).is_file():
             return _as_it_is(model, Note(NoteKind.SKIPPED, f"{context.replay.source} has no trained model"))
         made, record = trained_before(folder, model, context.replay.source)
-        told = f"the weights are those that {context.replay.source} trained: nothing was trained here"
-        return _kept(context, setting, made, record, (Note(NoteKind.INFO, record.note), Note(NoteKind.INFO, told)))
+        text = f"the weights are those that {context.replay.source} trained: nothing was trained here"
+        return _kept(context, setting, made, record, (Note(NoteKind.INFO, record.note), Note(NoteKind.INFO, text)))
     if not context.is_calibrated:
         why = "no finetune: there are no real pictures to learn from"
         return _as_it_is(model, Note(NoteKind.SKIPPED, why, "pass unlabelled ones with --calib"))
@@ -101,5 +101,5 @@ def _teacher(context: Context, setting: Setting) -> Model:
     """Return the original as far as nothing was lost: simplified and fused, so that its tensors keep their names."""
     model = context.original
     for step in (simplify.STEP, fuse.STEP):
-        model = next((one.model for one in step.make(model, context, setting)), model)
+        model = next((outcome.model for outcome in step.make(model, context, setting)), model)
     return model

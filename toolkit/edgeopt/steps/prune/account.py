@@ -66,15 +66,15 @@ class Account:
     @property
     def removable(self) -> int:
         """How many channels can be removed at all."""
-        return sum(one.channels for one in self.groups if not one.pinned)
+        return sum(group.channels for group in self.groups if not group.pinned)
 
     @property
     def reasons(self) -> Mapping[str, int]:
         """Why channels are pinned, and how many of them: channels of groups, or nodes that no group tells of."""
         counted = Counter[str]()
-        for one in self.groups:
-            if one.pinned:
-                counted[one.pinned] += one.channels
+        for group in self.groups:
+            if group.pinned:
+                counted[group.pinned] += group.channels
         for pin in self.pins:
             if pin.reason not in counted:
                 counted[pin.reason] += 0
@@ -82,7 +82,7 @@ class Account:
 
     def nodes_of(self, reason: str) -> tuple[str, ...]:
         """Return the nodes that pin for a reason, in the order of the graph."""
-        return tuple(one.node for one in self.pins if one.reason == reason)
+        return tuple(pin.node for pin in self.pins if pin.reason == reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,14 @@ def account_of(groups: ChannelGroups, **known: object) -> Account:
         groups: Of the dense model.
         known: The other fields.
     """
-    rows = tuple(GroupRow(one.name, one.channels, one.pinned) for one in groups)
-    pins = tuple(PinRow(one.node, one.op, one.reason) for one in groups.pins)
+    rows = tuple(GroupRow(group.name, group.channels, group.pinned) for group in groups)
+    pins = tuple(PinRow(pin.node, pin.op, pin.reason) for pin in groups.pins)
     return Account(groups=rows, pins=pins, **known)  # type: ignore[arg-type]
 
 
 def kept_numbers(kept: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[int, ...]]:
     """Return channels by group as plain values, in the order of names."""
-    return {name: tuple(np.asarray(one).tolist()) for name, one in sorted(kept.items())}
+    return {name: tuple(np.asarray(array).tolist()) for name, array in sorted(kept.items())}
 
 
 def to_json(one: Account | StoredCut) -> str:
@@ -149,6 +149,6 @@ def _read(kind: type[T], file: Path) -> T | None:
         return None
     try:
         values = read_object(file, schema=_SCHEMA, remedy=_REMEDY)
-        return parse_table(kind, {key: one for key, one in values.items() if key != "schema"}, str(file))
+        return parse_table(kind, {key: value for key, value in values.items() if key != "schema"}, str(file))
     except InvalidFileError:
         return None

@@ -126,7 +126,7 @@ def _step_of_sweep(times: NDArray[np.float64]) -> int | None:
         expected = np.polynomial.Polynomial.fit(counts, times, 1)(counts)
     else:
         blocks = -(-counts // step)
-        expected = np.array([np.median(times[blocks == one]) for one in blocks])
+        expected = np.array([np.median(times[blocks == block]) for block in blocks])
     return step if int((np.abs(times - expected) > _OFF * expected).sum()) <= _MOST_OFF else None
 
 

@@ -64,8 +64,8 @@ class Costs:
             removed: Names of blocks that are gone.
         """
         gone = self._gone(removed)
-        touched = [[place for place in self._touched(one) if place not in gone] for one in cuts]
-        after = [{**keep, one.group: one.keep} if one.group else keep for one in cuts]
+        touched = [[place for place in self._touched(other) if place not in gone] for other in cuts]
+        after = [{**keep, other.group: other.keep} if other.group else keep for other in cuts]
         wanted = [(place, kept) for places, kept in zip(touched, after, strict=True) for place in places]
         self._table.prepare(
             self._layers.shape(place, kept)

@@ -41,14 +41,14 @@ class Dense:
     @cached_property
     def free(self) -> tuple[Group, ...]:
         """The groups that may lose channels."""
-        return tuple(one for one in self.groups.free if one.name not in self.pinned)
+        return tuple(group for group in self.groups.free if group.name not in self.pinned)
 
     @cached_property
     def blocks(self) -> Mapping[str, Block]:
         """Blocks that may go, by name."""
-        found = separate(removable_blocks(self.model)) if self.statistics is not None else ()
+        blocks = separate(removable_blocks(self.model)) if self.statistics is not None else ()
         wanted = {use.node for name in self.pinned for use in self.groups[name].producers}
-        return {one.name: one for one in found if not wanted & {*one.nodes}}
+        return {block.name: block for block in blocks if not wanted & {*block.nodes}}
 
     def removal(self, name: str) -> Removal:
         """Return in which order a group's channels go, and how many may stay."""

@@ -20,19 +20,21 @@ def groups_inside(blocks: Mapping[str, Block], groups: ChannelGroups) -> dict[st
     for name, block in blocks.items():
         nodes = set(block.nodes)
         found[name] = tuple(
-            one.name for one in groups.groups if one.producers and all(use.node in nodes for use in one.producers)
+            group.name
+            for group in groups.groups
+            if group.producers and all(use.node in nodes for use in group.producers)
         )
     return found
 
 
 def separate(blocks: Iterable[Block]) -> tuple[Block, ...]:
     """Return the blocks without those that lie around another: the smallest go one by one, and add up."""
-    found = sorted(blocks, key=lambda one: (len(one.nodes), one.name))
+    found = sorted(blocks, key=lambda block: (len(block.nodes), block.name))
     kept = list[Block]()
     for one in found:
         if not any(set(one.nodes) & set(other.nodes) for other in kept):
             kept.append(one)
-    return tuple(sorted(kept, key=lambda one: one.name))
+    return tuple(sorted(kept, key=lambda block: block.name))
 
 
 def without_blocks(model: Model, blocks: Iterable[Block]) -> Model:

@@ -105,7 +105,7 @@ def _useful(
     """Yield what may be cut next and what it saves: of each group the next level that saves anything."""
     gone = {group for block in removed for group in inside[block]}
     further = {
-        name: [Cut(name, one) for one in counts if one < keep.get(name, math.inf)]
+        name: [Cut(name, count) for count in counts if count < keep.get(name, math.inf)]
         for name, counts in sorted(levels.items())
         if name not in gone
     }
@@ -117,7 +117,7 @@ def _useful(
         elif cut.group:
             deeper = further[cut.group][1:]
             found = zip(savings.saved(deeper, keep, removed), deeper, strict=True)
-            yield from ((more, one) for more, one in list(found)[:2] if more > _LEAST_SAVED * savings.dense)
+            yield from ((more, other) for more, other in list(found)[:2] if more > _LEAST_SAVED * savings.dense)
 
 
 def _overlaps(name: str, removed: Sequence[str], inside: Mapping[str, Sequence[str]]) -> bool:

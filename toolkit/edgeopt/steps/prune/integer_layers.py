@@ -61,7 +61,7 @@ def _rules_and_form(target: Target) -> tuple[Int8Rules, Form]:
 
 def _grid(graph: Graph, value: Value, rules: Int8Rules) -> Affine:
     maker, reader = graph.producer(value), graph.sole_consumer(value)
-    is_limited = any(one is not None and one.op_type in LIMITERS for one in (maker, reader))
+    is_limited = any(node is not None and node.op_type in LIMITERS for node in (maker, reader))
     low = 0.0 if is_limited else -_REACH
     return make_affine(
         low,

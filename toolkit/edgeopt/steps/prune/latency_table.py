@@ -58,7 +58,7 @@ class LatencyTable:
 
     def prepare(self, shapes: Iterable[LayerShape]) -> None:
         """Measure all shapes that are not known, together."""
-        missing = {one.key: one for one in shapes if one.key not in self._known}
+        missing = {shape.key: shape for shape in shapes if shape.key not in self._known}
         if missing:
             times = self._stopwatch([*missing.values()])
             self._known.update(zip(missing, times, strict=True))
@@ -71,7 +71,7 @@ class LatencyTable:
 
 def multiply_adds(shapes: Sequence[LayerShape]) -> Sequence[float]:
     """Return the layers' multiply-adds in millions: what stands for time where the target is not here."""
-    return [one.multiply_adds / 1e6 for one in shapes]
+    return [shape.multiply_adds / 1e6 for shape in shapes]
 
 
 def can_time(engine: Engine) -> bool:
@@ -89,7 +89,7 @@ def stopwatch_of(engine: Engine, precision: str) -> Stopwatch:
     runner = _RUNNERS[engine.target.executor]
 
     def times(shapes: Sequence[LayerShape]) -> list[float]:
-        return [one for some in _portions(shapes) for one in _times(some, engine, precision, runner)]
+        return [time for some in _portions(shapes) for time in _times(some, engine, precision, runner)]
 
     return times
 
@@ -120,7 +120,7 @@ def _together(shapes: Sequence[LayerShape], engine: Engine, precision: str, runn
 
 
 def _measured(shapes: Sequence[LayerShape], engine: Engine, precision: str, runner: _Runner) -> list[float]:
-    branches = [one.branch(f"{_PREFIX}{i}/") for i, one in enumerate(shapes)]
+    branches = [shape.branch(f"{_PREFIX}{i}/") for i, shape in enumerate(shapes)]
     model, inputs = model_of(branches, shapes[0].opset), _inputs(branches)
     if precision.startswith("w8a8"):
         model = integer_layers(model, engine.target)
@@ -136,19 +136,19 @@ def _measured(shapes: Sequence[LayerShape], engine: Engine, precision: str, runn
 
 def _inputs(branches: Sequence[Branch]) -> Tensors:
     chance = np.random.default_rng(0)
-    sizes = {name: shape for one in branches for name, shape in one.inputs.items()}
+    sizes = {name: shape for branch in branches for name, shape in branch.inputs.items()}
     return {name: chance.standard_normal(shape, np.float32) for name, shape in sizes.items()}
 
 
 def _portions(shapes: Sequence[LayerShape]) -> Iterator[Sequence[LayerShape]]:
     """Yield the shapes in parts whose models fit into memory."""
     portion, held = list[LayerShape](), 0
-    for one in shapes:
-        if portion and held + one.bytes > _MOST_BYTES:
+    for shape in shapes:
+        if portion and held + shape.bytes > _MOST_BYTES:
             yield portion
             portion, held = [], 0
-        portion.append(one)
-        held += one.bytes
+        portion.append(shape)
+        held += shape.bytes
     if portion:
         yield portion
 
@@ -182,7 +182,7 @@ def _in_openvino(model: Model, inputs: Tensors, engine: Engine, precision: str) 
     try:
         for _ in range(_RUNS + 1):
             session.run(inputs)
-            runs.append([(one.name, one.op, one.time_ns / 1e6) for one in session.node_times()])
+            runs.append([(node_time.name, node_time.op, node_time.time_ns / 1e6) for node_time in session.node_times()])
     finally:
         session.close()
     return runs
@@ -195,9 +195,9 @@ _BORDERS = frozenset({"ReorderInput", "ReorderOutput", "Reorder", "QuantizeLinea
 
 def _of_branches(run: Sequence[_NodeTime], count: int) -> list[float]:
     """Return the milliseconds of the branches in one run, without what happens at their ends."""
-    found = [0.0] * count
+    of_branches = [0.0] * count
     for name, op, took_ms in run:
         place, _, rest = name.removeprefix(_PREFIX).partition("/")
         if name.startswith(_PREFIX) and rest and place.isdecimal() and op not in _BORDERS:
-            found[int(place)] += took_ms
-    return found
+            of_branches[int(place)] += took_ms
+    return of_branches

@@ -152,14 +152,14 @@ def model_of(branches: Iterable[Branch], opset: int) -> Model:
     It gives the largest number of each output: what a layer makes stays in the engine's own memory, as between layers.
     """
     parts = list(branches)
-    made = [name for one in parts for name in one.outputs]
+    made = [name for part in parts for name in part.outputs]
     ends = [helper.make_node("ReduceMax", [name], [f"most {name}"], keepdims=0) for name in made]
     graph = helper.make_graph(
-        [*(node for one in parts for node in one.nodes), *ends],
+        [*(node for part in parts for node in part.nodes), *ends],
         "layers",
-        [_float(name, sizes) for one in parts for name, sizes in one.inputs.items()],
+        [_float(name, sizes) for part in parts for name, sizes in part.inputs.items()],
         [_float(f"most {name}", ()) for name in made],
-        [constant for one in parts for constant in one.constants],
+        [constant for part in parts for constant in part.constants],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return Model(proto, "layers")
@@ -189,22 +189,22 @@ class Layers:
         self._values = _constants(model.proto.graph)
         self._sizes = {
             str(value.name): shape
-            for value in (*graph.inputs, *(one for node in graph.nodes() for one in node.outputs))
+            for value in (*graph.inputs, *(output for node in graph.nodes() for output in node.outputs))
             if (shape := graph.shape(value)) is not None
         } | {name: value.shape for name, value in self._values.items()}
         self._floats = {
             str(value.name)
-            for value in (*graph.inputs, *(one for node in graph.nodes() for one in node.outputs))
+            for value in (*graph.inputs, *(output for node in graph.nodes() for output in node.outputs))
             if graph.dtype(value) == np.float32
         }
         self._cuts = _cuts(groups)
-        self.all = tuple(one for one in _layers(model.proto.graph, self._values) if self._is_known(one))
+        self.all = tuple(other for other in _layers(model.proto.graph, self._values) if self._is_known(other))
         self._kept = kept
         readers: dict[str, list[int]] = defaultdict(list)
         for i, layer in enumerate(self.all):
             for name in dict.fromkeys(cut.group for tensor in layer.tensors for cut in self._cuts_in(tensor, layer)):
                 readers[name].append(i)
-        self._of_group = {name: tuple(found) for name, found in readers.items()}
+        self._of_group = {name: tuple(reader) for name, reader in readers.items()}
         self._groups_of: dict[int, list[str]] = defaultdict(list)
         for name, places in self._of_group.items():
             for place in places:
@@ -212,7 +212,7 @@ class Layers:
 
     def _cuts_in(self, tensor: str, layer: Layer) -> list[_Cut]:
         """Return the cuts of a tensor as a layer sees it: a constant may be read by others too, and cut otherwise."""
-        return [one for one in self._cuts.get(tensor, ()) if one.node in layer.names]
+        return [cut for cut in self._cuts.get(tensor, ()) if cut.node in layer.names]
 
     def _is_known(self, layer: Layer) -> bool:
         """Whether a layer can be run alone: float numbers of known shape in and out."""
@@ -262,7 +262,7 @@ class _Cut:
 
 def _cuts(groups: ChannelGroups) -> dict[str, list[_Cut]]:
     """Return which axes of which tensors shrink with which groups."""
-    found: dict[str, list[_Cut]] = defaultdict(list)
+    cuts: dict[str, list[_Cut]] = defaultdict(list)
     seen = set[tuple[str, str, int, str]]()
     for group in groups.groups:
         for use in (*group.producers, *group.consumers, *group.tensors):
@@ -271,8 +271,8 @@ def _cuts(groups: ChannelGroups) -> dict[str, list[_Cut]]:
             if mine.size and place not in seen:
                 seen.add(place)
                 entries = np.bincount(mine, minlength=group.channels)
-                found[use.tensor].append(_Cut(use.node, use.axis, group.name, entries))
-    return found
+                cuts[use.tensor].append(_Cut(use.node, use.axis, group.name, entries))
+    return cuts
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
@@ -290,16 +290,16 @@ def _layers(graph: onnx.GraphProto, constants: Mapping[str, Any]) -> list[Layer]
         for name in node.input:
             readers[name].append(node)
     outputs = {value.name for value in graph.output}
-    used, found = set[int](), list[Layer]()
+    used, layers = set[int](), list[Layer]()
     for node in graph.node:
         if node.op_type == "Constant" or id(node) in used or node.domain not in ("", "ai.onnx"):
             continue
         nodes = [node]
         if node.op_type in WEIGHTED:
             nodes += _following(node, readers, constants, used)
-        used |= {id(one) for one in nodes}
-        found.append(_layer(nodes, readers, constants, outputs))
-    return found
+        used |= {id(other) for other in nodes}
+        layers.append(_layer(nodes, readers, constants, outputs))
+    return layers
 
 
 def _following(
@@ -325,8 +325,8 @@ def _layer(
     outputs: set[str],
 ) -> Layer:
     inside, made = {id(one) for one in nodes}, [name for one in nodes for name in one.output if name]
-    read = dict.fromkeys(name for one in nodes for name in one.input if name and name not in made)
-    leaves = [name for name in made if name in outputs or any(id(one) not in inside for one in readers.get(name, ()))]
+    read = dict.fromkeys(name for node in nodes for name in node.input if name and name not in made)
+    leaves = [name for name in made if name in outputs or any(id(node) not in inside for node in readers.get(name, ()))]
     return Layer(
         tuple(nodes),
         tuple(name for name in read if name not in constants),

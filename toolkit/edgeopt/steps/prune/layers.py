@@ -44,7 +44,7 @@ class Window:
             reach = dilation * (kernel - 1) + 1
             total = (one - 1) * stride + reach - made if self.is_transposed else (made - 1) * stride + reach - one
             totals.append(max(total, 0))
-        return tuple(-(-one // 2) if self.auto_pad == "SAME_LOWER" else one // 2 for one in totals)
+        return tuple(-(-other // 2) if self.auto_pad == "SAME_LOWER" else other // 2 for other in totals)
 
     def sources(self, positions: Array, size: Sequence[int], out: Sequence[int]) -> Array:
         """Return, for each output position (flat) and tap, the flat input position; the number of them: outside.
@@ -195,14 +195,14 @@ def _shares(place: Array, output_shape: Sequence[int]) -> NDArray[np.float64] | 
     """Return how much of the answer lies at each position of a map, 1 in all; None where the output is no map."""
     if len(output_shape) != 4 or output_shape[0] != 1:
         return None
-    found = place if place.any() else np.ones_like(place)
+    array = place if place.any() else np.ones_like(place)
     for axis, size in enumerate(output_shape[2:]):
-        given = found.shape[axis]
+        given = array.shape[axis]
         if size < given:
-            found = np.add.reduceat(found, np.arange(size) * given // size, axis=axis)
+            array = np.add.reduceat(array, np.arange(size) * given // size, axis=axis)
         else:
-            found = np.take(found, np.arange(size) * given // size, axis=axis)
-    return np.asarray(found / found.sum(), np.float64).ravel()
+            array = np.take(array, np.arange(size) * given // size, axis=axis)
+    return np.asarray(array / array.sum(), np.float64).ravel()
 
 
 def layers_of(model: Model, constants: Mapping[str, Array]) -> tuple[Layer, ...]:
@@ -215,7 +215,7 @@ def layers_of(model: Model, constants: Mapping[str, Array]) -> tuple[Layer, ...]
     nodes = model.proto.graph.node
     adders = _adders(nodes, {one.name for one in model.proto.graph.output})
     made = (_layer(node, constants, adders) for node in nodes)
-    return tuple(one for one in made if one is not None)
+    return tuple(layer for layer in made if layer is not None)
 
 
 def _adders(nodes: Sequence[NodeProto], outputs: set[str]) -> dict[str, NodeProto]:
@@ -225,9 +225,9 @@ def _adders(nodes: Sequence[NodeProto], outputs: set[str]) -> dict[str, NodeProt
         for name in node.input:
             readers.setdefault(name, []).append(node)
     return {
-        name: found[0]
-        for name, found in readers.items()
-        if len(found) == 1 and found[0].op_type == "Add" and name not in outputs
+        name: reader[0]
+        for name, reader in readers.items()
+        if len(reader) == 1 and reader[0].op_type == "Add" and name not in outputs
     }
 
 

@@ -46,7 +46,7 @@ def removal(group: Group, ranked: NDArray[np.int64], step: int) -> Removal:
         first = len(mine) % unit or unit
         cuts = range(first, len(mine), unit)
         parts += np.split(mine, [*cuts])[: len(cuts)]  # the last part stays
-    parts.sort(key=lambda one: (float(place[one].mean()), int(one[0])))
+    parts.sort(key=lambda array: (float(place[array].mean()), int(array[0])))
     gone = np.concatenate([*parts, np.empty(0, np.int64)]).astype(np.int64)
     rest = ranked[~np.isin(ranked, gone)]
     counts = [group.channels - int(one) for one in np.cumsum([len(one) for one in parts])]
@@ -61,7 +61,7 @@ def _alike(group: Group) -> list[NDArray[np.int64]]:
     table = np.stack(columns, axis=1) if columns else np.ones((group.channels, 1), bool)
     _, number = np.unique(table, axis=0, return_inverse=True)
     found = number.reshape(-1)
-    return [np.flatnonzero(found == one) for one in range(int(found.max()) + 1)]
+    return [np.flatnonzero(found == other) for other in range(int(found.max()) + 1)]
 
 
 def step_in_channels(group: Group, step: int) -> int:

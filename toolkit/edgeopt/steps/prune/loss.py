@@ -53,9 +53,9 @@ def outputs_of(model: Model, pictures: Sequence[Tensors], threads: int) -> Itera
     """Yield a model's outputs on this machine's processor, picture by picture."""
     session = EXECUTOR.open(model.source, SessionOptions(threads=threads))
     try:
-        for one in pictures:
+        for picture in pictures:
             require_time()
-            yield session.run(one)
+            yield session.run(picture)
     finally:
         session.close()
 
@@ -68,8 +68,8 @@ def held_out(pictures: Sequence[Tensors]) -> tuple[list[Tensors], list[Tensors]]
     """
     if len(pictures) < 4:
         return [*pictures], [*pictures]
-    judged = [one for i, one in enumerate(pictures) if i % 4 == 3]
-    return [one for i, one in enumerate(pictures) if i % 4 != 3], judged[:JUDGED_PICTURES]
+    judged = [picture for i, picture in enumerate(pictures) if i % 4 == 3]
+    return [picture for i, picture in enumerate(pictures) if i % 4 != 3], judged[:JUDGED_PICTURES]
 
 
 def fitting_count(first: Tensors) -> int:
@@ -78,5 +78,5 @@ def fitting_count(first: Tensors) -> int:
     Args:
         first: One of them.
     """
-    size = max(sum(np.asarray(one).nbytes for one in first.values()), 1)
+    size = max(sum(np.asarray(array).nbytes for array in first.values()), 1)
     return max(min(FITTED_PICTURES, _MOST_BYTES // size), 4)

@@ -84,10 +84,10 @@ class Memory:
         """Return a stopwatch that times each layer once."""
 
         def timed(shapes: Sequence[LayerShape]) -> list[float]:
-            missing = [one for one in shapes if ("ms", one.key) not in self._known]
-            for one, ms in zip(missing, find(missing) if missing else (), strict=True):
-                self.keep("ms", one.key, float(ms))
-            return [float(self._known["ms", one.key]) for one in shapes]
+            missing = [shape for shape in shapes if ("ms", shape.key) not in self._known]
+            for layer_shape, ms in zip(missing, find(missing) if missing else (), strict=True):
+                self.keep("ms", layer_shape.key, float(ms))
+            return [float(self._known["ms", layer_shape.key]) for layer_shape in shapes]
 
         return timed
 

@@ -115,20 +115,20 @@ def find_points(search: Search, goal: Goal | None = None) -> Found:
     """
     goal, made, notes = goal or Goal(), list[Point](), list[Note]()
     try:
-        for one in _asked(search, goal) if goal.ratio or goal.speedup else _frontier(search):
-            made.append(one)
+        for point in _asked(search, goal) if goal.ratio or goal.speedup else _frontier(search):
+            made.append(point)
     except OutOfTime:
         notes.append(_CUT)
     if goal.ratio or goal.speedup:
         made = made[-1:]
-    faster = tuple(one for one in made if _is_faster(one, search.measure is not None))
+    faster = tuple(point for point in made if _is_faster(point, search.measure is not None))
     return Found(faster, tuple(made), tuple(notes or _notes(made, faster, search)))
 
 
 def _choices(search: Search) -> Iterator[Choice]:
     dense = search.dense
     with limited(search.ends_at_s):
-        steps = {one.name: dense.removal(one.name).levels for one in dense.free}
+        steps = {group.name: dense.removal(group.name).levels for group in dense.free}
     inside = groups_inside(dense.blocks, dense.groups)
     most = sum(1 for counts in steps.values() if counts) + len(inside)
 
@@ -161,7 +161,7 @@ def _frontier(search: Search) -> Iterator[Point]:
 
 def _asked(search: Search, goal: Goal) -> Iterator[Point]:
     """Yield points that come nearer and nearer to what was asked for."""
-    whole = sum(one.channels for one in search.dense.free)
+    whole = sum(group.channels for group in search.dense.free)
     wanted, tries, last = goal.speedup, 0, None
     for choice in _choices(search):
         last = choice
@@ -186,8 +186,8 @@ def _removed(dense: Dense, choice: Choice) -> int:
     inside = groups_inside(dense.blocks, dense.groups)
     gone = {name for block in choice.removed for name in inside[block]}
     return sum(
-        one.channels if one.name in gone else one.channels - choice.keep.get(one.name, one.channels)
-        for one in dense.free
+        group.channels if group.name in gone else group.channels - choice.keep.get(group.name, group.channels)
+        for group in dense.free
     )
 
 
@@ -219,6 +219,6 @@ def _notes(made: Sequence[Point], faster: Sequence[Point], search: Search) -> It
     if not made:
         yield Note(NoteKind.INFO, "the dense model stays: every cut that saves time loses too much")
         return
-    best = max(made, key=lambda one: one.speedup)
-    told = f"{best.measured}" if best.measured else f"{best.expected_ratio:.2f}x by the number of multiplications"
-    yield Note(NoteKind.INFO, f"the dense model stays: pruned it is {told} as fast, and {LEAST_SPEEDUP:g}x pays")
+    best = max(made, key=lambda point: point.speedup)
+    text = f"{best.measured}" if best.measured else f"{best.expected_ratio:.2f}x by the number of multiplications"
+    yield Note(NoteKind.INFO, f"the dense model stays: pruned it is {text} as fast, and {LEAST_SPEEDUP:g}x pays")

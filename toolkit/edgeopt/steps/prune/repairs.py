@@ -75,7 +75,7 @@ class Repairs:
             self._looks = affordable(dense.model, len(seen), self._looks)
             self._targets = collect_targets(dense.model, iter(seen), looks=self._looks)
         fitted = self._fitted
-        found = repair(
+        repaired = repair(
             dense.model,
             pruned,
             dense.groups,
@@ -87,25 +87,25 @@ class Repairs:
             looks=self._looks,
         )
         gone = sum(dense.groups[name].channels - len(left) for name, left in kept.items())
-        is_much = gone > _MUCH_GONE * sum(one.channels for one in dense.free)
-        if is_much and found.losses.get("sequential", 0.0) > _BEHIND * found.losses["local"]:
+        is_much = gone > _MUCH_GONE * sum(group.channels for group in dense.free)
+        if is_much and repaired.losses.get("sequential", 0.0) > _BEHIND * repaired.losses["local"]:
             self._fitted = []
-        least = found.losses[found.how]
-        yield self._mended(found, found.how, kept, fitted)
-        for how in sorted(found.models.keys() - {found.how, "none"}):
-            if found.losses[how] < _BEHIND * least:
-                yield self._mended(found, how, kept, fitted)
+        least = repaired.losses[repaired.how]
+        yield self._mended(repaired, repaired.how, kept, fitted)
+        for how in sorted(repaired.models.keys() - {repaired.how, "none"}):
+            if repaired.losses[how] < _BEHIND * least:
+                yield self._mended(repaired, how, kept, fitted)
 
     def _mended(
-        self, found: Repaired, how: str, kept: Mapping[str, NDArray[np.int64]], fitted: Sequence[Tensors]
+        self, repaired: Repaired, how: str, kept: Mapping[str, NDArray[np.int64]], fitted: Sequence[Tensors]
     ) -> Mended:
         if how != "sequential" or not self._judged:
-            return Mended(found.models[how], found.models[how], how)
-        dense, seen, local = self._dense, [*fitted, *self._judged], found.models["local"]
+            return Mended(repaired.models[how], repaired.models[how], how)
+        dense, seen, local = self._dense, [*fitted, *self._judged], repaired.models["local"]
         again = repair_sequential(
             dense.model, local, dense.groups, kept, seen, targets=self._targets, looks=self._looks
         )
-        return Mended(again, found.models[how], how)
+        return Mended(again, repaired.models[how], how)
 
     def _first(self) -> Mapping[str, NDArray[np.float32]] | None:
         """Return the targets of the pictures that are fitted on before the choice: the first of all."""

@@ -50,8 +50,8 @@ class Sensitivity:
         return self._known[cut]
 
     def _judge(self, cut: Cut) -> float:
-        wider = [one for one, lost in self._known.items() if one.group == cut.group and not math.isfinite(lost)]
-        is_beyond = cut.group and any(one.keep > cut.keep for one in wider)
+        wider = [other for other, lost in self._known.items() if other.group == cut.group and not math.isfinite(lost)]
+        is_beyond = cut.group and any(other.keep > cut.keep for other in wider)
         if is_beyond or monotonic() > self._ends_at_s:
             return math.inf
         kept = self._dense.kept({cut.group: cut.keep} if cut.group else {})

@@ -159,17 +159,17 @@ def collect(
         raise EdgeoptError("there are no calibration pictures", remedy="give a folder of pictures with --calib")
     constants = constants_of(model)
     readers = {use.node: use for group in groups.free for use in group.consumers}
-    layers = {one.name: one for one in layers_of(model, constants) if one.name in readers}
+    layers = {layer.name: layer for layer in layers_of(model, constants) if layer.name in readers}
     skipped = {name: "no layer whose input is weighed by a stored matrix" for name in readers if name not in layers}
-    forms, too_wide = _forms({one.key: one for one in reversed(layers.values())}, constants, readers, most_bytes)
-    skipped |= {one.name: "its input is too wide" for one in layers.values() if one.key in too_wide}
+    forms, too_wide = _forms({layer.key: layer for layer in reversed(layers.values())}, constants, readers, most_bytes)
+    skipped |= {layer.name: "its input is too wide" for layer in layers.values() if layer.key in too_wide}
     watched = [one for one in {one.key: one for one in layers.values()}.values() if one.key in forms]
     sums, pictures = _sums(model, chain([first], stream), first, watched, forms, looks, progress)
     moments = {
-        one.key: Moments(
-            sums[one.key][0] / sums[one.key][1], sums[one.key][1], forms[one.key].width, forms[one.key].fold
+        layer.key: Moments(
+            sums[layer.key][0] / sums[layer.key][1], sums[layer.key][1], forms[layer.key].width, forms[layer.key].fold
         )
-        for one in watched
+        for layer in watched
     }
     return Statistics(layers, moments, constants, pictures, skipped)
 
@@ -209,10 +209,10 @@ def _forms(
 
     The widest are taken by channel, then left out, until all fit.
     """
-    forms = {key: _form(one, constants, readers[one.name]) for key, one in layers.items()}
+    forms = {key: _form(layer, constants, readers[layer.name]) for key, layer in layers.items()}
     for narrower in (True, False):
         for key in sorted(forms, key=lambda key: (-forms[key].size_bytes, key)):
-            if sum(one.size_bytes for one in forms.values()) <= most_bytes:
+            if sum(form.size_bytes for form in forms.values()) <= most_bytes:
                 return forms, layers.keys() - forms.keys()
             if narrower:
                 forms[key] = forms[key].by_channel()
@@ -240,10 +240,10 @@ def _sums(
     progress: Callable[[int], None] | None,
 ) -> tuple[dict[str, tuple[NDArray[np.float64], int]], int]:
     """Return sums of x x^T and the number of rows, by key, and the number of pictures."""
-    shapes = shapes_of(model, [one.name for one in layers], first)
+    shapes = shapes_of(model, [other.name for other in layers], first)
     sums: dict[str, tuple[NDArray[np.float64], int]] = {}
     pictures = 0
-    for picture, values in watch(model, batches, {one.source for one in layers}):
+    for picture, values in watch(model, batches, {other.source for other in layers}):
         for layer in layers:
             if layer.source in values:
                 at = looks.at(layer, shapes[layer.name], picture)
@@ -283,7 +283,7 @@ def watch(model: Model, batches: Iterable[Tensors], names: Iterable[str]) -> Ite
         batches: Model inputs, one picture each.
         names: Of activations; inputs of the model may be among them.
     """
-    inputs = {one.name for one in model.inputs}
+    inputs = {spec.name for spec in model.inputs}
     wanted = sorted(set(names) - inputs)
     given = sorted(set(names) & inputs)
     stream, start = iter(batches), 0
@@ -297,11 +297,11 @@ def watch(model: Model, batches: Iterable[Tensors], names: Iterable[str]) -> Ite
                 whole = _open(model, parts[0]) if len(parts) == 1 else None
             for number, part in enumerate(parts or [[]]):
                 session = whole or (_open(model, part) if part else None)
-                for i, one in enumerate(chunk):
+                for i, arrays in enumerate(chunk):
                     require_time()
-                    found = {name: one[name] for name in given} if number == 0 else {}
+                    found = {name: arrays[name] for name in given} if number == 0 else {}
                     if session is not None:
-                        found |= session.run(one)
+                        found |= session.run(arrays)
                     yield start + i, found
                 if session is not None and session is not whole:
                     session.close()

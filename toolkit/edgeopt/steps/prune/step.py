@@ -69,7 +69,9 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
         return [_stays(model, f"{NOT_PRUNED}: {error.problem}", error.remedy)]
     groups = trace(model)
     pinned = groups_of(context.original, model, groups, context.pruning.keep_layers)
-    groups = replace(groups, groups=tuple(replace(one, pinned=_ASKED) if one.name in pinned else one for one in groups))
+    groups = replace(
+        groups, groups=tuple(replace(group, pinned=_ASKED) if group.name in pinned else group for group in groups)
+    )
     if not groups.free:
         _tell(
             context,
@@ -100,10 +102,10 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
     why = _sentence(points, found, work)
     _tell(context, setting, groups, work.statistics, work.step, why)
     if not points:
-        return [_stays(model, f"{NOT_PRUNED}: {why}", next((one.hint for one in found.notes), ""))]
+        return [_stays(model, f"{NOT_PRUNED}: {why}", next((note.hint for note in found.notes), ""))]
     context.listener.say(f"  prune: {why}")
-    twins = [i > 0 and one.is_twin_of(points[i - 1]) for i, one in enumerate(points)]
-    return [replace(work.outcome(one, i), is_twin=twins[i]) for i, one in enumerate(points)]
+    twins = [i > 0 and point.is_twin_of(points[i - 1]) for i, point in enumerate(points)]
+    return [replace(work.outcome(point, i), is_twin=twins[i]) for i, point in enumerate(points)]
 
 
 def _ends_at_s(context: Context) -> float:
@@ -121,8 +123,8 @@ def _too_quick(context: Context, ms: float) -> str:
     """Return why a model that runs in next to no time stays as it is, unless an amount was asked for."""
     if not context.pruning.is_auto:
         return ""
-    told = f"one run takes {ms:.2f} ms; below {_LEAST_MS:g} ms a search, most of a minute, is made only if asked for"
-    return told if ms < _LEAST_MS else ""
+    text = f"one run takes {ms:.2f} ms; below {_LEAST_MS:g} ms a search, most of a minute, is made only if asked for"
+    return text if ms < _LEAST_MS else ""
 
 
 def _stays(model: Model, detail: str, hint: str = "") -> Outcome:
@@ -136,8 +138,8 @@ def _why(groups: ChannelGroups) -> str:
 
 def _sentence(points: Sequence[Point], found: Found, work: _Work) -> str:
     if not points:
-        return "; ".join(one.detail for one in found.notes) or "nothing that saves time keeps the answers"
-    told = [f"{one.speedup:.2f}x at a loss of {one.loss:.3f}" for one in points]
+        return "; ".join(note.detail for note in found.notes) or "nothing that saves time keeps the answers"
+    told = [f"{point.speedup:.2f}x at a loss of {point.loss:.3f}" for point in points]
     counted = plural(len(points), "point")
     alone = "" if work.measures else " by multiplications, as nothing is timed here"
     return f"{counted} in {work.words}: {', '.join(told)}{alone}"
@@ -208,7 +210,7 @@ class _Work:
             )
         whole = WholeModels(model, engine, precision, judged[:4]) if is_here else None
         loss = memory.loss(HeldOutLoss(model, task, judged, context.threads))
-        asked = frozenset(one.name for one in groups if one.pinned == _ASKED)
+        asked = frozenset(group.name for group in groups if group.pinned == _ASKED)
         dense = Dense(model, groups, seen, asked, step.channels)
         return cls(dense, context, setting, precision, step, memory, fitted, judged, looks, seen, loss, whole)
 
@@ -219,8 +221,8 @@ class _Work:
 
     def find(self) -> Found:
         """Search; the best so far is on disk as soon as it is known."""
-        context, asked = self.context, self.context.pruning
-        goal = Goal(asked.ratio, asked.speedup)
+        context, pruning = self.context, self.context.pruning
+        goal = Goal(pruning.ratio, pruning.speedup)
         return find_points(self._search(_ends_at_s(context)), goal)
 
     def _search(self, ends_at_s: float) -> Search:
@@ -262,8 +264,8 @@ class _Work:
         self.context.files.write(f"candidates/{numbered(self.setting.name, position)}/{CUT}", to_json(cut))
         changes = {"channels removed": sum(removed.values()), "blocks removed": len(point.removed_blocks)}
         mended = f", weights fitted again ({point.repair})" if point.repair not in ("", "none") else ""
-        told = f"pruned: {_removed_words(point, self.dense)}{mended}"
-        notes = (Note(NoteKind.CHOICE, told), *(() if self.statistics else (_no_pictures(self.context.recipe),)))
+        text = f"pruned: {_removed_words(point, self.dense)}{mended}"
+        notes = (Note(NoteKind.CHOICE, text), *(() if self.statistics else (_no_pictures(self.context.recipe),)))
         return Outcome(point.model, changes, notes)
 
     def close(self) -> None:
@@ -273,7 +275,7 @@ class _Work:
 
 
 def _removed_words(point: Point, dense: Dense) -> str:
-    whole = sum(one.channels for one in dense.free)
+    whole = sum(group.channels for group in dense.free)
     gone = sum(dense.groups[name].channels - len(left) for name, left in point.kept.items())
     blocks = f", {plural(len(point.removed_blocks), 'block')} gone" if point.removed_blocks else ""
     return f"{gone} of {whole} channels gone{blocks}"
@@ -290,7 +292,11 @@ def _sparsity(context: Context) -> str:
 def _precision(context: Context, setting: Setting) -> str:
     """Return the precision in which the pruned model will run: INT8 where a later step makes it."""
     target = setting.engine.target
-    runs = [one for one in target.precisions if one.startswith(_INTEGERS) and not target.why_no_precision(one)]
+    runs = [
+        precision
+        for precision in target.precisions
+        if precision.startswith(_INTEGERS) and not target.why_no_precision(precision)
+    ]
     return runs[0] if context.quantizes and runs else target.float_precision
 
 
@@ -308,7 +314,7 @@ def _split(model: Model, context: Context) -> tuple[list[Tensors], list[Tensors]
     """Return pictures to fit on, and held-out ones."""
     count = fitting_count(context.inputs(1, model)[0])
     taken = context.inputs(count, model)
-    return held_out([{name: np.array(value) for name, value in one.items()} for one in taken])
+    return held_out([{name: np.array(value) for name, value in arrays.items()} for arrays in taken])
 
 
 def run_ms(model: Model, setting: Setting, inputs: Tensors) -> float:
@@ -325,8 +331,8 @@ def run_ms(model: Model, setting: Setting, inputs: Tensors) -> float:
 
 
 def _no_pictures(recipe: Recipe) -> Note:
-    told = _NO_PICTURES.format(kind=calibration_kind(recipe))
-    return Note(NoteKind.WARNING, told, _RANKS.format(wanted=calibration_wanted(recipe)))
+    text = _NO_PICTURES.format(kind=calibration_kind(recipe))
+    return Note(NoteKind.WARNING, text, _RANKS.format(wanted=calibration_wanted(recipe)))
 
 
 def _remembered_step(memory: Memory, find: Callable[[], ChannelStep]) -> ChannelStep:

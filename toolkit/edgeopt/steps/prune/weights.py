@@ -19,11 +19,11 @@ Array = NDArray[Any]
 
 def constants_of(model: Model) -> dict[str, Array]:
     """Return the numbers of all initializers and Constant nodes of the main graph, by name."""
-    found = {one.name: numpy_helper.to_array(one) for one in model.proto.graph.initializer}
+    arrays = {one.name: numpy_helper.to_array(one) for one in model.proto.graph.initializer}
     for node in model.proto.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-            found[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
-    return found
+            arrays[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+    return arrays
 
 
 def with_weights(model: Model, weights: Mapping[str, Array], biases: Mapping[Layer, Array]) -> Model:

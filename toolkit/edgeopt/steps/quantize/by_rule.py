@@ -29,7 +29,7 @@ def quantize_by_rule(context: Context, model: Model) -> list[Outcome]:
     def tell(done: int) -> None:
         context.listener.progress("calibrate", done, len(pictures))
 
-    found = search_int8(
+    result = search_int8(
         model,
         model_inputs(context.task(model, evaluating=True), pictures),
         rules,
@@ -39,8 +39,11 @@ def quantize_by_rule(context: Context, model: Model) -> list[Outcome]:
         least_agreement=_AS_GOOD_AS_FLOAT,
         time_limit_s=min(_MOST_SECONDS, context.search_seconds(context.engine)),
         progress=tell,
-        on_attempt=lambda one: context.listener.say(f"  {one.name}: agreement {one.agreement:.3f}"),
+        on_attempt=lambda attempt: context.listener.say(f"  {attempt.name}: agreement {attempt.agreement:.3f}"),
     )
-    context.notes += found.why_none
-    best = sorted(found.attempts, key=lambda one: -one.agreement)[:_MOST_KEPT]
-    return [replace(one.outcome, notes=(Note(NoteKind.INFO, f"form: {one.name}"), *one.outcome.notes)) for one in best]
+    context.notes += result.why_none
+    best = sorted(result.attempts, key=lambda attempt: -attempt.agreement)[:_MOST_KEPT]
+    return [
+        replace(attempt.outcome, notes=(Note(NoteKind.INFO, f"form: {attempt.name}"), *attempt.outcome.notes))
+        for attempt in best
+    ]

@@ -98,12 +98,12 @@ def _measure() -> TypeSpeeds:
     models = {"fp32": real} | {
         name: quantize(real, iter(frames), Int8Rules(activation_dtype=name), least_db=-120.0).model for name in _WORDS
     }
-    sessions = {name: EXECUTOR.open(one.source, SessionOptions()) for name, one in models.items()}
+    sessions = {name: EXECUTOR.open(model.source, SessionOptions()) for name, model in models.items()}
     runs = {name: call_of(session, frames[0]) for name, session in sessions.items()}
-    found = compare_calls(runs, baseline="fp32", seconds=_SECONDS, block=_BLOCK, clock=thread_time_ns)
+    ratios = compare_calls(runs, baseline="fp32", seconds=_SECONDS, block=_BLOCK, clock=thread_time_ns)
     for session in sessions.values():
         session.close()
-    return TypeSpeeds(found["uint8"].speedup, found["int8"].speedup)
+    return TypeSpeeds(ratios["uint8"].speedup, ratios["int8"].speedup)
 
 
 def _convolution() -> Model:

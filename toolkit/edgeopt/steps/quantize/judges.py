@@ -77,10 +77,10 @@ class Judge:
         session = self._opened(candidate)
         runs = {"float": self._caller(self._float), "candidate": self._caller(session)}
         try:
-            found = compare_calls(runs, baseline="float", seconds=_SECONDS, block=_BLOCK, clock=self._clock)
+            ratios = compare_calls(runs, baseline="float", seconds=_SECONDS, block=_BLOCK, clock=self._clock)
         finally:
             session.close()
-        return found["candidate"].speedup
+        return ratios["candidate"].speedup
 
     def _speed_one_open(self, candidate: Model) -> float:
         """Return it with the models opened in turns, A B B A: several runs of each, the first not kept."""

@@ -120,7 +120,7 @@ def downstream(nodes: Iterable[Node]) -> set[Node]:
 
 def _reached(nodes: Iterable[Node], next_to: Callable[[Node], Iterable[Node]]) -> set[Node]:
     reached: set[Node] = set()
-    ahead = [one for node in nodes for one in next_to(node)]
+    ahead = [other for node in nodes for other in next_to(node)]
     while ahead:
         node = ahead.pop()
         if node not in reached:

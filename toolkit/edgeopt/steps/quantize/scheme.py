@@ -118,7 +118,7 @@ def open_graph(model: Model) -> Graph:
 def data_inputs(graph: Graph, node: Node) -> list[Value]:
     """Return the activations that a node reads: no constants, no shapes, no sizes."""
     several = {"Concat": len(node.inputs), "Mul": 2, "Add": 2, "MatMul": 2}.get(node.op_type, 1)
-    return [one for one in node.inputs[:several] if one is not None and graph.constant(one) is None]
+    return [input_ for input_ in node.inputs[:several] if input_ is not None and graph.constant(input_) is None]
 
 
 def candidates(graph: Graph, rules: Int8Rules) -> list[Node]:
@@ -153,7 +153,7 @@ def integer_nodes(graph: Graph, rules: Int8Rules, kept_float: Set[Node]) -> froz
 
 
 def _is_between(graph: Graph, node: Node, integer: Set[Node]) -> bool:
-    fed = all(graph.producer(one) in integer for one in data_inputs(graph, node))
+    fed = all(graph.producer(data_input) in integer for data_input in data_inputs(graph, node))
     moves = node.op_type in SAME_GRID  # ONNX Runtime moves a QuantizeLinear before it, whether we do or not
     return (fed or moves) and (
         any(reader in integer for reader in node.successors()) or _is_absorbed(graph, node, integer)
@@ -172,7 +172,7 @@ def _is_float(graph: Graph, value: Value) -> bool:
 
 
 def _can_be_integer(graph: Graph, node: Node) -> bool:
-    if not all(_is_float(graph, one) for one in (*data_inputs(graph, node), node.outputs[0])):
+    if not all(_is_float(graph, data_input) for data_input in (*data_inputs(graph, node), node.outputs[0])):
         return False
     if node.op_type == "Resize":
         return moves_pixels(node)
@@ -198,11 +198,11 @@ def absorbs(graph: Graph, node: Node | None, affine: Affine) -> bool:
 
 def watched(graph: Graph, rules: Int8Rules) -> dict[str, Value]:
     """Return all tensors that any scheme might quantize, in order."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     nodes = [*candidates(graph, rules), *(n for n in graph.nodes(*COMPANIONS, *LIMITERS) if _can_be_integer(graph, n))]
     order = {node: i for i, node in enumerate(graph.nodes())}
     for node in sorted(nodes, key=order.__getitem__):
         for value in (*data_inputs(graph, node), node.outputs[0]):
             if _is_float(graph, value):
-                found.setdefault(name_of(value), value)
-    return found
+                values.setdefault(name_of(value), value)
+    return values

@@ -61,13 +61,13 @@ def make_int8(model: Model, context: Context, setting: Setting) -> list[Outcome]
         return quantize_by_rule(context, model)
     if context.replay:
         return _made_again(context, model, setting, context.replay)
-    asked = open_search(model, context, setting, min(_MOST_SECONDS, context.search_seconds(setting.engine)))
-    searched = asked.end(asked.find())
-    found, kept = searched.found, for_labels(searched.found.attempts, setting.most)
-    if found.calibration is not None:
-        context.calibrations[searched.model.fingerprint] = found.calibration
-    context.files.write(f"candidates/{setting.name}/{TENSORS}", tensors_json(found))
-    context.notes += found.why_none
+    search = open_search(model, context, setting, min(_MOST_SECONDS, context.search_seconds(setting.engine)))
+    searched = search.end(search.find())
+    result, kept = searched.found, for_labels(searched.found.attempts, setting.most)
+    if result.calibration is not None:
+        context.calibrations[searched.model.fingerprint] = result.calibration
+    context.files.write(f"candidates/{setting.name}/{TENSORS}", tensors_json(result))
+    context.notes += result.why_none
     return _kept(context, searched, kept, setting)
 
 
@@ -92,8 +92,8 @@ def make_like(model: Model, context: Context, setting: Setting, like: Sequence[s
     if not variants:
         return []
     seconds = min(_MOST_SECONDS, context.search_seconds(setting.engine))
-    asked = open_search(model, context, setting, seconds, like=variants)
-    searched = asked.end(asked.find())
+    search = open_search(model, context, setting, seconds, like=variants)
+    searched = search.end(search.find())
     if searched.found.calibration is not None:
         context.calibrations[searched.model.fingerprint] = searched.found.calibration
     return _kept(context, searched, searched.found.attempts, setting, Note(NoteKind.INFO, f"made like {like[0]}"))
@@ -103,10 +103,10 @@ def _kept(
     context: Context, searched: Searched, kept: Sequence[Attempt], setting: Setting, *more: Note
 ) -> list[Outcome]:
     """Return attempts as outcomes; what decided each is written beside it."""
-    for i, one in enumerate(kept):
-        if decided := searched.decided(context, one):
+    for i, attempt in enumerate(kept):
+        if decided := searched.decided(context, attempt):
             context.files.write(_decisions_file(setting, i), decided.to_json())
-    return [_with_notes(one, (*more, *searched.found.notes), searched.options, setting) for one in kept]
+    return [_with_notes(attempt, (*more, *searched.found.notes), searched.options, setting) for attempt in kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,31 +121,31 @@ class Searched:
     options: Mapping[str, str]
     """Session entries with which forms run fastest, beyond the target's."""
 
-    def decided(self, context: Context, one: Attempt) -> StoredDecisions | None:
+    def decided(self, context: Context, attempt: Attempt) -> StoredDecisions | None:
         """Return what decided an attempt, so that another run can make the same; None where the search tells nothing.
 
         Args:
             context: Of the run.
-            one: Of the attempts.
+            attempt: Of the attempts.
         """
-        if one.decisions is None:
+        if attempt.decisions is None:
             return None
         evidence = {
-            "attempts": [[one.name, one.speed_ratio, one.agreement] for one in self.found.attempts],
+            "attempts": [[attempt.name, attempt.speed_ratio, attempt.agreement] for attempt in self.found.attempts],
             "layer_times": self.found.times,
             "images": self.found.calibration.images if self.found.calibration else 0,
         }
         return StoredDecisions(
-            decisions=one.decisions,
+            decisions=attempt.decisions,
             original=context.original.fingerprint,
             float_model=self.model.fingerprint,
             calibration=context.calibration_fingerprint,
-            made=one.outcome.model.fingerprint,
+            made=attempt.outcome.model.fingerprint,
             is_joined=self.is_joined,
             options=dict(self.options),
             packages=package_versions(),
-            reason=one.reason,
-            notes=tuple(dict.fromkeys((*self.found.notes, *one.outcome.notes))),
+            reason=attempt.reason,
+            notes=tuple(dict.fromkeys((*self.found.notes, *attempt.outcome.notes))),
             evidence=evidence,
         )
 
@@ -180,13 +180,13 @@ def open_search(
     pictures = context.frames.spread(CALIBRATION_PICTURES)
     tried, draft, began_s = list[Attempt](), f"candidates/{setting.name}/{_DRAFT}", monotonic()
 
-    def attempted(one: Attempt) -> None:
-        tried.append(one)
-        leads = ranked(tried, context.least_agreement)[0] is one and one.is_valid(context.least_agreement)
+    def attempted(attempt: Attempt) -> None:
+        tried.append(attempt)
+        leads = ranked(tried, context.least_agreement)[0] is attempt and attempt.is_valid(context.least_agreement)
         if leads:
-            save_model(one.outcome.model, context.files.path(draft))
-        told = f"  {'*' if leads else ' '} ~{one.speed_ratio:.2f}x  agrees {one.agreement:.3f}  {one.name}"
-        context.listener.say(told)
+            save_model(attempt.outcome.model, context.files.path(draft))
+        text = f"  {'*' if leads else ' '} ~{attempt.speed_ratio:.2f}x  agrees {attempt.agreement:.3f}  {attempt.name}"
+        context.listener.say(text)
         if math.isfinite(time_limit_s):
             spent_s = min(monotonic() - began_s, time_limit_s)
             context.listener.progress("search at most", int(10 * spent_s), Tenths(math.ceil(10 * time_limit_s)))
@@ -208,11 +208,11 @@ def open_search(
         is_joined = bool(joined.changes) and judge.speed(joined.model) > _FASTER
         model = joined.model if is_joined else model
 
-    def end(found: SearchResult) -> Searched:
+    def end(result: SearchResult) -> Searched:
         judge.close()
         for file in (context.files.path(draft), weights_beside(context.files.path(draft))):
             file.unlink(missing_ok=True)
-        return Searched(replace(found, notes=(*measured, *found.notes)), model, is_joined, dict(buffers.entries))
+        return Searched(replace(result, notes=(*measured, *result.notes)), model, is_joined, dict(buffers.entries))
 
     find = partial(
         search_int8,
@@ -221,7 +221,7 @@ def open_search(
         rules,
         agreement=judge.agreement,
         speed=speed,
-        forms=tuple(Form(one) for one in rules.forms),
+        forms=tuple(Form(form) for form in rules.forms),
         threads=context.threads,
         least_agreement=context.least_agreement,
         time_limit_s=time_limit_s,
@@ -256,11 +256,11 @@ def make_again(model: Model, context: Context, decided: StoredDecisions, source:
 def _made_again(context: Context, model: Model, setting: Setting, replay: Earlier) -> list[Outcome]:
     """Return all INT8 forms of an earlier run's search."""
     made = []
-    for i, one in enumerate(replay.of(setting.name)):
-        outcome = make_again(model, context, one, str(replay.source))
-        context.files.write(_decisions_file(setting, i), one.to_json())
-        told = Attempt(str(one.decisions.variant), outcome, 0.0, 0.0, one.reason)
-        made.append(_with_notes(told, (), one.options, setting))
+    for i, stored_decisions in enumerate(replay.of(setting.name)):
+        outcome = make_again(model, context, stored_decisions, str(replay.source))
+        context.files.write(_decisions_file(setting, i), stored_decisions.to_json())
+        attempt = Attempt(str(stored_decisions.decisions.variant), outcome, 0.0, 0.0, stored_decisions.reason)
+        made.append(_with_notes(attempt, (), stored_decisions.options, setting))
     if not made:
         context.notes.append(
             Note(NoteKind.SKIPPED, f"{replay.source} has no INT8 form for {setting.engine.target.name}")
@@ -276,8 +276,8 @@ def _judge(context: Context, model: Model, setting: Setting, buffers: Buffers) -
     """Return what compares INT8 models with the float one, and with the original's answers."""
     return Judge(
         model,
-        lambda one: setting.engine.with_options(buffers.entries).open(one, setting.precision),
-        lambda one: context.task(one, evaluating=True),
+        lambda other: setting.engine.with_options(buffers.entries).open(other, setting.precision),
+        lambda other: context.task(other, evaluating=True),
         context.judged_pictures,
         context.inputs(TIMED_PICTURES, model),
         reference=context.reference,

@@ -38,8 +38,8 @@ def _make(model: Model, context: Context, _: Setting) -> list[Outcome]:
         except UnsupportedError as error:
             refused = error.problem
     if not made:
-        told = refused or f"no multiple of its stride of {unit} pixels lies between half of {height}x{width} and it"
-        raise UnsupportedError(told, remedy="export the model at the size wanted")
+        text = refused or f"no multiple of its stride of {unit} pixels lies between half of {height}x{width} and it"
+        raise UnsupportedError(text, remedy="export the model at the size wanted")
     return made
 
 
@@ -54,8 +54,8 @@ def _smaller(model: Model, context: Context, recipe: Recipe, size: Size) -> Outc
     Expectation.of(made, context.inputs(1, made))
     (height, width), (old_height, old_width) = size, recipe.input.size
     share = height * width / (old_height * old_width)
-    told = f"input {height}x{width} in place of {old_height}x{old_width}, {share:.0%} of the pixels: same weights"
-    return Outcome(made, {"resolution": 1}, (Note(NoteKind.INFO, told, "small things are lost first"),))
+    text = f"input {height}x{width} in place of {old_height}x{old_width}, {share:.0%} of the pixels: same weights"
+    return Outcome(made, {"resolution": 1}, (Note(NoteKind.INFO, text, "small things are lost first"),))
 
 
 STEP = Step(

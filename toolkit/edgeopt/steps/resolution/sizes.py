@@ -39,17 +39,17 @@ def stride_of(graph: Graph, recipe: Recipe) -> int:
         recipe: Its strides count too.
     """
     graph.infer_shapes()
-    strides = {one.name: 1.0 for one in graph.inputs}
+    strides = {input_.name: 1.0 for input_ in graph.inputs}
     for node in graph.nodes():
-        known = [strides[one.name] for one in node.inputs if one is not None and one.name in strides]
+        known = [strides[input_.name] for input_ in node.inputs if input_ is not None and input_.name in strides]
         factor = _factor(graph, node) if known else 0.0
-        strides |= {one.name: max(known) * factor for one in node.outputs if factor}
+        strides |= {output.name: max(known) * factor for output in node.outputs if factor}
     return math.lcm(max(1, round(max(strides.values()))), *recipe.postprocess.strides)
 
 
 def _factor(graph: Graph, node: Node) -> float:
     """Return how many cells of a node's input lie under one of its output; 0: its output has no rows and columns."""
-    before, after = (graph.shape(one) for one in (node.inputs[0], node.outputs[0]))
+    before, after = (graph.shape(value) for value in (node.inputs[0], node.outputs[0]))
     if before is None or after is None or len(after) != 4 or max(after[2:]) == 1:
         return 0.0
     if node.op_type in _SHRINKING:

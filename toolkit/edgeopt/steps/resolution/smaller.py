@@ -93,9 +93,9 @@ def with_input_size(model: Model, tensor: str, layout: Layout, size: Size) -> Mo
     """
     graph = Graph.from_model(model)
     graph.infer_shapes()
-    values = [*graph.inputs, *(one for node in graph.nodes() for one in node.outputs)]
-    before = {str(one.name): shape for one in values if (shape := graph.shape(one)) is not None}
-    picture = next(one for one in graph.inputs if not tensor or one.name == tensor)
+    values = [*graph.inputs, *(output for node in graph.nodes() for output in node.outputs)]
+    before = {str(other.name): shape for other in values if (shape := graph.shape(other)) is not None}
+    picture = next(input_ for input_ in graph.inputs if not tensor or input_.name == tensor)
     if (shape := before.get(str(picture.name))) is None or len(shape) != len(layout):
         raise UnsupportedError(f"input {picture.name} has no fixed shape", remedy="do not skip the step simplify")
     sides = dict(zip(layout.plane, size, strict=True))
@@ -123,7 +123,7 @@ def _adapt(work: _Work, node: Node) -> None:
     Raises:
         UnsupportedError: If that is not known, or weights depend on it.
     """
-    changed = [(one, work.changed_axes(one)) for one in node.inputs]
+    changed = [(input_, work.changed_axes(input_)) for input_ in node.inputs]
     if not any(axes for _, axes in changed):
         return
     if node.op_type not in _OF_ANY_SIZE or node.domain not in ("", "ai.onnx"):
@@ -135,15 +135,15 @@ def _adapt(work: _Work, node: Node) -> None:
 
 
 def _refused(node: Node, why: str) -> UnsupportedError:
-    told = f"{node.op_type} {node.name} keeps the input size: {why}"
-    return UnsupportedError(told, remedy="export the model at the size wanted")
+    text = f"{node.op_type} {node.name} keeps the input size: {why}"
+    return UnsupportedError(text, remedy="export the model at the size wanted")
 
 
 def _require_no_constant_of_size(work: _Work, node: Node) -> None:
     """Raise where a constant lies along an axis that changes: a grid, anchors, an embedding of places."""
-    for value, axes in ((one, work.changed_axes(one)) for one in node.inputs):
+    for value, axes in ((input_, work.changed_axes(input_)) for input_ in node.inputs):
         old = work.old(value)
-        for constant in (work.graph.constant(one) for one in node.inputs):
+        for constant in (work.graph.constant(input_) for input_ in node.inputs):
             if old is None or constant is None:
                 continue
             places = [axis - len(old) for axis in axes if len(old) - axis <= constant.ndim]
@@ -225,13 +225,13 @@ def _slice(work: _Work, node: Node) -> None:
     """Let cuts that reach the end of an axis reach it at any size; cuts at a place of their own are refused."""
     axes = work.changed_axes(node.inputs[0])
     old = work.old(node.inputs[0])
-    given = [work.graph.constant(one) for one in node.inputs[1:]]
-    if old is None or any(one is None for one in given):
+    arrays = [work.graph.constant(input_) for input_ in node.inputs[1:]]
+    if old is None or any(array is None for array in arrays):
         raise _refused(node, "its cuts are computed")
-    starts, ends, *others = [one for one in given if one is not None]
-    along = [int(one) % len(old) for one in others[0]] if others else list(range(len(starts)))
+    starts, ends, *others = [array for array in arrays if array is not None]
+    along = [int(other) % len(old) for other in others[0]] if others else list(range(len(starts)))
     steps = others[1].tolist() if len(others) > 1 else [1] * len(starts)
-    made = [int(one) for one in ends]
+    made = [int(end) for end in ends]
     for i, axis in enumerate(along):
         if axis in axes:
             if not (0 <= starts[i] < steps[i] and ends[i] >= old[axis]):
@@ -258,7 +258,7 @@ def _product(work: _Work, node: Node) -> None:
     rank = len(work.old(node.inputs[0]) or ())
     is_turned = node.op_type == "Gemm" and attribute(node, "transA", 0)
     summed = 0 if is_turned else rank - 1
-    constants: list[Array | None] = [work.graph.constant(one) for one in node.inputs[1:2]]
+    constants: list[Array | None] = [work.graph.constant(input_) for input_ in node.inputs[1:2]]
     if summed in axes and constants[0] is not None:
         raise _refused(node, f"its weights {'x'.join(map(str, constants[0].shape))} have a row for each place")
 

@@ -25,7 +25,7 @@ def names_in(folder: str) -> tuple[str, ...]:
         folder: Below the package, with dots: `passes`, `recipes.metrics`.
     """
     path = Path(__file__).parents[2].joinpath(*folder.split("."))
-    ours = [one.name for one in iter_modules([str(path)]) if not one.name.startswith("_")]
+    ours = [other.name for other in iter_modules([str(path)]) if not other.name.startswith("_")]
     return tuple(sorted({*ours, *_installed(f"edgeopt.{folder}")}))
 
 
@@ -34,7 +34,7 @@ def _installed(package: str) -> Mapping[str, str]:
     """Return the modules that installed packages offer, by name; looking through all of them takes milliseconds."""
     from importlib.metadata import entry_points  # 40 ms, which an import of the runtime does not pay
 
-    return {one.name: one.value for one in entry_points(group=package)}
+    return {entry_point.name: entry_point.value for entry_point in entry_points(group=package)}
 
 
 def load(package: ModuleType, name: str) -> ModuleType:

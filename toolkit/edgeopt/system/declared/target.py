@@ -157,7 +157,7 @@ class Target:
     @property
     def float_precision(self) -> str:
         """What unquantized models run in: the first of its precisions that is no integer scheme."""
-        return next((one for one in self.precisions if one.startswith(("fp", "bf"))), "fp32")
+        return next((precision for precision in self.precisions if precision.startswith(("fp", "bf"))), "fp32")
 
     def why_no_precision(self, precision: str) -> str | None:
         """Return None if this machine's processor can run a precision, otherwise what it lacks."""

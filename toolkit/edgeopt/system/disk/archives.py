@@ -49,7 +49,7 @@ def read_archive(path: Path, *, remedy: str, most_bytes: int | None = None) -> d
             members = archive.infolist()
             if reason := _why_refused(members, most_bytes):
                 raise InvalidFileError(f"{path}: {reason}", remedy=remedy)
-            return {one.filename.removesuffix(".npy"): _read_member(archive, one) for one in members}
+            return {member.filename.removesuffix(".npy"): _read_member(archive, member) for member in members}
     except _DAMAGED as error:
         raise InvalidFileError(f"{path} is no .npz: {_why_damaged(error)}", remedy=remedy) from error
 
@@ -58,7 +58,7 @@ def _why_refused(members: list[zipfile.ZipInfo], most_bytes: int | None) -> str:
     """Return what an archive holds that is no array, or that memory does not hold; empty where it may be read."""
     if len(members) > _MOST_ARRAYS:
         return f"it holds {len(members)} arrays, more than {_MOST_ARRAYS}"
-    names = [one.filename for one in members]
+    names = [member.filename for member in members]
     for one in members:
         if one.flag_bits & 1:
             return f"{short(one.filename)} is encrypted"
@@ -66,7 +66,7 @@ def _why_refused(members: list[zipfile.ZipInfo], most_bytes: int | None) -> str:
             return f"{short(one.filename)} is no array"
     if len(set(names)) < len(names):
         return "two arrays have one name"
-    needed = sum(one.file_size for one in members)
+    needed = sum(member.file_size for member in members)
     if most_bytes is not None and needed > most_bytes:
         return f"it unpacks to {needed >> 20} MiB, more than {most_bytes >> 20} MiB"
     from edgeopt.system.machine.memory import free_bytes  # psutil, which most never need

@@ -130,7 +130,7 @@ def _why_unreadable(path: Path, error: OSError | ValueError) -> str:
 
 def require_writable(path: Path) -> None:
     """Raise InvalidFileError unless a file could be written at that path now; nothing is left there."""
-    absent = [one for one in path.parents if not os.path.lexists(one)]
+    absent = [parent for parent in path.parents if not os.path.lexists(parent)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():

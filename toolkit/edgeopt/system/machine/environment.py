@@ -82,7 +82,7 @@ class Environment:
             value = self._value(key)
             parts = value.values() if isinstance(value, Mapping) else value if kind == (list, tuple) else ()
             is_wrong = not isinstance(value, kind) or isinstance(value, bool)
-            if value is not None and (is_wrong or not all(isinstance(one, str) for one in parts)):
+            if value is not None and (is_wrong or not all(isinstance(part, str) for part in parts)):
                 raise ValueError(f"fact {key} is {short(value)}")
 
     @property

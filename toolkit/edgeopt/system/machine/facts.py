@@ -32,10 +32,10 @@ def _text(path: Path) -> str:
 
 def _texts(root: Path, pattern: str) -> list[str]:
     """Return the distinct texts of all files that match, sorted."""
-    found = sorted({_text(path) for path in root.glob(pattern)})
-    if not found:
+    texts = sorted({_text(path) for path in root.glob(pattern)})
+    if not texts:
         raise FileNotFoundError(f"no {pattern} below {root}")
-    return found
+    return texts
 
 
 def _by_core(cpus: Path, name: str) -> list[int]:
@@ -109,8 +109,10 @@ def _own_group(proc: Path, system: Path, *names: str) -> str:
     groups = [line.split(":", 2)[2].lstrip("/") for line in _text(proc / "self/cgroup").splitlines()]
     homes = (root, root / "cpu", root / "memory")
     places = [home / group / name for group in groups for home in homes for name in names]
-    found = next((one for one in [*places, *(home / name for home in homes for name in names)] if one.is_file()), None)
-    return _text(found) if found else "no limit"
+    place = next(
+        (path for path in [*places, *(home / name for home in homes for name in names)] if path.is_file()), None
+    )
+    return _text(place) if place else "no limit"
 
 
 def _vendor(system: Path) -> str | bool:
@@ -128,9 +130,9 @@ def _container(proc: Path) -> str:
 
 
 def _power_source(system: Path) -> str:
-    supplies = [one for one in sorted((system / "class/power_supply").iterdir()) if (one / "type").is_file()]
-    mains = [_text(one / "online") for one in supplies if _text(one / "type") in ("Mains", "USB")]
-    states = [_text(one / "status") for one in supplies if _text(one / "type") == "Battery"]
+    supplies = [path for path in sorted((system / "class/power_supply").iterdir()) if (path / "type").is_file()]
+    mains = [_text(supply / "online") for supply in supplies if _text(supply / "type") in ("Mains", "USB")]
+    states = [_text(supply / "status") for supply in supplies if _text(supply / "type") == "Battery"]
     if "1" in mains:
         return "mains"
     return "battery" if "Discharging" in states else "mains" if not states else states[0].lower()
@@ -158,14 +160,14 @@ def software_facts() -> dict[str, Reader]:
 
 
 def _packages(wanted: re.Pattern[str]) -> dict[str, str]:
-    names = {str(one.metadata["Name"]) for one in distributions()}
-    found = {}
-    for name in sorted(one for one in names if wanted.match(one)):
+    names = {str(distribution.metadata["Name"]) for distribution in distributions()}
+    packages = {}
+    for name in sorted(other for other in names if wanted.match(other)):
         try:
-            found[name] = version(name)
+            packages[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return packages
 
 
 def _loaded(module: str) -> Any:

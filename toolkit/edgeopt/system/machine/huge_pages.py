@@ -83,7 +83,7 @@ def _size_bytes() -> int:
 
 def _anonymous() -> list[Range]:
     """Return the memory of this process that it may write and that is no file's."""
-    found = list[Range]()
+    anonymous = list[Range]()
     try:
         lines = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -92,8 +92,8 @@ def _anonymous() -> list[Range]:
         where, rights, _, _, file, *name = line.split(maxsplit=5)
         if rights.startswith("rw") and file == "0" and (not name or name[0] == "[heap]"):
             begin, end = where.split("-")
-            found.append((int(begin, 16), int(end, 16)))
-    return found
+            anonymous.append((int(begin, 16), int(end, 16)))
+    return anonymous
 
 
 def _advise(ranges: list[Range], advice: int) -> None:

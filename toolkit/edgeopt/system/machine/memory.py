@@ -38,8 +38,8 @@ def _left_by_groups(proc: Path, groups: Path) -> list[int]:
     with suppress(OSError, IndexError):  # no Linux
         names = {line.split(":", 2)[2].strip("/") for line in (proc / "self/cgroup").read_text("utf-8").splitlines()}
         for kind, limit, used, files, shared in _LIMITS:
-            places = {one for name in names for one in (groups / kind / name, *(groups / kind / name).parents)}
-            for place in (one for one in places if one.is_relative_to(groups) and (one / limit).is_file()):
+            places = {path for name in names for path in (groups / kind / name, *(groups / kind / name).parents)}
+            for place in (path for path in places if path.is_relative_to(groups) and (path / limit).is_file()):
                 with suppress(OSError, ValueError, IndexError):  # `max`: no limit
                     most = int((place / limit).read_text("utf-8"))
                     rows = (line.split() for line in (place / "memory.stat").read_text("utf-8").splitlines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,13 +12,41 @@ from types import FrameType
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
+_RETRY_S = 0.02
+"""Until a signal that came during an import is raised again; imports take a second at most."""
+
+
 def hear_termination() -> None:
     """Treat SIGTERM (docker stop, systemd, a CI's limit) as Ctrl-C from now on: it raises KeyboardInterrupt.
 
     A program that ignores SIGTERM, or hears it itself, keeps its own way.
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, end_after_imports)
+
+
+def end_after_imports(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, as soon as no module is being imported.
+
+    An exception while a dataclass or a native module is made is another one by the time it is seen: CPython turns it
+    into RuntimeError, nanobind ends the process.
+
+    Raises:
+        KeyboardInterrupt: Now, or when the signal comes again.
+    """
+    if not _is_importing(frame):
+        raise KeyboardInterrupt
+    retry = threading.Timer(_RETRY_S, os.kill, (os.getpid(), number))
+    retry.daemon = True
+    retry.start()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

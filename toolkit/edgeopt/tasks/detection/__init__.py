@@ -140,21 +140,21 @@ class Detection(Things):
         known = require_boxes(labels, "boxes")
         category, ids = category_ids(known, self._recipe.class_names), image_ids(known)
         results = [
-            {"image_id": one, "category_id": category[int(label)], "bbox": _corner_and_size(box), "score": score}
-            for one, found in zip(ids, answers, strict=True)
-            for box, score, label in zip(found.boxes, found.scores.tolist(), found.classes, strict=True)
+            {"image_id": identifier, "category_id": category[int(label)], "bbox": _corner_and_size(box), "score": score}
+            for identifier, answer in zip(ids, answers, strict=True)
+            for box, score, label in zip(answer.boxes, answer.scores.tolist(), answer.classes, strict=True)
             if int(label) in category
         ]
         return matched_tables(known.coco, results, ids, "bbox", category.values())
 
-    def _matched(self, found: Detections, reference: Detections) -> tuple[float, float]:
-        return matched_boxes(found, reference)
+    def _matched(self, detections: Detections, reference: Detections) -> tuple[float, float]:
+        return matched_boxes(detections, reference)
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return what is lost of the boxes before suppression, each weighted by its squared score."""
         if self._is_read:
             return worst_error(outputs, reference)
-        if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
+        if not all(np.isfinite(output[name]).all() for output in outputs for name in self._outputs):
             return math.inf
         lost = [lost_share(self._all_boxes(a), self._all_boxes(b)) for a, b in zip(outputs, reference, strict=True)]
         whole = math.fsum(one for _, one in lost)
@@ -164,8 +164,8 @@ class Detection(Things):
         """Return the map of squared scores, each spread over its box, as `loss` counts them; see `tasks._places`."""
         if self._is_read:
             return spread_over(outputs[BOXES], np.square(outputs[SCORES].astype(np.float64)), self._size)
-        found = self._all_boxes(outputs)
-        return spread_over(found.boxes, np.square(found.scores.astype(np.float64)), self._size)
+        boxes = self._all_boxes(outputs)
+        return spread_over(boxes.boxes, np.square(boxes.scores.astype(np.float64)), self._size)
 
     def _all_boxes(self, outputs: Tensors) -> Detections:
         """Return the box of each place of the heads, whatever its score, in pixels of the input."""

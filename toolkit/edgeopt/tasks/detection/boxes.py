@@ -38,32 +38,32 @@ def overlaps(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float
     return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0), np.float32)
 
 
-def matched_boxes(found: Detections, reference: Detections, iou: float = 0.5) -> tuple[float, float]:
+def matched_boxes(detections: Detections, reference: Detections, iou: float = 0.5) -> tuple[float, float]:
     """Return matched and total score of two sets of detections: equal sets give equal numbers.
 
     A pair matches when class and place agree (overlap at least `iou`).
     """
-    fits = overlaps(found.boxes, reference.boxes)
-    fits[found.classes[:, None] != reference.classes[None, :]] = 0
-    return matched_share(found.scores, reference.scores, fits, least=iou, weighs=False)
+    fits = overlaps(detections.boxes, reference.boxes)
+    fits[detections.classes[:, None] != reference.classes[None, :]] = 0
+    return matched_share(detections.scores, reference.scores, fits, least=iou, weighs=False)
 
 
-def lost_share(found: Detections, reference: Detections) -> tuple[float, float]:
+def lost_share(detections: Detections, reference: Detections) -> tuple[float, float]:
     """Return what is lost of boxes of the same places, and what there is: squared scores, as background counts little.
 
     A place loses the square of what its score is off, and as much of its own as its boxes do not overlap.
 
     Args:
-        found: The box of each place, not suppressed.
+        detections: The box of each place, not suppressed.
         reference: The same; where the places are not the same ones, boxes are matched.
     """
     whole = float(np.square(reference.scores.astype(np.float64)).sum())
-    if len(found) != len(reference):
-        matched, total = matched_boxes(found, reference)
+    if len(detections) != len(reference):
+        matched, total = matched_boxes(detections, reference)
         return (1 - matched / total if total > 0 else 0.0) * whole, whole
-    own = np.where(found.classes == reference.classes, found.scores, 0.0).astype(np.float64)
+    own = np.where(detections.classes == reference.classes, detections.scores, 0.0).astype(np.float64)
     scores = reference.scores.astype(np.float64)
-    lost = np.square(scores - own) + np.square(scores) * (1 - _paired_overlaps(found.boxes, reference.boxes))
+    lost = np.square(scores - own) + np.square(scores) * (1 - _paired_overlaps(detections.boxes, reference.boxes))
     return (float(lost.sum()) if np.isfinite(lost).all() else math.inf), whole
 
 
@@ -72,6 +72,6 @@ def _paired_overlaps(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[
     first, second = a.astype(np.float64), b.astype(np.float64)
     low, high = np.maximum(first[:, :2], second[:, :2]), np.minimum(first[:, 2:], second[:, 2:])
     shared = np.prod(np.clip(high - low, 0, None), axis=1)
-    areas = [np.prod(np.clip(one[:, 2:] - one[:, :2], 0, None), axis=1) for one in (first, second)]
+    areas = [np.prod(np.clip(array[:, 2:] - array[:, :2], 0, None), axis=1) for array in (first, second)]
     union = areas[0] + areas[1] - shared
     return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))

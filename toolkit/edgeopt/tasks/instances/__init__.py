@@ -76,10 +76,10 @@ class InstanceTask(Things):
         else:
             kept = np.argsort(-scores[finite], kind="stable")[: self._most]
         rows, canvas = finite[kept], Canvas(geometry, self._size)
-        found = geometry.to_frame(boxes[rows])
+        array = geometry.to_frame(boxes[rows])
         with np.errstate(over="ignore", invalid="ignore"):
-            runs = tuple(masks.runs(row, box, canvas) for row, box in zip(rows.tolist(), found, strict=True))
-        return Instances(found, scores[rows], classes[rows], runs, canvas.frame)
+            runs = tuple(masks.runs(row, box, canvas) for row, box in zip(rows.tolist(), array, strict=True))
+        return Instances(array, scores[rows], classes[rows], runs, canvas.frame)
 
     def _as_read(self, outputs: Tensors, geometry: Geometry) -> Instances:
         """Return what the model gives: masks of the frame, or, where it is fed tensors, of the input."""
@@ -87,7 +87,7 @@ class InstanceTask(Things):
         canvas = Canvas(geometry, (planes.shape[1], planes.shape[2]))
         if self._is_fed_frames:
             columns, rows = np.arange(canvas.frame[1]), np.arange(canvas.frame[0])
-            runs = tuple(canvas.runs(one, columns, rows) for one in planes)
+            runs = tuple(canvas.runs(plane, columns, rows) for plane in planes)
         else:
             masks = Painted(planes)
             runs = tuple(masks.runs(i, box, canvas) for i, box in enumerate(boxes))
@@ -139,45 +139,45 @@ class InstanceTask(Things):
         """Return the outlines matched with the true ones, by category; no table where nothing was found."""
         known = require_boxes(labels, "outlines")
         category, ids = category_ids(known, self._recipe.class_names), image_ids(known)
-        truth = outlines_of(known, {one: found.size for one, found in zip(ids, answers, strict=True)})
+        truth = outlines_of(known, {identifier: answer.size for identifier, answer in zip(ids, answers, strict=True)})
         results = [
-            {"image_id": one, "category_id": category[label], "segmentation": mask, "score": score}
-            for one, found in zip(ids, answers, strict=True)
-            for mask, score, label in zip(found.coco(), found.scores.tolist(), found.classes.tolist(), strict=True)
+            {"image_id": identifier, "category_id": category[label], "segmentation": mask, "score": score}
+            for identifier, answer in zip(ids, answers, strict=True)
+            for mask, score, label in zip(answer.coco(), answer.scores.tolist(), answer.classes.tolist(), strict=True)
             if label in category
         ]
         return matched_tables(truth, results, ids, "segm", category.values())
 
-    def _matched(self, found: Instances, reference: Instances) -> tuple[float, float]:
-        return matched_instances(found, reference)
+    def _matched(self, instances: Instances, reference: Instances) -> tuple[float, float]:
+        return matched_instances(instances, reference)
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return what is lost of boxes before suppression and of masks, half each, by their squared scores."""
         if self._is_read:
             return worst_error(outputs, reference)
-        if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
+        if not all(np.isfinite(output[name]).all() for output in outputs for name in self._outputs):
             return math.inf
         lost = np.array([self._lost(a, b) for a, b in zip(outputs, reference, strict=True)]).reshape(-1, 4).sum(axis=0)
         parts = [lost[i] / lost[i + 1] for i in (0, 2) if lost[i + 1] > 0]
         return float(np.mean(parts)) if parts else 0.0
 
-    def _lost(self, found: Tensors, reference: Tensors) -> tuple[float, float, float, float]:
+    def _lost(self, arrays: Tensors, reference: Tensors) -> tuple[float, float, float, float]:
         """Return what is lost of boxes and what there is, and the same of masks."""
         (a, mine), (b, theirs) = (
-            self._decode([one[name] for name in self._outputs], self._numbers, self._size, -1.0)
-            for one in (found, reference)
+            self._decode([other[name] for name in self._outputs], self._numbers, self._size, -1.0)
+            for other in (arrays, reference)
         )
         boxes = lost_share(Detections(*a), Detections(*b))
         if not isinstance(mine, Prototypes) or not isinstance(theirs, Prototypes) or len(a[1]) != len(b[1]):
             whole = Geometry.of_input(self._size)
-            matched, total = matched_instances(self.postprocess(found, whole), self.postprocess(reference, whole))
+            matched, total = matched_instances(self.postprocess(arrays, whole), self.postprocess(reference, whole))
             return (*boxes, total - matched, total)
         surest = np.argsort(-b[1], kind="stable")[:_LOSS_BOXES]
         cells = int(np.prod(theirs.planes.shape[1:]))
         places = np.linspace(0, cells - 1, min(cells, _LOSS_CELLS)).astype(np.intp)
-        wanted, given = (one.logits(surest, places).astype(np.float64) for one in (theirs, mine))
+        wanted, array = (prototypes.logits(surest, places).astype(np.float64) for prototypes in (theirs, mine))
         weights = np.square(b[1][surest].astype(np.float64))[:, None]
-        wrong, there = (float((weights * np.square(one)).sum()) for one in (given - wanted, wanted))
+        wrong, there = (float((weights * np.square(other)).sum()) for other in (array - wanted, wanted))
         return (*boxes, wrong, there)
 
 

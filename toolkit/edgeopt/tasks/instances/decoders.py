@@ -135,10 +135,10 @@ def instances(
 
     Source: torchvision, `paste_masks_in_image`; maskrcnn-benchmark, `Masker`.
     """
-    boxes = next(one for one in outputs if one.ndim == 2 and one.shape[1] == 4)
-    masks = next(one for one in outputs if one.ndim > 2)
-    flat: list[NDArray[Any]] = [one for one in outputs if one.ndim == 1]
-    labels, scores = sorted(flat, key=lambda one: one.dtype.kind == "f")
+    boxes = next(output for output in outputs if output.ndim == 2 and output.shape[1] == 4)
+    masks = next(output for output in outputs if output.ndim > 2)
+    flat: list[NDArray[Any]] = [output for output in outputs if output.ndim == 1]
+    labels, scores = sorted(flat, key=lambda array: array.dtype.kind == "f")
     classes = np.rint(labels).astype(np.int64) - int(numbers.background)
     kept = np.flatnonzero((scores > threshold) & (classes >= 0))
     found = to_pixels(boxes[kept].astype(np.float32), numbers, size)

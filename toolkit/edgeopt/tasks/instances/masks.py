@@ -43,26 +43,26 @@ class Instances:
         """Return the masks compressed, as pycocotools compares them."""
         from pycocotools import mask as masks
 
-        return [masks.frPyObjects(as_coco(one, self.size), *self.size) for one in self.runs]
+        return [masks.frPyObjects(as_coco(run, self.size), *self.size) for run in self.runs]
 
 
-def matched_instances(found: Instances, reference: Instances) -> tuple[float, float]:
+def matched_instances(instances: Instances, reference: Instances) -> tuple[float, float]:
     """Return matched and total score of two sets of instances; a pair counts as much as its masks overlap.
 
     Frames of different sizes have no pixels in common: there the boxes are compared, as of masks that are both empty.
     """
-    if found.size != reference.size or not len(found) or not len(reference):
-        pair = [Detections(one.boxes, one.scores, one.classes) for one in (found, reference)]
+    if instances.size != reference.size or not len(instances) or not len(reference):
+        pair = [Detections(other.boxes, other.scores, other.classes) for other in (instances, reference)]
         return matched_boxes(pair[0], pair[1])
     from pycocotools import mask as masks
 
-    fits = np.asarray(masks.iou(found.coco(), reference.coco(), [0] * len(reference)), np.float64)
-    fits = np.nan_to_num(fits.reshape(len(found), len(reference)))
-    empty = [np.array([not runs[1::2].any() for runs in one.runs]) for one in (found, reference)]
+    fits = np.asarray(masks.iou(instances.coco(), reference.coco(), [0] * len(reference)), np.float64)
+    fits = np.nan_to_num(fits.reshape(len(instances), len(reference)))
+    empty = [np.array([not runs[1::2].any() for runs in other.runs]) for other in (instances, reference)]
     both = empty[0][:, None] & empty[1][None, :]
-    fits[both] = overlaps(found.boxes, reference.boxes)[both]
-    fits[found.classes[:, None] != reference.classes[None, :]] = 0
-    return matched_share(found.scores, reference.scores, fits, least=_LEAST_ALIKE, weighs=True)
+    fits[both] = overlaps(instances.boxes, reference.boxes)[both]
+    fits[instances.classes[:, None] != reference.classes[None, :]] = 0
+    return matched_share(instances.scores, reference.scores, fits, least=_LEAST_ALIKE, weighs=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,10 @@ class Canvas:
 
     def places(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return where the middles of these pixels lie in the input, in pixels."""
-        one = self.geometry
-        return (columns + 0.5) * one.scale_x + one.offset_x, (rows + 0.5) * one.scale_y + one.offset_y
+        geometry = self.geometry
+        return (columns + 0.5) * geometry.scale_x + geometry.offset_x, (
+            rows + 0.5
+        ) * geometry.scale_y + geometry.offset_y
 
     def runs(self, inside: NDArray[np.bool_], columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Runs:
         """Return the runs of a mask that is known for these pixels, and False elsewhere."""

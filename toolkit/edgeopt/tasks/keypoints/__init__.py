@@ -45,7 +45,7 @@ class KeypointTask(Things):
         if not self._is_read:
             own = outputs_of(outputs)
             require_fit(recipe, own)
-            require_classes(recipe, class_count(decoder, [one.shape for one in own], recipe.keypoints))
+            require_classes(recipe, class_count(decoder, [spec.shape for spec in own], recipe.keypoints))
         super().__init__(recipe, inputs, outputs, evaluating)
         self._decode, self._suppresses, self._points = DECODERS[decoder], decoder in OF_ROWS, recipe.keypoints
 
@@ -63,26 +63,26 @@ class KeypointTask(Things):
         if self._is_read:
             points, boxes = geometry.points_to_frame(outputs[POINTS]), geometry.to_frame(outputs[BOXES])
             return Poses(points, boxes, outputs[SCORES], outputs[CLASSES])
-        found = self._finite(self._decoded(self._ordered(outputs), self._score))
+        poses = self._finite(self._decoded(self._ordered(outputs), self._score))
         if self._suppresses:
-            kept = suppress(found.boxes, found.scores, found.classes, self._iou, self._most)
+            kept = suppress(poses.boxes, poses.scores, poses.classes, self._iou, self._most)
         else:
-            kept = np.argsort(-found.scores, kind="stable")[: self._most]
+            kept = np.argsort(-poses.scores, kind="stable")[: self._most]
         geometry = self._geometry(outputs, geometry)
-        points = geometry.points_to_frame(found.points[kept])
-        return Poses(points, geometry.to_frame(found.boxes[kept]), found.scores[kept], found.classes[kept])
+        points = geometry.points_to_frame(poses.points[kept])
+        return Poses(points, geometry.to_frame(poses.boxes[kept]), poses.scores[kept], poses.classes[kept])
 
     def _decoded(self, ordered: Sequence[NDArray[Any]], threshold: float) -> Poses:
         with np.errstate(over="ignore", invalid="ignore"):
             return self._decode(ordered, Reading(self._numbers, self._points, self._size, threshold))
 
     @staticmethod
-    def _finite(found: Poses) -> Poses:
-        finite = np.isfinite(found.points).all(axis=(1, 2)) & np.isfinite(found.boxes).all(axis=1)
-        finite &= np.isfinite(found.scores)
+    def _finite(poses: Poses) -> Poses:
+        finite = np.isfinite(poses.points).all(axis=(1, 2)) & np.isfinite(poses.boxes).all(axis=1)
+        finite &= np.isfinite(poses.scores)
         if finite.all():
-            return found
-        return Poses(found.points[finite], found.boxes[finite], found.scores[finite], found.classes[finite])
+            return poses
+        return Poses(poses.points[finite], poses.boxes[finite], poses.scores[finite], poses.classes[finite])
 
     def as_text(self, answer: Poses) -> str:
         """Return classes with score, place, and how many points are sure."""
@@ -147,7 +147,7 @@ class KeypointTask(Things):
         """Return the poses matched with the true ones, by category; no table where nothing was found."""
         known = require_boxes(labels, "keypoints")
         category, ids = category_ids(known, self._recipe.class_names), image_ids(known)
-        count = next((one.points.shape[1] for one in answers if len(one)), None)
+        count = next((answer.points.shape[1] for answer in answers if len(answer)), None)
         if count is None:
             return []
         truth = poses_of(known, count)
@@ -158,27 +158,27 @@ class KeypointTask(Things):
                 "keypoints": points[:, :3].astype(float).reshape(-1).tolist(),
                 "score": score,
             }
-            for image, found in zip(ids, answers, strict=True)
-            for points, score, label in zip(found.points, found.scores.tolist(), found.classes.tolist(), strict=True)
+            for image, answer in zip(ids, answers, strict=True)
+            for points, score, label in zip(answer.points, answer.scores.tolist(), answer.classes.tolist(), strict=True)
             if label in category
         ]
         return matched_tables(truth, results, ids, "keypoints", category.values(), sigmas=self._points.spreads(count))
 
-    def _matched(self, found: Poses, reference: Poses) -> tuple[float, float]:
-        return matched_poses(found, reference, self._points.spreads(reference.points.shape[1]))
+    def _matched(self, poses: Poses, reference: Poses) -> tuple[float, float]:
+        return matched_poses(poses, reference, self._points.spreads(reference.points.shape[1]))
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return what is lost of the poses before suppression, each by its squared score; of maps the noise."""
         if self._is_read or self._recipe.postprocess.decoder in OF_MAPS:
             return worst_error(outputs, reference)
-        if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
+        if not all(np.isfinite(output[name]).all() for output in outputs for name in self._outputs):
             return math.inf
         lost = [self._lost(a, b) for a, b in zip(outputs, reference, strict=True)]
         whole = math.fsum(one for _, one in lost)
         return math.fsum(one for one, _ in lost) / whole if whole > 0 else worst_error(outputs, reference)
 
-    def _lost(self, found: Tensors, reference: Tensors) -> tuple[float, float]:
-        a, b = (self._decoded([one[name] for name in self._outputs], -1.0) for one in (found, reference))
+    def _lost(self, arrays: Tensors, reference: Tensors) -> tuple[float, float]:
+        a, b = (self._decoded([other[name] for name in self._outputs], -1.0) for other in (arrays, reference))
         return lost_share(a, b, self._points.spreads(b.points.shape[1]))
 
 

@@ -43,9 +43,9 @@ def yolov8_pose(outputs: Sequence[Array], reading: Reading) -> Poses:
     rows, numbers, first = outputs[0][0], reading.numbers, -reading.keypoints.numbers
     best = rows[4:first].max(axis=0)
     kept = np.flatnonzero(best > least(numbers, reading.threshold))
-    found = to_pixels(rows[:4, kept].T, numbers, reading.size)
+    array = to_pixels(rows[:4, kept].T, numbers, reading.size)
     classes = rows[4:first, kept].argmax(axis=0).astype(np.int64)
-    boxes = corners(found[:, :2], found[:, 2:4])
+    boxes = corners(array[:, :2], array[:, 2:4])
     return Poses(_points(rows[first:, kept].T, reading), boxes, scores_of(best[kept], numbers), classes)
 
 
@@ -108,7 +108,7 @@ def simcc(outputs: Sequence[Array], reading: Reading) -> Poses:
 
     Source: MMPose, `get_simcc_maximum`: a point is as sure as the lesser of its two heights.
     """
-    wide, high = (one[0].astype(np.float32) for one in outputs)
+    wide, high = (output[0].astype(np.float32) for output in outputs)
     ends = [one.max(axis=1) for one in (wide, high)]
     scale = [reading.size[1] / wide.shape[1], reading.size[0] / high.shape[1]]
     places = np.stack([one.argmax(axis=1) * s for one, s in zip((wide, high), scale, strict=True)], axis=1)
@@ -133,10 +133,10 @@ def poses(outputs: Sequence[Array], reading: Reading) -> Poses:
     Source: torchvision, `RoIHeads.forward` and `keypoints_to_heatmap`.
     """
     numbers = reading.numbers
-    boxes = next(one for one in outputs if one.ndim == 2 and one.shape[1] == 4)
-    points = next(one for one in outputs if one.ndim == 3)
-    flat: list[NDArray[Any]] = [one for one in outputs if one.ndim == 1]
-    labels, scores = sorted(flat, key=lambda one: one.dtype.kind == "f")
+    boxes = next(output for output in outputs if output.ndim == 2 and output.shape[1] == 4)
+    points = next(output for output in outputs if output.ndim == 3)
+    flat: list[NDArray[Any]] = [output for output in outputs if output.ndim == 1]
+    labels, scores = sorted(flat, key=lambda array: array.dtype.kind == "f")
     classes = np.rint(labels).astype(np.int64) - int(numbers.background)
     kept = np.flatnonzero((scores > reading.threshold) & (classes >= 0))
     found = to_pixels(boxes[kept].astype(np.float32), numbers, reading.size)

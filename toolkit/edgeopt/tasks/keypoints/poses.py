@@ -38,35 +38,35 @@ def areas_of(boxes: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(sides.prod(axis=1))
 
 
-def matched_poses(found: Poses, reference: Poses, sigmas: NDArray[np.float64]) -> tuple[float, float]:
+def matched_poses(poses: Poses, reference: Poses, sigmas: NDArray[np.float64]) -> tuple[float, float]:
     """Return matched and total score of two sets of poses; a pair counts as much as its points are alike.
 
     Args:
-        found: Of one model.
+        poses: Of one model.
         reference: Of another; its sure points count most, and its boxes say how large a thing is.
         sigmas: (points,).
     """
-    fits = likeness(found.points, reference.points, areas_of(reference.boxes), sigmas, _weights(reference))
-    fits[found.classes[:, None] != reference.classes[None, :]] = 0
-    return matched_share(found.scores, reference.scores, fits, least=_LEAST_ALIKE, weighs=True)
+    fits = likeness(poses.points, reference.points, areas_of(reference.boxes), sigmas, _weights(reference))
+    fits[poses.classes[:, None] != reference.classes[None, :]] = 0
+    return matched_share(poses.scores, reference.scores, fits, least=_LEAST_ALIKE, weighs=True)
 
 
-def lost_share(found: Poses, reference: Poses, sigmas: NDArray[np.float64]) -> tuple[float, float]:
+def lost_share(poses: Poses, reference: Poses, sigmas: NDArray[np.float64]) -> tuple[float, float]:
     """Return what is lost of poses of the same places, and what there is: squared scores, as of boxes.
 
     Args:
-        found: The pose of each place, not suppressed.
+        poses: The pose of each place, not suppressed.
         reference: The same; where the places are not the same ones, poses are matched.
         sigmas: (points,).
     """
     scores = reference.scores.astype(np.float64)
     whole = float(np.square(scores).sum())
-    if len(found) != len(reference):
-        matched, total = matched_poses(found, reference, sigmas)
+    if len(poses) != len(reference):
+        matched, total = matched_poses(poses, reference, sigmas)
         return (1 - matched / total if total > 0 else 0.0) * whole, whole
-    own = np.where(found.classes == reference.classes, found.scores, 0.0).astype(np.float64)
+    own = np.where(poses.classes == reference.classes, poses.scores, 0.0).astype(np.float64)
     weights, areas = _weights(reference), areas_of(reference.boxes)
-    far = np.square(found.points[..., :2].astype(np.float64) - reference.points[..., :2]).sum(axis=2)
+    far = np.square(poses.points[..., :2].astype(np.float64) - reference.points[..., :2]).sum(axis=2)
     alike = np.exp(-far / (2 * np.square(2 * sigmas)) / (areas[:, None] + np.spacing(1)))
     total = weights.sum(axis=1)
     alike = np.divide((alike * weights).sum(axis=1), total, out=np.zeros_like(total), where=total > 0)

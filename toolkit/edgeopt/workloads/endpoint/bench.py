@@ -16,14 +16,14 @@ __all__ = ["summarize", "work"]
 
 def work(source: str, options: EndpointBench, tell: Tell | None) -> Result:
     """Measure it from the client's side, and write what was asked for."""
-    asked = replace(
+    endpoint_bench = replace(
         options,
         url=source,
         key=read_key(options.key_from),
         limits_ms=dict(options.budget.limits_ms) if options.budget else None,
         price_per_s=options.per_s(),
     )
-    result = bench_endpoint(asked, tell=tell or (lambda *_: None))
+    result = bench_endpoint(endpoint_bench, tell=tell or (lambda *_: None))
     if options.out is not None:
         write_pages(summarize(result), options.out, "bench")
     return result

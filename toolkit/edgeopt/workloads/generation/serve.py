@@ -18,22 +18,24 @@ from edgeopt.workloads.generation.source import is_encoder_decoder
 __all__ = ["summarize", "work"]
 
 
-def work(source: str, asked: GenerationServe, tell: Callable[[str], None] | None) -> Served:
+def work(source: str, generation_serve: GenerationServe, tell: Callable[[str], None] | None) -> Served:
     """Serve until SIGTERM or Ctrl-C."""
     tell = tell or (lambda _: None)
-    options = as_serve_options(asked)
+    options = as_serve_options(generation_serve)
     if is_encoder_decoder(source):
-        refuse_others(asked, tuple(ServeAsked.__dataclass_fields__), "encoders with decoders")
+        refuse_others(generation_serve, tuple(ServeAsked.__dataclass_fields__), "encoders with decoders")
         return serve(source, options, tell, open_pair)
-    if asked.prefixes is not None and asked.system is None:
+    if generation_serve.prefixes is not None and generation_serve.system is None:
         raise EdgeoptError("--prefixes belongs to --system", remedy="add --system, or leave it out")
-    require_guesses(asked.guesses, asked.draft)
-    draft = "" if asked.draft in (None, NONE) else str(asked.draft)
+    require_guesses(generation_serve.guesses, generation_serve.draft)
+    draft = "" if generation_serve.draft in (None, NONE) else str(generation_serve.draft)
     options = replace(
         options,
-        prompting=Prompting(asked.system, asked.prefixes, context=asked.context, draft=draft),
-        guesses=asked.guesses,
-        uses_draft=asked.draft != NONE,
-        exact=asked.exact,
+        prompting=Prompting(
+            generation_serve.system, generation_serve.prefixes, context=generation_serve.context, draft=draft
+        ),
+        guesses=generation_serve.guesses,
+        uses_draft=generation_serve.draft != NONE,
+        exact=generation_serve.exact,
     )
     return serve(source, options, tell, open_texts)

@@ -35,13 +35,13 @@ def head_axis(node: Node, at: Tracer, axes: Sequence[int]) -> int | None:
                 continue
             moved = _moved(reader, at, places)
             if moved:
-                waiting.extend((one, moved) for one in reader.outputs)
+                waiting.extend((output, moved) for output in reader.outputs)
     return None
 
 
 def _batched(node: Node, at: Tracer, places: dict[int, int]) -> int | None:
     """Return the candidate along which a product of two activations runs side by side, the last of several."""
-    if any(at.constant(one) is not None for one in node.inputs):
+    if any(at.constant(input_) is not None for input_ in node.inputs):
         return None
     rank = at.rank(node.outputs[0])
     return next((places[axis] for axis in range(rank - 3, -1, -1) if axis in places), None)

@@ -15,7 +15,7 @@ _SPATIAL = "channels lie along an axis that the kernel moves over"
 
 def follow(node: Node, at: Tracer) -> None:
     """Read the channels of axis 1; the outputs are new channels, or those of the input where it is grouped."""
-    if any(at.constant(one) is None for one in node.inputs[1:] if one is not None):
+    if any(at.constant(input_) is None for input_ in node.inputs[1:] if input_ is not None):
         raise PinnedError("weights are computed while the model runs")
     weight = at.dims(node.inputs[1])
     groups = int(attribute(node, "group", 1))
@@ -33,7 +33,7 @@ def follow(node: Node, at: Tracer) -> None:
         at.use(node, 1, {0: read if is_transposed else made})
     if len(node.inputs) > 2:
         at.use(node, 2, {0: made})
-    at.give(node.outputs[0], {**{axis: one for axis, one in axes.items() if axis == 0}, 1: made})
+    at.give(node.outputs[0], {**{axis: array for axis, array in axes.items() if axis == 0}, 1: made})
 
 
 def _grouped(node: Node, at: Tracer, read: Channels, groups: int, outputs: int) -> Channels:

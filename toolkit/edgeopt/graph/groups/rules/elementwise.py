@@ -40,7 +40,7 @@ def broadcast(node: Node, at: Tracer) -> None:
 
 
 def tie_operands(
-    node: Node, at: Tracer, places: Sequence[int], given: Axes, rank: int, *, trailing: int = 0
+    node: Node, at: Tracer, places: Sequence[int], arrays: Axes, rank: int, *, trailing: int = 0
 ) -> dict[int, Channels]:
     """Tie the labels of operands that meet by broadcasting, and return those of the result.
 
@@ -48,11 +48,11 @@ def tie_operands(
         node: The node.
         at: What is labelled.
         places: Of the operands among its inputs.
-        given: Labels that the result has already, by axis.
+        arrays: Labels that the result has already, by axis.
         rank: Dimensions of the result.
         trailing: How many of the last axes do not broadcast: 2 of a matrix product.
     """
-    result = dict(given)
+    result = dict(arrays)
     for place in places:
         for axis, labels in at.axes(node.inputs[place]).items():
             if axis < at.rank(node.inputs[place]) - trailing and len(labels) > 1:

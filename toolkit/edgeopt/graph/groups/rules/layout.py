@@ -30,7 +30,7 @@ def unsqueeze(node: Node, at: Tracer) -> None:
     count = len(_given(node, at, 1) or ())
     added = {positive(axis, rank + count) for axis in _given(node, at, 1) or ()}
     kept = [axis for axis in range(rank + count) if axis not in added]
-    at.give(node.outputs[0], {kept[axis]: one for axis, one in at.axes(node.inputs[0]).items()})
+    at.give(node.outputs[0], {kept[axis]: array for axis, array in at.axes(node.inputs[0]).items()})
 
 
 def reduce(node: Node, at: Tracer) -> None:
@@ -52,7 +52,7 @@ def _reduce(node: Node, at: Tracer, taken: tuple[int, ...]) -> None:
     if attribute(node, "keepdims", 1):
         rank = at.rank(node.inputs[0])
         at.pin_other_axes(node, node.inputs[0], [axis for axis in range(rank) if axis not in taken], reason)
-        at.give(node.outputs[0], {axis: one for axis, one in at.axes(node.inputs[0]).items() if axis not in taken})
+        at.give(node.outputs[0], {axis: array for axis, array in at.axes(node.inputs[0]).items() if axis not in taken})
     else:
         _drop(node, at, taken, reason)
 

@@ -20,7 +20,7 @@ def gather(node: Node, at: Tracer) -> None:
         return _embed(node, at, table)
     rank = at.rank(data)
     axis = positive(int(attribute(node, "axis", 0)), rank)
-    at.pin_other_axes(node, data, [one for one in range(rank) if one != axis], "Gather picks channels")
+    at.pin_other_axes(node, data, [other for other in range(rank) if other != axis], "Gather picks channels")
     by = at.rank(indices) - 1
     axes = {one if one < axis else one + by: labels for one, labels in at.axes(data).items() if one != axis}
     at.give(node.outputs[0], axes)

@@ -27,7 +27,7 @@ def gemm(node: Node, at: Tracer) -> None:
     made = at.fresh(node, weight.shape[outer])
     read = axes.get(1, _fixed(weight.shape[inner]))
     at.use(node, 1, {inner: read, outer: made}, reads=inner)
-    out = {**{axis: one for axis, one in axes.items() if axis == 0}, 1: made}
+    out = {**{axis: array for axis, array in axes.items() if axis == 0}, 1: made}
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         tie_operands(node, at, [2], out, 2)
     at.give(node.outputs[0], out)
@@ -35,7 +35,7 @@ def gemm(node: Node, at: Tracer) -> None:
 
 def matmul(node: Node, at: Tracer) -> None:
     """Read the last axis, or the last but one where the constant stands first; make the same of the output."""
-    left, right = (at.constant(one) for one in node.inputs)
+    left, right = (at.constant(input_) for input_ in node.inputs)
     if left is None and right is None:
         return _of_activations(node, at)
     place = 1 if right is not None else 0

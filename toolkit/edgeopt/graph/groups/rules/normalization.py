@@ -13,9 +13,11 @@ _ACROSS = "normalises across the channels"
 
 def by_channel(node: Node, at: Tracer) -> None:
     """Cut scale, shift, mean and variance along axis 1: BatchNormalization, InstanceNormalization."""
-    if attribute(node, "training_mode", 0) or any(one.uses() or one.is_graph_output() for one in node.outputs[1:]):
+    if attribute(node, "training_mode", 0) or any(
+        output.uses() or output.is_graph_output() for output in node.outputs[1:]
+    ):
         raise PinnedError("a batch normalisation that is still training")
-    if any(at.constant(one) is None for one in node.inputs[1:]) or not attribute(node, "spatial", 1):
+    if any(at.constant(input_) is None for input_ in node.inputs[1:]) or not attribute(node, "spatial", 1):
         raise PinnedError("scales are computed while the model runs")
     axes = at.axes(node.inputs[0])
     if node.op_type == "InstanceNormalization":
@@ -53,7 +55,7 @@ def mean_variance(node: Node, at: Tracer) -> None:
 
 def _across(node: Node, at: Tracer, axes: Collection[int]) -> None:
     """Pin the channels of these axes; the output has them too, so that what is tied to it stays for the same reason."""
-    if any(one.uses() or one.is_graph_output() for one in node.outputs[1:]):
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
         raise PinnedError("means are read too")
     for axis, labels in at.axes(node.inputs[0]).items():
         if axis in axes:

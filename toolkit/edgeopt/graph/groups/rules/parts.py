@@ -16,7 +16,7 @@ def concat(node: Node, at: Tracer) -> None:
     rank = at.rank(node.inputs[0])
     axis = positive(int(attribute(node, "axis", 1)), rank)
     joined = [_entries(node, at, place, axis) for place in range(len(node.inputs))]
-    result = {axis: channels(np.concatenate(joined))} if any((one != FIXED).any() for one in joined) else {}
+    result = {axis: channels(np.concatenate(joined))} if any((array != FIXED).any() for array in joined) else {}
     for value in node.inputs:
         for other, labels in at.axes(value).items():
             if other != axis:
@@ -34,9 +34,9 @@ def concat(node: Node, at: Tracer) -> None:
 
 def _entries(node: Node, at: Tracer, place: int, axis: int) -> Channels:
     """Return the labels of one input along the axis of a Concat."""
-    found = at.axes(node.inputs[place]).get(axis)
-    if found is not None:
-        return found
+    array = at.axes(node.inputs[place]).get(axis)
+    if array is not None:
+        return array
     size = at.dims(node.inputs[place])[axis]
     has_labels = any(axis in at.axes(value) for value in node.inputs)
     if not isinstance(size, int):
@@ -101,12 +101,12 @@ def _slice(node: Node, at: Tracer, rank: int) -> tuple[tuple[int, ...], ...]:
         starts: tuple[int, ...] = attribute(node, "starts", ())
         ends: tuple[int, ...] = attribute(node, "ends", ())
         axes = attribute(node, "axes", tuple(range(len(starts))))
-        return starts, ends, tuple(positive(int(one), rank) for one in axes), (1,) * len(starts)
+        return starts, ends, tuple(positive(int(axis), rank) for axis in axes), (1,) * len(starts)
     starts, ends = (at.integers(node.inputs[place], "a stretch of channels") for place in (1, 2))
     optional = [node.inputs[place] if len(node.inputs) > place else None for place in (3, 4)]
     axes = tuple(range(len(starts))) if optional[0] is None else at.integers(optional[0], "the axes of a Slice")
     steps = (1,) * len(starts) if optional[1] is None else at.integers(optional[1], "the steps of a Slice")
-    return starts, ends, tuple(positive(one, rank) for one in axes), steps
+    return starts, ends, tuple(positive(axis, rank) for axis in axes), steps
 
 
 RULES = {"Concat": Rule(concat, joins=True), "Split": Rule(split), "Slice": Rule(cut_out)}

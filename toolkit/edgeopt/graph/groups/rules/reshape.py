@@ -33,7 +33,7 @@ def reshape(node: Node, at: Tracer) -> None:
     blocks = _blocks(before, after)
     result: dict[int, Channels] = {}
     for axis, labels in at.axes(node.inputs[0]).items():
-        block = next((one for one in blocks if axis in one.before), None)
+        block = next((other for other in blocks if axis in other.before), None)
         if block is None or sum(one in at.axes(node.inputs[0]) for one in block.before) > 1:
             raise PinnedError("the shapes around a Reshape are not known well enough")
         sizes = [_size(before[one]) for one in block.before] if len(block.before) > 1 else [len(labels)]
@@ -91,9 +91,9 @@ def _size(dim: int | str | None) -> int:
 def _blocks(before: Dims, after: Dims) -> list[Block]:
     """Return the blocks of two shapes with the same entries, those of a size that is not known in between too."""
     olds, news = ([axis for axis, size in enumerate(dims) if size != 1] for dims in (before, after))
-    found: list[Block] = []
+    blocks: list[Block] = []
     while olds and news and _alike(before[olds[0]], after[news[0]]):
-        found.append(Block((olds.pop(0),), (news.pop(0),)))
+        blocks.append(Block((olds.pop(0),), (news.pop(0),)))
     behind: list[Block] = []
     while olds and news and _alike(before[olds[-1]], after[news[-1]]):
         behind.append(Block((olds.pop(),), (news.pop(),)))
@@ -101,11 +101,11 @@ def _blocks(before: Dims, after: Dims) -> list[Block]:
     unknown_after = [axis for axis in news if not isinstance(after[axis], int)]
     if len(unknown) == len(unknown_after) == 1 and (olds[0], news[0]) == (unknown[0], unknown_after[0]):
         if _product(before, olds[1:]) != _product(after, news[1:]):
-            return [*found, *behind]
-        found.append(Block((olds.pop(0),), (news.pop(0),)))
+            return [*blocks, *behind]
+        blocks.append(Block((olds.pop(0),), (news.pop(0),)))
     elif unknown or unknown_after:
-        return [*found, *behind]
-    return [*found, *_known_blocks(before, olds, after, news), *behind]
+        return [*blocks, *behind]
+    return [*blocks, *_known_blocks(before, olds, after, news), *behind]
 
 
 def _alike(one: int | str | None, other: int | str | None) -> bool:
@@ -113,16 +113,16 @@ def _alike(one: int | str | None, other: int | str | None) -> bool:
 
 
 def _known_blocks(before: Dims, olds: list[int], after: Dims, news: list[int]) -> list[Block]:
-    found: list[Block] = []
+    blocks: list[Block] = []
     while olds and news:
         left, right = [olds.pop(0)], [news.pop(0)]
         while (product := _product(before, left)) != (other := _product(after, right)):
             shorter, rest = (left, olds) if product < other else (right, news)
             if not rest:
-                return found
+                return blocks
             shorter.append(rest.pop(0))
-        found.append(Block(tuple(left), tuple(right)))
-    return found
+        blocks.append(Block(tuple(left), tuple(right)))
+    return blocks
 
 
 def _product(dims: Dims, axes: list[int]) -> int:

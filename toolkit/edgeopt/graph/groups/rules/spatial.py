@@ -13,10 +13,10 @@ from edgeopt.graph.groups.types import channels
 
 def pool(node: Node, at: Tracer) -> None:
     """Pass on channels; along other axes values mix."""
-    if any(one.uses() or one.is_graph_output() for one in node.outputs[1:]):
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
         raise PinnedError("places of maxima count the channels")
     at.pin_other_axes(node, node.inputs[0], (0, 1), "channels lie along an axis that is pooled")
-    at.give(node.outputs[0], {axis: one for axis, one in at.axes(node.inputs[0]).items() if axis < 2})
+    at.give(node.outputs[0], {axis: array for axis, array in at.axes(node.inputs[0]).items() if axis < 2})
 
 
 def resize(node: Node, at: Tracer) -> None:
@@ -42,10 +42,10 @@ def resize(node: Node, at: Tracer) -> None:
 def _require_unscaled(node: Node, at: Tracer, entry: int | None) -> None:
     """Raise where the scale along an axis is not exactly 1: of a size that stays, values may still mix."""
     place = 2 if at.graph.opset >= 11 and node.op_type == "Resize" else 1
-    given = node.inputs[place] if len(node.inputs) > place else None
-    if given is None or entry is None:
+    value = node.inputs[place] if len(node.inputs) > place else None
+    if value is None or entry is None:
         return
-    scales = at.constant(given)
+    scales = at.constant(value)
     if scales is None or (scales.size and scales.reshape(-1)[entry] != 1):
         raise PinnedError("resizes along the channels")
 
@@ -57,7 +57,7 @@ def pad(node: Node, at: Tracer) -> None:
     pads = tuple(int(one) for one in given) if given else at.integers(node.inputs[1], "the width of a Pad")
     order = list(range(rank))
     if len(node.inputs) > 3 and node.inputs[3] is not None:
-        order = [positive(one, rank) for one in at.integers(node.inputs[3], "the axes of a Pad")]
+        order = [positive(integer, rank) for integer in at.integers(node.inputs[3], "the axes of a Pad")]
     axes = dict(at.axes(node.inputs[0]))
     for axis in [*axes]:
         if axis not in order:

@@ -96,5 +96,5 @@ def examples(suits: Callable[[type[Load]], bool] = lambda _: True) -> str:
 
 
 def _kind(name: str) -> type[Load]:
-    found: type[Load] = registry.load(models, name).LOAD
-    return found
+    load: type[Load] = registry.load(models, name).LOAD
+    return load

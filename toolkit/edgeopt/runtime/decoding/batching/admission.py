@@ -45,5 +45,5 @@ def next_prompt(begun: Sequence[Request], left: Callable[[Request], int], turn: 
         turn: Which part of any prompt this is, counted from 0.
     """
     if turn % OLDEST_EVERY == OLDEST_EVERY - 1:
-        return min(begun, key=lambda one: one.order)
-    return min(begun, key=lambda one: (-one.priority, left(one), one.order))
+        return min(begun, key=lambda request: request.order)
+    return min(begun, key=lambda request: (-request.priority, left(request), request.order))

@@ -95,10 +95,10 @@ class Batch:
         """End what is cancelled, give free slots away, run a part of one prompt and then all next tokens."""
         self._end_cancelled()
         self._admit()
-        begun = [one for one in self._seats[self._writing :] if one]
+        begun = [seat for seat in self._seats[self._writing :] if seat]
         if begun:
-            one = next_prompt(begun, self._prompt_left, self.work.prompt_runs)
-            self._attempt(one, lambda: self._run_prompt(one))
+            request = next_prompt(begun, self._prompt_left, self.work.prompt_runs)
+            self._attempt(request, lambda: self._run_prompt(request))
         if self._writing:
             self._run_tokens()
         self._count()
@@ -127,19 +127,19 @@ class Batch:
             one.writing.count(queue_ns=one.writing.now_ns - one.writing.account.tokenize_ns)
             self._sit(one)
 
-    def _room_for(self, one: Request) -> tuple[int, int] | None:
+    def _room_for(self, request: Request) -> tuple[int, int] | None:
         """Return texts and tokens of the layout in which a request has a row; None: it must wait."""
         seated = [other for other in self._seats if other]
-        if one.needs <= self._rows.capacity and len(seated) < self._rows.count:
+        if request.needs <= self._rows.capacity and len(seated) < self._rows.count:
             return self._rows.count, self._rows.capacity
-        needs = -(-max(other.needs for other in [one, *seated]) // _GRAIN) * _GRAIN
+        needs = -(-max(other.needs for other in [request, *seated]) // _GRAIN) * _GRAIN
         needs = min(needs, self._tokens)
         count = min(self._slots, self._tokens // needs)
         return (count, self._tokens // count) if count > len(seated) else None
 
-    def _sit(self, one: Request) -> None:
+    def _sit(self, request: Request) -> None:
         """Give a request a row, with as much of its prompt as any row holds."""
-        layout = self._room_for(one)
+        layout = self._room_for(request)
         assert layout is not None
         if layout != (self._rows.count, self._rows.capacity):
             kept = [row for row, seat in enumerate(self._seats) if seat]
@@ -147,7 +147,7 @@ class Batch:
             self._seats = [self._seats[row] for row in kept] + [None] * (layout[0] - len(kept))
             self._left = [()] * layout[0]
             self.work += Work(layouts=1)
-        prompt = one.writing.tokens
+        prompt = request.writing.tokens
         free = [row for row, seat in enumerate(self._seats) if seat is None]
         sources = range(self._rows.count) if self._rows.is_together else free
         alike = {row: min(common_start(self._held(row), prompt), len(prompt) - 1) for row in sources}
@@ -160,82 +160,86 @@ class Batch:
             reused = stored
         else:
             reused = self._rows.copy(source, row, alike[source])
-        self._seats[row], self._left[row] = one, ()
-        one.writing.count(reused_tokens=reused)
-        one.prefill_from_ns = one.writing.now_ns
+        self._seats[row], self._left[row] = request, ()
+        request.writing.count(reused_tokens=reused)
+        request.prefill_from_ns = request.writing.now_ns
         self.work += Work(reused_tokens=reused)
 
     def _held(self, row: int) -> Sequence[int]:
         seat = self._seats[row]
         return self._left[row] if seat is None else self._reusable(seat, row)
 
-    def _reusable(self, one: Request, row: int) -> Sequence[int]:
-        past, count = self._rows.past(row), one.writing.prompt_tokens
-        return one.writing.tokens[: past if self._reuses_answers else min(past, count)]
+    def _reusable(self, request: Request, row: int) -> Sequence[int]:
+        past, count = self._rows.past(row), request.writing.prompt_tokens
+        return request.writing.tokens[: past if self._reuses_answers else min(past, count)]
 
-    def _prompt_left(self, one: Request) -> int:
-        return one.writing.prompt_tokens - self._rows.past(self._seats.index(one))
+    def _prompt_left(self, request: Request) -> int:
+        return request.writing.prompt_tokens - self._rows.past(self._seats.index(request))
 
-    def _run_prompt(self, one: Request) -> None:
+    def _run_prompt(self, request: Request) -> None:
         """Run a part of a prompt; behind its end comes the first token, and the text joins the others."""
-        row, writing = self._seats.index(one), one.writing
+        row, writing = self._seats.index(request), request.writing
         past = self._rows.past(row)
-        limits = [writing.prompt_tokens - past, one.asked.chunk_tokens, self._chunk if self._writing else self._alone]
+        limits = [
+            writing.prompt_tokens - past,
+            request.asked.chunk_tokens,
+            self._chunk if self._writing else self._alone,
+        ]
         part = writing.tokens[past : past + min(limit for limit in limits if limit)]
         logits = self._rows.run(row, part, is_prompt=True)
         writing.count(computed_tokens=len(part))
         self.work += Work(prompt_runs=1, prompt_tokens=len(part))
         if past + len(part) < writing.prompt_tokens:
             return
-        writing.count(prefill_ns=writing.now_ns - one.prefill_from_ns)
+        writing.count(prefill_ns=writing.now_ns - request.prefill_from_ns)
         self._swap(row, self._writing)
         self._writing += 1
-        self._take(one, logits[-1])
+        self._take(request, logits[-1])
 
     def _run_tokens(self) -> None:
-        writers = [one for one in self._seats[: self._writing] if one]
-        last = [one.writing.tokens[-1] for one in writers]
+        writers = [seat for seat in self._seats[: self._writing] if seat]
+        last = [writer.writing.tokens[-1] for writer in writers]
         try:
             logits = self._rows.run_first(last)
         except Exception:  # of one text perhaps: each is run alone, and who fails is ended alone
-            for one in writers:
-                self._attempt(one, lambda one=one: self._run_alone(one))  # type: ignore[misc]
+            for request in writers:
+                self._attempt(request, lambda request=request: self._run_alone(request))  # type: ignore[misc]
             return
         self._counted(len(writers), 1 if self._rows.is_together else len(writers))
-        for one, row in zip(writers, logits, strict=True):
-            one.writing.count(computed_tokens=1, runs=1)
-            self._attempt(one, lambda one=one, row=row: self._take(one, row))  # type: ignore[misc]
+        for request, row in zip(writers, logits, strict=True):
+            request.writing.count(computed_tokens=1, runs=1)
+            self._attempt(request, lambda request=request, row=row: self._take(request, row))  # type: ignore[misc]
 
-    def _run_alone(self, one: Request) -> None:
-        logits = self._rows.run(self._seats.index(one), one.writing.tokens[-1:])
+    def _run_alone(self, request: Request) -> None:
+        logits = self._rows.run(self._seats.index(request), request.writing.tokens[-1:])
         self._counted(1, 1)
-        one.writing.count(computed_tokens=1, runs=1)
-        self._take(one, logits[-1])
+        request.writing.count(computed_tokens=1, runs=1)
+        self._take(request, logits[-1])
 
-    def _take(self, one: Request, logits: NDArray[np.float32]) -> None:
+    def _take(self, request: Request, logits: NDArray[np.float32]) -> None:
         """Choose a text's next token and hand it over."""
-        one.pieces.put(one.writing.take(one.writing.choose(logits)))
-        if one.writing.is_over:
-            self._leave(one)
+        request.pieces.put(request.writing.take(request.writing.choose(logits)))
+        if request.writing.is_over:
+            self._leave(request)
 
-    def _attempt(self, one: Request, act: Callable[[], None]) -> None:
+    def _attempt(self, request: Request, act: Callable[[], None]) -> None:
         """Do something for one request: what fails ends this one, and no other."""
         try:
             act()
         except Exception as error:
-            self._leave(one, error)
+            self._leave(request, error)
 
-    def _leave(self, one: Request, error: Exception | None = None) -> None:
+    def _leave(self, request: Request, error: Exception | None = None) -> None:
         """Free the row of a request; the last of the texts behind their prompts moves into a gap between them."""
-        row = self._seats.index(one)
-        self._left[row] = self._reusable(one, row) if error is None else ()
+        row = self._seats.index(request)
+        self._left[row] = self._reusable(request, row) if error is None else ()
         self._seats[row] = None
         if error is not None:
             self._rows.rewind(row, 0)
         if row < self._writing:
             self._writing -= 1
             self._swap(row, self._writing)
-        self._end(one, error)
+        self._end(request, error)
 
     def _swap(self, a: int, b: int) -> None:
         if a != b:
@@ -243,10 +247,10 @@ class Batch:
             self._seats[a], self._seats[b] = self._seats[b], self._seats[a]
             self._left[a], self._left[b] = self._left[b], self._left[a]
 
-    def _end(self, one: Request, error: Exception | None = None) -> None:
+    def _end(self, request: Request, error: Exception | None = None) -> None:
         self.work += Work(answers=1)
         self._count()
-        one.end(error)
+        request.end(error)
 
     def _counted(self, tokens: int, runs: int) -> None:
         self.work += Work(token_runs=runs, tokens=tokens)

@@ -79,15 +79,15 @@ class Pictures:
             return await self._line.enter(end_s)
         begun_ns = perf_counter_ns()
         if self._large_waiting >= min(_MOST_LARGE_WAITING, self._limits.waiting):
-            told = f"{self._large_waiting} large pictures wait already; ask again later, or send a smaller one"
-            raise RefusedError(429, told, code="queue_full")
+            text = f"{self._large_waiting} large pictures wait already; ask again later, or send a smaller one"
+            raise RefusedError(429, text, code="queue_full")
         self._large_waiting += 1
         try:
             async with asyncio.timeout(end_s - monotonic()):
                 await self._large.acquire()
         except TimeoutError as error:
-            told = f"no slot was free within {self._limits.seconds:g} s"
-            raise RefusedError(503, told, code="queue_timeout") from error
+            text = f"no slot was free within {self._limits.seconds:g} s"
+            raise RefusedError(503, text, code="queue_timeout") from error
         finally:
             self._large_waiting -= 1
         try:

@@ -36,7 +36,7 @@ def size_of(data: bytes) -> tuple[int, int] | None:
             return _of_webp(data)
         if data.startswith(b"BM") and _number(data, 14, 4, little=True) >= 40:
             sides = (int.from_bytes(data[i : i + 4], "little", signed=True) for i in (22, 18))
-            height, width = (abs(one) for one in sides)
+            height, width = (abs(side) for side in sides)
             return height, width
     except IndexError:
         return None
@@ -53,12 +53,12 @@ def require_bounded(data: bytes, most_pixels: int) -> int:
     if size is None:
         raise _none()
     if size[0] * size[1] > most_pixels:
-        told = f"the picture has {size[1]}x{size[0]} pixels, more than {most_pixels}, the limit of this server"
-        raise RefusedError(413, told, code="picture_too_large")
+        text = f"the picture has {size[1]}x{size[0]} pixels, more than {most_pixels}, the limit of this server"
+        raise RefusedError(413, text, code="picture_too_large")
     scans = data.count(_SCAN) if data.startswith(_JPEG) else 0
     if scans > _MOST_SCANS:
-        told = f"the JPEG has {scans} scans, more than {_MOST_SCANS}: store it anew"
-        raise RefusedError(413, told, code="picture_too_large")
+        text = f"the JPEG has {scans} scans, more than {_MOST_SCANS}: store it anew"
+        raise RefusedError(413, text, code="picture_too_large")
     return size[0] * size[1]
 
 

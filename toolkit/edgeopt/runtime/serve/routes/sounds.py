@@ -70,8 +70,8 @@ class Sounds:
 
     def close(self) -> None:
         """End all answers before their next token."""
-        for one in list(self._running):
-            one.cancel()
+        for writing in list(self._running):
+            writing.cancel()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
@@ -115,8 +115,8 @@ class Sounds:
         except InvalidFileError as error:
             raise RefusedError(400, f"{error.problem}: send a WAV", code="invalid_sound", param="file") from error
         except UnsupportedError as error:
-            told = f"{error.problem} on the server: send a WAV of {self._rate_hz} Hz"
-            raise RefusedError(400, told, code="invalid_sound", param="file") from error
+            text = f"{error.problem} on the server: send a WAV of {self._rate_hz} Hz"
+            raise RefusedError(400, text, code="invalid_sound", param="file") from error
 
     def _wanted(self, fields: Mapping[str, str]) -> tuple[str, Asked]:
         """Return the form of the reply, and what is asked of the model.
@@ -127,8 +127,8 @@ class Sounds:
         if unknown := next((name for name in fields if name not in _KNOWN), None):
             raise wrong(unknown[:60], "this server does not do that; leave it out")
         if fields.get("model", self._model) != self._model:
-            told = f"no model named {fields['model'][:100]!r} is here, only {self._model!r}"
-            raise RefusedError(404, told, code="model_not_found", param="model")
+            text = f"no model named {fields['model'][:100]!r} is here, only {self._model!r}"
+            raise RefusedError(404, text, code="model_not_found", param="model")
         if fields.get("stream", "false").lower() not in ("false", "0"):
             raise wrong("stream", "a transcription comes whole; leave it out")
         form = fields.get("response_format", _FORMS[0])
@@ -157,14 +157,14 @@ class Sounds:
 
 async def _gathered(writing: Writing) -> tuple[str, Written]:
     said = list[str]()
-    async for one in writing.events():
-        if not isinstance(one, Written):
-            said += [piece.text for piece in one]
+    async for event in writing.events():
+        if not isinstance(event, Written):
+            said += [piece.text for piece in event]
             continue
-        if one.reason == "time":  # half a transcription would pass for a whole one
+        if event.reason == "time":  # half a transcription would pass for a whole one
             late = "the sound was not heard to its end within the time limit of this server"
             raise RefusedError(503, late, code="time_limit")
-        return "".join(said).strip(), one
+        return "".join(said).strip(), event
     raise RuntimeError("an answer ended without its account")
 
 

@@ -69,8 +69,8 @@ class Texts(Generic[W]):
 
     def close(self) -> None:
         """End all answers before their next token."""
-        for one in list(self._running):
-            one.cancel()
+        for writing in list(self._running):
+            writing.cancel()
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._conversations.shutdown(wait=True, cancel_futures=True)
 
@@ -84,8 +84,8 @@ class Texts(Generic[W]):
         require_kind(request, _JSON)
         wanted = read_wanted(await read_body(request, self._limits), self._limits, is_chat=is_chat)
         if wanted.model != self._model:
-            told = f"no model named {wanted.model[:100]!r} is here, only {self._model!r}"
-            raise RefusedError(404, told, code="model_not_found", param="model")
+            text = f"no model named {wanted.model[:100]!r} is here, only {self._model!r}"
+            raise RefusedError(404, text, code="model_not_found", param="model")
         tokens = await self._read(wanted, end_s)
         asked = wanted.asked
         if is_chat:
@@ -116,8 +116,8 @@ class Texts(Generic[W]):
             async with asyncio.timeout(end_s - monotonic()):
                 return await reading
         except TimeoutError as error:
-            told = f"the prompt was not read within {self._limits.seconds:g} s"
-            raise RefusedError(503, told, code="time_limit") from error
+            text = f"the prompt was not read within {self._limits.seconds:g} s"
+            raise RefusedError(503, text, code="time_limit") from error
 
     def settle(self, request: Request, wanted: Wanted, written: Written, queue_ns: int) -> None:
         """Count an answer that is over, and tell its trace."""

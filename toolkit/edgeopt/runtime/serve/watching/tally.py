@@ -70,8 +70,8 @@ class Tally:
         """
         self.name, self.held, self.ring = name, held, StageRing(stages)
         self._ttft = Histogram("edgeopt_time_to_first_token_seconds", "From a request to its first token.", _TTFT_S)
-        told = "Of each answer, mean time of its tokens after the first."
-        self._tpot = Histogram("edgeopt_time_per_output_token_seconds", told, _TPOT_S)
+        text = "Of each answer, mean time of its tokens after the first."
+        self._tpot = Histogram("edgeopt_time_per_output_token_seconds", text, _TPOT_S)
         self.histograms = (self._ttft, self._tpot) if writes else ()
         self._turn = Lock()
         self._refused = Counter[int]()
@@ -86,7 +86,7 @@ class Tally:
             stages_ns: What each stage took, by its name.
             token_at_ns: When each token was there, where they were written one by one.
         """
-        times, whole_ns = [stages_ns[one] for one in self.ring.stages], sum(stages_ns.values())
+        times, whole_ns = [stages_ns[stage] for stage in self.ring.stages], sum(stages_ns.values())
         self.ring.feed()
         self.ring.record(times, whole_ns, whole_ns)
         if self.histograms and token_at_ns:
@@ -143,14 +143,14 @@ class _Requests:
             "queued": ("Requests that wait for a slot.", tally.waiting),
             "loaded": ("Whether the model is in memory.", int(tally.held.is_loaded)),
         }
-        for name, (told, value) in gauges.items():
-            family = core.GaugeMetricFamily(f"edgeopt_{name}", told, labels=["name"])
+        for name, (text, value) in gauges.items():
+            family = core.GaugeMetricFamily(f"edgeopt_{name}", text, labels=["name"])
             family.add_metric([tally.name], value)
             yield family
         loads = core.CounterMetricFamily("edgeopt_loads", "How often the model was opened.", labels=["name"])
         loads.add_metric([tally.name], tally.held.loads)
         yield loads
-        yield from (one.family(core, tally.name) for one in tally.histograms)
+        yield from (histogram.family(core, tally.name) for histogram in tally.histograms)
         family = core.CounterMetricFamily("edgeopt_refused", "Requests refused, by status.", labels=["name", "status"])
         for status, count in sorted(refused.items()):
             family.add_metric([tally.name, str(status)], count)

@@ -35,7 +35,7 @@ class Pictures:
         begins, sample = self.frames.begins_stream(index), self.frames.read(index)
         self._stream += index > 0 and begins
         if isinstance(sample, Mapping) and not begins:  # states that are passed would be taken: they are fed back
-            sample = {name: one for name, one in sample.items() if name not in self.frames.states}
+            sample = {name: array for name, array in sample.items() if name not in self.frames.states}
         return Captured(sample, self.frames.names[index], self._stream)
 
     def close(self) -> None:

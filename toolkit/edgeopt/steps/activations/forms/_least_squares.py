@@ -36,5 +36,5 @@ def solve(z: Numbers, wanted: Numbers, gain: Numbers | None, has_offset: bool) -
 
 def where(better: NDArray[np.bool_], new: Solved, old: Solved) -> Solved:
     """Return three numbers for each channel, the new ones where they are better."""
-    a, b, c = (np.where(better, one, other) for one, other in zip(new, old, strict=True))
+    a, b, c = (np.where(better, array, other) for array, other in zip(new, old, strict=True))
     return a, b, c

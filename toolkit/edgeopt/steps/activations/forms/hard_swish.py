@@ -33,17 +33,17 @@ class HardSwish(Form):
                 error = _solved(b * x[:, few] + c, wanted[:, few], gain, has_offset)[2]
                 better = error < best
                 slope[better], shift[better], best[better] = b, c, error[better]
-        found = _solved(slope[:, None] * x + shift[:, None], wanted, gain, has_offset)
+        arrays = _solved(slope[:, None] * x + shift[:, None], wanted, gain, has_offset)
         factor, step = _SLOPES[1] / _SLOPES[0], (_SHIFTS[1] - _SHIFTS[0]) / 2
         for _ in range(_STEPS):
             for b, c in ((factor, 0), (1 / factor, 0), (1, step), (1, -step), (factor, step), (1 / factor, -step)):
                 tried = slope * b, shift + c
                 its = _solved(tried[0][:, None] * x + tried[1][:, None], wanted, gain, has_offset)
-                better = its[2] < found[2]
+                better = its[2] < arrays[2]
                 slope, shift = np.where(better, tried[0], slope), np.where(better, tried[1], shift)
-                found = where(better, its, found)
+                arrays = where(better, its, arrays)
             factor, step = factor**_SHRINK, step * _SHRINK
-        return Fit(slope, shift, found[0], found[1], found[2])
+        return Fit(slope, shift, arrays[0], arrays[1], arrays[2])
 
     def insert(self, graph: Graph, x: Value, fit: Fit, before: Node, name: str) -> Value:
         """Write HardSwish."""

@@ -43,14 +43,14 @@ class Line(Form):
 def _best(x: Numbers, wanted: Numbers) -> Fit:
     """Fit gain * max(x - knot, 0) + offset."""
     count = len(x)
-    found = (np.ones(count), np.zeros(count), np.full(count, np.inf))
+    arrays = (np.ones(count), np.zeros(count), np.full(count, np.inf))
     knot = np.zeros(count)
     for one in _KNOTS:
         its = solve(np.maximum(x - one, 0), wanted, None, True)
-        better = its[2] < found[2]
+        better = its[2] < arrays[2]
         knot = np.where(better, one, knot)
-        found = where(better, its, found)
-    return Fit(np.ones(count), -knot, found[0], found[1], found[2])
+        arrays = where(better, its, arrays)
+    return Fit(np.ones(count), -knot, arrays[0], arrays[1], arrays[2])
 
 
 def _scaled(x: Numbers, wanted: Numbers) -> Fit:
@@ -77,15 +77,15 @@ def _with_gain(x: Numbers, wanted: Numbers, gain: Numbers) -> Fit:
     for floor in _FLOORS:
         bottom = gain * floor
         count = len(x)
-        found = (np.ones(count), np.zeros(count), np.full(count, np.inf))
-        for one in _KNOTS:
-            z = np.maximum(x - one, 0)
+        arrays = (np.ones(count), np.zeros(count), np.full(count, np.inf))
+        for knot in _KNOTS:
+            z = np.maximum(x - knot, 0)
             a, _, _ = solve(z, wanted - bottom[:, None], None, False)
             error = np.square(a[:, None] * z + bottom[:, None] - wanted).mean(axis=1)
-            better = error < found[2]
-            found = where(better, (a, np.full(count, one), error), found)
-        slope = found[0] / gain
-        fit = Fit(slope, floor - slope * found[1], gain, np.zeros(count), found[2], floor)
+            better = error < arrays[2]
+            arrays = where(better, (a, np.full(count, knot), error), arrays)
+        slope = arrays[0] / gain
+        fit = Fit(slope, floor - slope * arrays[1], gain, np.zeros(count), arrays[2], floor)
         if best is None or fit.error.mean() < best.error.mean():
             best = fit
     assert best is not None

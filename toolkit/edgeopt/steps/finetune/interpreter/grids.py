@@ -73,7 +73,7 @@ def grids_of(model: Model) -> Grids:
         return Grids()
     weights = reading.weights()
     kept = _keep_pairs(reading, weights)
-    weights = [replace(one, keeps_pairs=one.made in kept) for one in weights]
+    weights = [replace(weight, keeps_pairs=weight.made in kept) for weight in weights]
     return Grids((*weights, *reading.biases(weights)), reading.scales(weights))
 
 
@@ -118,13 +118,13 @@ class _Reading:
 
     def weights(self) -> list[Stored]:
         """Return the stored constants of 8 or 16 bits."""
-        found = []
-        for one in self.constants():
-            nodes = self.multiplying(one.made)
-            axis = weight_axis(nodes[0]) % self.array(one.integers).ndim if nodes else 0
-            if one.dtype != "int32":
-                found.append(replace(one, output_axis=axis))
-        return found
+        weights = []
+        for constant in self.constants():
+            nodes = self.multiplying(constant.made)
+            axis = weight_axis(nodes[0]) % self.array(constant.integers).ndim if nodes else 0
+            if constant.dtype != "int32":
+                weights.append(replace(constant, output_axis=axis))
+        return weights
 
     def multiplying(self, made: str) -> list[onnx.NodeProto]:
         """Return the weighted nodes whose weights are the floats of that name."""
@@ -145,25 +145,25 @@ class _Reading:
 
     def biases(self, weights: Iterable[Stored]) -> list[Stored]:
         """Return the biases whose scale is the product of two others."""
-        behind, of_weight = self.grid_behind(), {one.made: one for one in weights}
-        found = []
-        for one in self.constants():
-            readers = [node for node in self.readers.get(one.made, []) if list(node.input[2:3]) == [one.made]]
-            if one.dtype != "int32" or len(readers) != 1 or len(self.readers[one.made]) != 1:
+        behind, of_weight = self.grid_behind(), {stored.made: stored for stored in weights}
+        biases = []
+        for constant in self.constants():
+            readers = [node for node in self.readers.get(constant.made, []) if list(node.input[2:3]) == [constant.made]]
+            if constant.dtype != "int32" or len(readers) != 1 or len(self.readers[constant.made]) != 1:
                 continue
             grids, weight = behind.get(readers[0].input[0], frozenset()), of_weight.get(readers[0].input[1])
             if len(grids) != 1 or weight is None:
                 continue
             factors = (*grids, weight.scale)
             product = self.array(factors[0]) * self.array(factors[1])
-            if np.allclose(self.array(one.scale), product, rtol=1e-3, atol=0):
-                found.append(replace(one, axis=0, factors=factors))
-        return found
+            if np.allclose(self.array(constant.scale), product, rtol=1e-3, atol=0):
+                biases.append(replace(constant, axis=0, factors=factors))
+        return biases
 
     def scales(self, weights: Iterable[Stored]) -> dict[str, str]:
         """Return the scales that may change, each with the one of its grid that stands for it."""
         activations = {node.input[1]: node for node in self.nodes if node.input[0] not in self.values}
-        names = [*dict.fromkeys([*activations, *(one.scale for one in weights)])]
+        names = [*dict.fromkeys([*activations, *(weight.scale for weight in weights)])]
         names = [name for name in names if name in self.values]
         if all(_is_power_of_two(self.array(name)) for name in names):
             return {}
@@ -188,18 +188,18 @@ class _Reading:
 
 def _keep_pairs(reading: _Reading, weights: Iterable[Stored]) -> set[str]:
     """Return the weights (names of their floats) whose neighbours must not saturate: all, if none of them does now."""
-    found = set()
-    for one in weights:
-        nodes, integers = reading.multiplying(one.made), reading.array(one.integers)
-        if one.dtype != "int8" or not nodes or integers.ndim < 2:
+    keep_pairs = set()
+    for weight in weights:
+        nodes, integers = reading.multiplying(weight.made), reading.array(weight.integers)
+        if weight.dtype != "int8" or not nodes or integers.ndim < 2:
             continue
         group = _number(nodes[0], "group", 1)
         if nodes[0].op_type == "Conv" and group > 1 and integers.shape[:2] == (group, 1):
             continue  # kernels of one input channel add up in 32 bits
-        if np.any(choose_scale(integers, one.output_axis, reduce_range=True) * MOST > MOST_OF_TWO + 0.5):
+        if np.any(choose_scale(integers, weight.output_axis, reduce_range=True) * MOST > MOST_OF_TWO + 0.5):
             return set()
-        found.add(one.made)
-    return found
+        keep_pairs.add(weight.made)
+    return keep_pairs
 
 
 def weight_axis(node: onnx.NodeProto) -> int:

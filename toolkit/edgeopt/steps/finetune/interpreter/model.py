@@ -79,13 +79,13 @@ class TorchModel(torch.nn.Module):
         floats = stored_floats(model.proto)
         wanted = set(weights_of(model) if trainable is None else trainable)
         grids = grids_of(model)
-        on_grids = wanted & {*grids.alike, *(one.integers for one in grids.stored)}
+        on_grids = wanted & {*grids.alike, *(stored.integers for stored in grids.stored)}
         if unknown := sorted(wanted - floats.keys() - on_grids):
             raise EdgeoptError(
                 f"{model.name} holds no constant to train called {unknown[0]!r}", remedy="name its float initializers"
             )
         self._rounding = rounding_of(model, on_grids)
-        first = {name: tensor_of(one) for name, one in floats.items() if name in wanted - on_grids}
+        first = {name: tensor_of(tensor) for name, tensor in floats.items() if name in wanted - on_grids}
         keys = {**{name: name for name in first}, **{name: parameter_key(name) for name in self._rounding.parameters}}
         self._names, self._keys = tuple(keys), tuple(keys.values())
         first |= self._rounding.parameters
@@ -93,12 +93,12 @@ class TorchModel(torch.nn.Module):
         self._others = {one.name: tensor_of(one) for one in model.proto.graph.initializer if one.name not in floats}
         self._steps = _steps(model, floats, self._rounding)
         made = {name for step in self._steps for name in step.outputs}
-        frozen = {name: tensor_of(one) for name, one in floats.items() if name not in made and name not in first}
+        frozen = {name: tensor_of(tensor) for name, tensor in floats.items() if name not in made and name not in first}
         frozen |= self._rounding.frozen
         self._frozen = tuple(frozen)
         for place, value in enumerate(frozen.values()):
             self.register_buffer(f"frozen_{place}", value, persistent=False)
-        self._outputs = tuple(one.name for one in model.outputs)
+        self._outputs = tuple(output.name for output in model.outputs)
         self._tensors = {name for step in self._steps for name in (*step.inputs, *step.outputs) if name}
         self._alike = _ALIKE if not grids.alike else _ALIKE_ON_GRIDS
         self._ways: dict[tuple[object, ...], _Way] = {}
@@ -166,8 +166,8 @@ class TorchModel(torch.nn.Module):
         for spec in self._model.inputs:
             value = inputs.get(spec.name)
             if value is None or value.ndim != len(spec.shape):
-                told = "is missing" if value is None else f"has {value.ndim} axes, not {len(spec.shape)}"
-                raise EdgeoptError(f"input {spec.name!r} of {self._model.name} {told}", remedy="give it as it is")
+                text = "is missing" if value is None else f"has {value.ndim} axes, not {len(spec.shape)}"
+                raise EdgeoptError(f"input {spec.name!r} of {self._model.name} {text}", remedy="give it as it is")
             found[spec.name] = value
         return found
 
@@ -184,7 +184,7 @@ class TorchModel(torch.nn.Module):
     @property
     def _free(self) -> tuple[str, ...]:
         """Names of the inputs whose axis 0 counts samples."""
-        return tuple(one.name for one in self._model.inputs if one.shape and not _is_fixed(one.shape[0]))
+        return tuple(spec.name for spec in self._model.inputs if spec.shape and not _is_fixed(spec.shape[0]))
 
     def _values_with(self, given: Values) -> Values:
         frozen = {name: self.get_buffer(f"frozen_{place}") for place, name in enumerate(self._frozen)}
@@ -197,7 +197,7 @@ class TorchModel(torch.nn.Module):
         return run(plan, {**self._by_key(), **given}, keep)
 
     def _one_by_one(self, plan: Plan, given: Values, samples: int, keep: Set[str]) -> Values:
-        found = [self._run(plan, self._sample(given, one), keep) for one in range(samples)]
+        found = [self._run(plan, self._sample(given, other), keep) for other in range(samples)]
         return {name: _stacked(name, [one[name] for one in found]) for name in found[0]}
 
     def _sample(self, given: Values, place: int) -> Values:
@@ -214,23 +214,23 @@ class TorchModel(torch.nn.Module):
                 first[name] = value
 
         with torch.no_grad():
-            one = try_out(self._steps, self._values_with(self._sample(given, 0)), frozen, keep, listen)
+            plan = try_out(self._steps, self._values_with(self._sample(given, 0)), frozen, keep, listen)
         if samples == 1:
-            return _Way(one, one, {})
+            return _Way(plan, plan, {})
         try:
-            whole = batched(one, dict.fromkeys(self._free, 0), samples)
+            whole = batched(plan, dict.fromkeys(self._free, 0), samples)
         except Unproven:
-            return self._whole_as_it_is(one, given, samples, frozen, keep)
-        return _Way(one, whole, first)
+            return self._whole_as_it_is(plan, given, samples, frozen, keep)
+        return _Way(plan, whole, first)
 
-    def _whole_as_it_is(self, one: Plan, given: Values, samples: int, frozen: Set[str], keep: Set[str]) -> _Way:
+    def _whole_as_it_is(self, plan: Plan, given: Values, samples: int, frozen: Set[str], keep: Set[str]) -> _Way:
         """Compute all at once, as the graph says, if it says that it takes any number and gives as many answers."""
         if any(spec.shape[0] == 1 for spec in self._model.inputs if spec.name in self._free):
-            return _Way(one, None, {})
+            return _Way(plan, None, {})
         with torch.no_grad():
             whole = try_out(self._steps, self._values_with(given), frozen, keep, lambda _name, _value: None)
         counted = all(whole.sizes[name][:1] == (samples,) for name in self._outputs)
-        return _Way(one, whole if counted else None, {})
+        return _Way(plan, whole if counted else None, {})
 
 
 def _is_fixed(size: int | str | None) -> bool:
@@ -281,8 +281,8 @@ def _in_front(plan: Plan, name: str, value: torch.Tensor) -> torch.Tensor:
 
 
 def _stacked(name: str, values: list[torch.Tensor]) -> torch.Tensor:
-    if len({one.shape for one in values}) > 1:
-        shapes = " and ".join(dict.fromkeys(str(tuple(one.shape)) for one in values))
+    if len({value.shape for value in values}) > 1:
+        shapes = " and ".join(dict.fromkeys(str(tuple(value.shape)) for value in values))
         raise UnsupportedError(
             f"{name!r} has another shape for each sample: {shapes}",
             remedy="cut the model before the op that selects boxes, or give samples one by one",

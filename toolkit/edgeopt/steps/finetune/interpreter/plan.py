@@ -85,9 +85,9 @@ def _compute(step: Step, values: Values, samples: int) -> None:
 
 
 def _refused(node: Node, error: Exception) -> EdgeoptError:
-    told = " ".join(str(error).split())[:300]
+    text = " ".join(str(error).split())[:300]
     return UnsupportedError(
-        f"training cannot compute {node.op} {node.name!r}: {told}",
+        f"training cannot compute {node.op} {node.name!r}: {text}",
         remedy="check the model with onnxruntime; if it runs there, export it in a newer opset or simplify it",
     )
 
@@ -120,7 +120,7 @@ def try_out(
         listen: Told each tensor by name as it is made.
     """
     known = {name: values[name] for name in frozen}
-    sizes = {name: tuple(one.shape) for name, one in values.items()}
+    sizes = {name: tuple(value.shape) for name, value in values.items()}
     left = []
     values = dict(values)
     for step in with_frees(steps):

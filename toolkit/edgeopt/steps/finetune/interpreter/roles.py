@@ -67,4 +67,4 @@ def _is_for_channels(constant: onnx.TensorProto, maker: onnx.NodeProto) -> bool:
     if place is None or place > len(constant.dims):
         return False
     others = [size for axis, size in enumerate(constant.dims) if axis != len(constant.dims) - place]
-    return constant.dims[-place] > 1 and all(one == 1 for one in others)
+    return constant.dims[-place] > 1 and all(other == 1 for other in others)

@@ -57,11 +57,11 @@ def rounding_of(model: Model, wanted: Collection[str]) -> Rounding:
     """
     grids = grids_of(model)
     trained = {grids.alike.get(name, name) for name in wanted}
-    values = {one.name: tensor_of(one) for one in model.proto.graph.initializer}
+    values = {stored.name: tensor_of(stored) for stored in model.proto.graph.initializer}
     made = _Making(values, grids, trained)
     made.scales()
-    for one in grids.stored:
-        made.constant(one)
+    for stored in grids.stored:
+        made.constant(stored)
     return Rounding(grids, tuple(made.steps), made.parameters, made.frozen)
 
 
@@ -78,9 +78,9 @@ class _Making:
     def scales(self) -> None:
         """Add what makes each scale of its factor, and large enough for the weights that keep pairs."""
         paired: dict[str, list[Stored]] = {}
-        for one in self.grids.stored:
-            if one.keeps_pairs and (one.integers in self.trained or one.scale in self.moving):
-                paired.setdefault(one.scale, []).append(one)
+        for stored in self.grids.stored:
+            if stored.keeps_pairs and (stored.integers in self.trained or stored.scale in self.moving):
+                paired.setdefault(stored.scale, []).append(stored)
         for name in dict.fromkeys([*self.grids.alike, *paired]):
             weights = paired.get(name, [])
             if name in self.moving:
@@ -92,28 +92,30 @@ class _Making:
             elif weights:
                 self._freeze(made := f"{name}\nfree", self.values[name])
             if weights:
-                axes = [one.output_axis for one in weights]
-                sources = [parameter_key(one.integers) for one in weights]
+                axes = [stored.output_axis for stored in weights]
+                sources = [parameter_key(stored.integers) for stored in weights]
                 self._add("least scale", _large_enough(axes), [made, *sources], name)
 
-    def constant(self, one: Stored) -> None:
+    def constant(self, stored: Stored) -> None:
         """Add what rounds a stored constant, if it or its scale is trained."""
-        moved = {one.scale, *one.factors} & self.moving or any(step.outputs == (one.scale,) for step in self.steps)
-        if one.integers not in self.trained and not moved:
+        moved = {stored.scale, *stored.factors} & self.moving or any(
+            step.outputs == (stored.scale,) for step in self.steps
+        )
+        if stored.integers not in self.trained and not moved:
             return
-        real = floats_of(one, self.values[one.integers], self.values[one.scale])
-        if one.integers in self.trained:
-            self.parameters[one.integers] = real
+        real = floats_of(stored, self.values[stored.integers], self.values[stored.scale])
+        if stored.integers in self.trained:
+            self.parameters[stored.integers] = real
         else:
-            self._freeze(parameter_key(one.integers), real)
-        if one.factors:
-            self._add("scale of a bias", _product, one.factors, one.scale)
+            self._freeze(parameter_key(stored.integers), real)
+        if stored.factors:
+            self._add("scale of a bias", _product, stored.factors, stored.scale)
 
         def rounded(_node: Node, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-            step = along(scale, one.axis, x)
-            return on_grid(x, step if step.ndim else step.reshape([1] * x.ndim), one.low, one.high)
+            step = along(scale, stored.axis, x)
+            return on_grid(x, step if step.ndim else step.reshape([1] * x.ndim), stored.low, stored.high)
 
-        self._add("rounded constant", rounded, [parameter_key(one.integers), one.scale], one.made)
+        self._add("rounded constant", rounded, [parameter_key(stored.integers), stored.scale], stored.made)
 
     def _freeze(self, key: str, value: torch.Tensor) -> None:
         self.frozen[key] = value
@@ -122,17 +124,17 @@ class _Making:
         self.steps.append(Step(Node(op, made, {}, 0, 1), compute, tuple(inputs), (made,)))
 
 
-def floats_of(one: Stored, integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def floats_of(stored: Stored, integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return what stored integers stand for."""
-    real = (integers.to(torch.float64) - one.zero) * along(scale.to(torch.float64), one.axis, integers)
+    real = (integers.to(torch.float64) - stored.zero) * along(scale.to(torch.float64), stored.axis, integers)
     return real.to(scale.dtype)
 
 
-def integers_of(one: Stored, real: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def integers_of(stored: Stored, real: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return the integers to which floats are rounded in a run."""
-    steps = (real / along(scale, one.axis, real)).round().to(torch.float64)
-    dtype: torch.dtype = getattr(torch, one.dtype)
-    return (steps.clamp(one.low, one.high) + one.zero).to(dtype)
+    steps = (real / along(scale, stored.axis, real)).round().to(torch.float64)
+    dtype: torch.dtype = getattr(torch, stored.dtype)
+    return (steps.clamp(stored.low, stored.high) + stored.zero).to(dtype)
 
 
 def _scaled(_node: Node, factor: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
@@ -195,7 +197,7 @@ def with_pairs_joined(steps: Sequence[Step], values: Mapping[str, torch.Tensor])
                 *(fake_quantize, step.inputs, behind[0].outputs),
             )
             gone.add(step.outputs[0])
-    return [joined.get(one.outputs[0], one) for one in steps if one.outputs[0] not in gone]
+    return [joined.get(other.outputs[0], other) for other in steps if other.outputs[0] not in gone]
 
 
 def _is_single(step: Step, values: Mapping[str, torch.Tensor]) -> bool:
@@ -213,7 +215,9 @@ def store(rounding: Rounding, proto: onnx.ModelProto, parameters: Mapping[str, t
         made: What the steps made of them: scales.
     """
     tensors = {one.name: one for one in proto.graph.initializer}
-    before = {name: tensor_of(tensors[name]) for one in rounding.grids.stored for name in (one.integers, one.scale)}
+    before = {
+        name: tensor_of(tensors[name]) for stored in rounding.grids.stored for name in (stored.integers, stored.scale)
+    }
     scales = [step.outputs[0] for step in rounding.steps if step.outputs[0] in tensors]
     for name in dict.fromkeys(scales):
         write(tensors[name], made[name])

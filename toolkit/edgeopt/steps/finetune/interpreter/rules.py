@@ -74,7 +74,7 @@ Rule = Callable[[Case], Ruling]
 
 def _elementwise(case: Case) -> Ruling:
     """Places along the axis, counted from the end as broadcasting does, must be the same in all inputs."""
-    shapes = [one or () for one in case.shapes]
+    shapes = [other or () for other in case.shapes]
     ends = {len(shapes[place]) - axis for place in case.several if (axis := case.axes[place]) is not None}
     sizes = {shapes[place][axis] for place in case.several if (axis := case.axes[place]) is not None}
     if len(ends) > 1 or len(sizes) > 1:
@@ -177,10 +177,10 @@ def _concat(case: Case) -> Ruling:
     several = case.several
     axis, rank = case.axes[several[0]], len(case.made[0])
     assert axis is not None
-    sizes = {(one or ())[axis] for one in case.shapes}
+    sizes = {(shape or ())[axis] for shape in case.shapes}
     if len({case.axes[one] for one in several}) > 1 or len(sizes) > 1 or case.node.get("axis", 0) % rank == axis:
         raise Unproven
-    return Ruling([axis], repeats={place: axis for place, one in enumerate(case.axes) if one is None})
+    return Ruling([axis], repeats={place: axis for place, other in enumerate(case.axes) if other is None})
 
 
 def _slice(case: Case) -> Ruling:
@@ -219,7 +219,7 @@ def _gather(case: Case) -> Ruling:
 def _pad(case: Case) -> Ruling:
     axis, rank = case.first_alone(), len(case.shape)
     pads = given(case.node, "pads", _optional(case, 1)) or []
-    where = [one % rank for one in ints(_optional(case, 3))] or list(range(rank))
+    where = [other % rank for other in ints(_optional(case, 3))] or list(range(rank))
     if axis in where:
         place = where.index(axis)
         if pads[place] or pads[place + len(where)]:
@@ -259,15 +259,15 @@ def _matmul(case: Case) -> Ruling:
     end = len(case.shapes[place] or ()) - (case.axes[place] or 0)
     if end > 2:
         return _elementwise_of_stacks(case)
-    if end != (2 if place == 0 else 1) or min(len(one or ()) for one in case.shapes) < 2:
+    if end != (2 if place == 0 else 1) or min(len(shape or ()) for shape in case.shapes) < 2:
         raise Unproven
     return Ruling([len(case.made[0]) - end])
 
 
 def _elementwise_of_stacks(case: Case) -> Ruling:
-    if min(len(one or ()) for one in case.shapes) < 2:
+    if min(len(shape or ()) for shape in case.shapes) < 2:
         raise Unproven
-    whole = [(*(one or ())[:-2], 1, 1) for one in case.shapes]
+    whole = [(*(shape or ())[:-2], 1, 1) for shape in case.shapes]
     return _elementwise(replace(case, shapes=whole))
 
 
@@ -312,7 +312,7 @@ def _einsum(case: Case) -> Ruling:
 def _recurrent(case: Case) -> Ruling:
     first = bool(case.node.get("layout", 0))
     axis = 0 if first else 1
-    if case.axes[0] != axis or any(one is not None for one in case.axes[1:4]):
+    if case.axes[0] != axis or any(other is not None for other in case.axes[1:4]):
         raise Unproven
     repeats = {}
     for place, states in ((4, 0), (5, axis), (6, axis)):

@@ -40,5 +40,5 @@ def rank(group: Group, model: Model, statistics: Statistics | None, how: str = D
             f"ranking by {how} needs calibration pictures",
             remedy="give a folder of pictures with --calib, or rank by l1",
         )
-    found: Ranking = way.rank(group, model, statistics)
-    return found
+    ranking: Ranking = way.rank(group, model, statistics)
+    return ranking

@@ -26,7 +26,7 @@ class Reader:
 
 def readers_of(group: Group, statistics: Statistics) -> list[Reader]:
     """Return the layers of a group whose inputs were seen, in the order of the group."""
-    found = []
+    readers = []
     for use in group.consumers:
         layer = statistics.layers.get(use.node)
         moments = statistics.of(layer) if layer is not None else None
@@ -35,5 +35,5 @@ def readers_of(group: Group, statistics: Statistics) -> list[Reader]:
         weights = moments.matrix(statistics.weights(layer))
         unit = use.channels[:: moments.fold] if moments.fold else np.repeat(use.channels, moments.width)
         energy = float(np.einsum("ij,jk,ik->", weights, moments.covariance, weights, optimize=True))
-        found.append(Reader(weights, moments, unit.astype(np.int64), max(energy, 1e-30)))
-    return found
+        readers.append(Reader(weights, moments, unit.astype(np.int64), max(energy, 1e-30)))
+    return readers

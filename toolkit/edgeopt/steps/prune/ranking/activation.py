@@ -20,8 +20,8 @@ from edgeopt.steps.prune.statistics import Statistics
 def rank(group: Group, model: Model, statistics: Statistics) -> Ranking:
     """Return the ranking."""
     score = np.zeros(group.channels)
-    for one in readers_of(group, statistics):
-        energy = np.einsum("ij,ij->j", one.weights, one.weights) * np.diag(one.moments.gram)[:-1]
-        mine = one.unit >= 0
-        score += np.bincount(one.unit[mine], energy[mine], group.channels) / one.energy
+    for reader in readers_of(group, statistics):
+        energy = np.einsum("ij,ij->j", reader.weights, reader.weights) * np.diag(reader.moments.gram)[:-1]
+        mine = reader.unit >= 0
+        score += np.bincount(reader.unit[mine], energy[mine], group.channels) / reader.energy
     return by_score(score)

@@ -35,7 +35,7 @@ class _Layer:
         columns = [np.flatnonzero(reader.unit == unit) for unit in range(channels)]
         self.most = max(map(len, columns))
         size = reader.weights.shape[1]
-        self.blocks = np.array([[*one, *range(size + len(one), size + self.most)] for one in columns], np.intp)
+        self.blocks = np.array([[*column, *range(size + len(column), size + self.most)] for column in columns], np.intp)
         covariance = reader.moments.covariance
         damping = _DAMPING * max(float(np.trace(covariance)) / size, 1e-30)
         self.inverse = np.eye(size + self.most)
@@ -69,12 +69,12 @@ class _Layer:
 
 def rank(group: Group, model: Model, statistics: Statistics) -> Ranking:
     """Return the ranking; of channels that cost the same, the one of the smallest number goes first."""
-    layers = [_Layer(one, group.channels) for one in readers_of(group, statistics)]
+    layers = [_Layer(reader, group.channels) for reader in readers_of(group, statistics)]
     left = np.arange(group.channels)
     order, error = list[int](), [0.0]
     while left.size:
         require_time()
-        costs = sum((one.errors(left) for one in layers), np.zeros(left.size))
+        costs = sum((layer.errors(left) for layer in layers), np.zeros(left.size))
         costs = np.maximum(costs, 0.0)
         place = _first_least(costs)
         order.append(int(left[place]))

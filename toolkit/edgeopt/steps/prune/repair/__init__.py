@@ -60,6 +60,6 @@ def repair(
     tried = {"none": pruned, "local": local}
     if batches:
         tried["sequential"] = repair_sequential(dense, local, groups, keep, batches, targets=targets, looks=looks)
-    losses = {name: loss(one) for name, one in tried.items()}
+    losses = {name: loss(model) for name, model in tried.items()}
     how = min(losses, key=lambda name: np.inf if np.isnan(losses[name]) else losses[name])
     return Repaired(tried[how], how, losses, tried)

@@ -23,7 +23,7 @@ def relu(fitted: Rows, dense: Rows) -> Rows:
 
 def silu(fitted: Rows, dense: Rows) -> Rows:
     """Return what was fitted, one step of steepest descent closer to the dense outputs behind x * sigmoid(x)."""
-    gate, dense_gate = (1 / (1 + np.exp(-np.clip(one, -60, 60))) for one in (fitted, dense))
+    gate, dense_gate = (1 / (1 + np.exp(-np.clip(array, -60, 60))) for array in (fitted, dense))
     slope = gate * (1 + fitted * (1 - gate))
     return np.asarray(fitted - slope * (fitted * gate - dense * dense_gate) / _STEEPEST, np.float32)
 
@@ -35,15 +35,15 @@ def goals_of(model: Model) -> Mapping[str, Goal]:
         for name in dict.fromkeys(node.input):
             readers.setdefault(name, []).append(node)
     outputs = {one.name for one in model.proto.graph.output}
-    found: dict[str, Goal] = {}
+    goals: dict[str, Goal] = {}
     for name, nodes in readers.items():
-        ops = sorted(one.op_type for one in nodes)
+        ops = sorted(other.op_type for other in nodes)
         if name in outputs:
             continue
         if ops == ["Relu"]:
-            found[name] = relu
+            goals[name] = relu
         elif ops == ["Mul", "Sigmoid"]:
-            product, gate = sorted(nodes, key=lambda one: one.op_type)
+            product, gate = sorted(nodes, key=lambda other: other.op_type)
             if gate.output[0] in product.input and len(readers[gate.output[0]]) == 1:
-                found[name] = silu
-    return found
+                goals[name] = silu
+    return goals

@@ -71,11 +71,11 @@ def fit(
     return weights, y_mean - weights @ x_mean
 
 
-def _product(one: Rows, other: Rows) -> Matrix:
+def _product(array: Rows, other: Rows) -> Matrix:
     """Return one^T other: float32 inside blocks of rows, float64 between them."""
-    total = np.zeros((one.shape[1], other.shape[1]))
-    for i in range(0, len(one), _BLOCK):
-        total += one[i : i + _BLOCK].T @ other[i : i + _BLOCK]
+    total = np.zeros((array.shape[1], other.shape[1]))
+    for i in range(0, len(array), _BLOCK):
+        total += array[i : i + _BLOCK].T @ other[i : i + _BLOCK]
     return total
 
 

@@ -61,7 +61,7 @@ class Stepwise:
         self._place = {node.output[0]: i for i, node in enumerate(self._nodes)}
         self._last = {name: i for i, node in enumerate(self._nodes) for name in reads(node) if name not in stored}
         self._held: list[dict[str, NDArray[Any]]] = [
-            {name: value for name, value in one.items() if name in self._last} for one in pictures
+            {name: value for name, value in picture.items() if name in self._last} for picture in pictures
         ]
         first = [node.output[0] for node in self._nodes]
         self._shapes = shapes_of(model, [name for name in first if name], pictures[0])
@@ -75,8 +75,8 @@ class Stepwise:
 
     def values(self, name: str) -> Iterator[NDArray[Any]]:
         """Yield a tensor that was reached, picture by picture."""
-        for one in self._held:
-            yield one[name]
+        for arrays in self._held:
+            yield arrays[name]
 
     def change(self, layer: Layer, weight: NDArray[np.float64], bias: NDArray[np.float64] | None) -> None:
         """Give a layer that was not reached other weights."""
@@ -97,7 +97,7 @@ class Stepwise:
         data = self._part(part, inputs, wanted, sorted(needed & self._stored.keys())).data
         session = EXECUTOR.open(data, SessionOptions(threads=1))
         for held in self._held:
-            held |= session.run({one: held[one] for one in inputs})
+            held |= session.run({input_: held[input_] for input_ in inputs})
             for one in [one for one in held if self._last[one] < self._done]:
                 del held[one]
         session.close()

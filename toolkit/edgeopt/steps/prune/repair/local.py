@@ -40,7 +40,7 @@ def repair_local(
         ridge: Relative to the mean variance of a kept column.
     """
     kept, stored = Kept(groups, keep), constants_of(pruned)
-    left = {one.name: one for one in layers_of(pruned, stored)}
+    left = {other.name: other for other in layers_of(pruned, stored)}
     sharing: dict[str, list[Layer]] = {}
     for layer in statistics.layers.values():
         if layer.name in left and statistics.of(layer) is not None:

@@ -75,8 +75,8 @@ def repair_sequential(
     looks = affordable(dense, len(pictures), looks)
     pictures = pictures[: max(1, MOST_BYTES // max(peak_bytes(pruned, pictures[0]), 1))]
     if targets is None:
-        targets = _targets(dense, pictures, looks, {one.name for one in layers})
-    originals, whole = {one.name: one for one in layers_of(dense, constants_of(dense))}, constants_of(dense)
+        targets = _targets(dense, pictures, looks, {other.name for other in layers})
+    originals, whole = {other.name: other for other in layers_of(dense, constants_of(dense))}, constants_of(dense)
     goals = goals_of(pruned)
     run = Stepwise(pruned, stored, pictures)
     for number, layer in enumerate(layers):
@@ -103,7 +103,7 @@ def collect_targets(dense: Model, batches: Iterable[Tensors], *, looks: Looks = 
         looks: As `repair_sequential` has them.
     """
     pictures = list(batches)
-    names = {one.name for one in layers_of(dense, constants_of(dense))}
+    names = {layer.name for layer in layers_of(dense, constants_of(dense))}
     return _targets(dense, pictures, affordable(dense, len(pictures), looks), names)
 
 
@@ -113,14 +113,14 @@ def affordable(dense: Model, pictures: int, looks: Looks) -> Looks:
     Of fewer pictures, what this returns is affordable too: targets of all of them serve a part.
     """
     stored = constants_of(dense)
-    outputs = sum(math.prod(one.matrix(stored[one.weight]).shape[:2]) for one in layers_of(dense, stored))
+    outputs = sum(math.prod(layer.matrix(stored[layer.weight]).shape[:2]) for layer in layers_of(dense, stored))
     most = MOST_TARGET_BYTES // max(4 * pictures * outputs * looks.rows // looks.most, 1)
     return replace(looks, most=min(looks.most, max(_LEAST_POSITIONS, most)))
 
 
 def _targets(dense: Model, pictures: Iterable[Tensors], looks: Looks, names: set[str]) -> dict[str, Array]:
-    layers = [one for one in layers_of(dense, constants_of(dense)) if one.name in names]
-    found: dict[str, list[Array]] = {one.name: [] for one in layers}
+    layers = [other for other in layers_of(dense, constants_of(dense)) if other.name in names]
+    found: dict[str, list[Array]] = {other.name: [] for other in layers}
     for picture, values in watch(dense, pictures, found):
         for layer in layers:
             if layer.name in values:
@@ -133,12 +133,12 @@ def _layers_to_fit(dense: Model, pruned: Model, stored: Mapping[str, Array], kep
     """Return the pruned model's layers whose output is no longer the dense one's, in order."""
     whole = constants_of(dense)
     lost = {
-        one.name
-        for one in layers_of(dense, whole)
-        if len(kept.inputs(one, matrix := one.matrix(whole[one.weight]))) < matrix.shape[2]
+        other.name
+        for other in layers_of(dense, whole)
+        if len(kept.inputs(other, matrix := other.matrix(whole[other.weight]))) < matrix.shape[2]
     }
-    layers = {one.name: one for one in layers_of(pruned, stored)}
-    shared = [one.weight for one in layers.values()]
+    layers = {other.name: other for other in layers_of(pruned, stored)}
+    shared = [other.weight for other in layers.values()]
     changed, found = set[str](), list[Layer]()
     for node in pruned.proto.graph.node:
         if node.output and (node.output[0] in lost or changed & set(node.input)):
@@ -154,8 +154,8 @@ def _rows(layer: Layer, run: Stepwise, looks: Looks) -> NDArray[np.float32]:
     shape = run.shape(layer.name)
     rows = []
     for picture, value in enumerate(run.values(layer.source)):
-        found = layer.rows(value, shape, looks.at(layer, shape, picture))
-        rows.append(found.reshape(*found.shape[:2], -1))
+        array = layer.rows(value, shape, looks.at(layer, shape, picture))
+        rows.append(array.reshape(*array.shape[:2], -1))
     return np.concatenate(rows, axis=1)
 
 

@@ -38,7 +38,11 @@ class Cache:
             folder: Where entries lie; those of other models may lie there too.
             description: Plain values that decide what an image gives: the model, the tensors, the seed.
         """
-        engines = {name: one for name, one in package_versions().items() if name.startswith(("onnxruntime", "numpy"))}
+        engines = {
+            name: package_version
+            for name, package_version in package_versions().items()
+            if name.startswith(("onnxruntime", "numpy"))
+        }
         text = json.dumps({"version": _VERSION, "engines": engines, **description}, sort_keys=True)
         self._folder, self._start = folder, hashlib.blake2b(text.encode(), digest_size=16)
         self._damaged = 0

@@ -107,7 +107,7 @@ def calibrate(
         run.close()
         if model.is_outside:
             give_back()  # forms are made next, and the session that is gone was as large as the weights
-    seen = {name: one.observation(axes[name]) for name, one in whole.seen.items()}
+    seen = {name: other.observation(axes[name]) for name, other in whole.seen.items()}
     return Calibration(seen, whole.images, whole.spread.ratio(), kept.notes if kept else ())
 
 

@@ -29,13 +29,13 @@ def serve(asked: IO[bytes], answered: IO[bytes]) -> None:
         return  # the parent is done, or gone
 
 
-def _answer(watcher: Watcher, asked: Message) -> Message:
-    frames: list[dict[str, NDArray[Any]]] = [{} for _ in range(asked.values["images"])]
-    for key, value in asked.arrays.items():
+def _answer(watcher: Watcher, message: Message) -> Message:
+    frames: list[dict[str, NDArray[Any]]] = [{} for _ in range(message.values["images"])]
+    for key, value in message.arrays.items():
         number, name = key.split(" ", 1)
         frames[int(number)][name] = value
     try:
-        return Message({}, watcher.watch(frames, asked.values["first"]).to_arrays())
+        return Message({}, watcher.watch(frames, message.values["first"]).to_arrays())
     except UnsupportedError as error:
         return Message({"problem": error.problem, "remedy": error.remedy})
 

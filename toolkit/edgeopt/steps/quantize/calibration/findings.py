@@ -61,11 +61,15 @@ class Findings:
         return (Note(NoteKind.WARNING, detail, "give images of different scenes", more=alike), *noted)
 
     def _without_grid(self) -> Iterator[Note]:
-        found = {name: one for name, one in self.calibration.observations.items() if one.why_no_grid}
-        if found:
-            shown = ", ".join(f"{name!r} {one.why_no_grid}" for name, one in islice(found.items(), 2))
-            detail = f"{plural(len(found), 'tensor')} without a grid, in float with the layers around: {shown}"
-            yield Note(NoteKind.CHOICE, detail, names=tuple(found))
+        observations = {
+            name: observation for name, observation in self.calibration.observations.items() if observation.why_no_grid
+        }
+        if observations:
+            shown = ", ".join(
+                f"{name!r} {observation.why_no_grid}" for name, observation in islice(observations.items(), 2)
+            )
+            detail = f"{plural(len(observations), 'tensor')} without a grid, in float with the layers around: {shown}"
+            yield Note(NoteKind.CHOICE, detail, names=tuple(observations))
 
 
 def study(
@@ -99,7 +103,10 @@ def study(
     require_finite_weights(candidates(graph, rules), graph)
     values = watched(graph, rules)
     axes = {name: channel_axis(graph, value) for name, value in values.items()}
-    if known is not None and axes.items() <= {name: one.axis for name, one in known.observations.items()}.items():
+    if (
+        known is not None
+        and axes.items() <= {name: observation.axis for name, observation in known.observations.items()}.items()
+    ):
         seen = {name: known.observations[name] for name in axes}
         return with_method(Findings(replace(known, observations=seen), {}, {}), graph, rules, method)
     calibration = calibrate(model, frames, axes, progress=progress, cache=cache)
@@ -116,12 +123,18 @@ def with_method(findings: Findings, graph: Graph, rules: Int8Rules, method: Meth
         method: How activation ranges are chosen.
     """
     seen, values = findings.calibration.observations, watched(graph, rules)
-    affines = {name: grid_of(graph, values[name], one, rules, method) for name, one in seen.items()}
+    affines = {name: grid_of(graph, values[name], observation, rules, method) for name, observation in seen.items()}
     return replace(
         findings,
         affines=affines,
-        scores_db={name: _scored(one, score_db(one.samples, affines[name])) for name, one in seen.items()},
-        plain_db={name: _scored(one, plain_score_db(one.samples, affines[name])) for name, one in seen.items()},
+        scores_db={
+            name: _scored(observation, score_db(observation.samples, affines[name]))
+            for name, observation in seen.items()
+        },
+        plain_db={
+            name: _scored(observation, plain_score_db(observation.samples, affines[name]))
+            for name, observation in seen.items()
+        },
     )
 
 
@@ -139,7 +152,7 @@ def require_finite_weights(nodes: Iterable[Node], graph: Graph) -> None:
     Raises:
         UnsupportedError: If one does.
     """
-    for value in (one for node in nodes for one in node.inputs if one is not None):
+    for value in (input_ for node in nodes for input_ in node.inputs if input_ is not None):
         numbers = graph.constant(value)
         if numbers is not None and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
             raise not_finite(name_of(value), numbers)

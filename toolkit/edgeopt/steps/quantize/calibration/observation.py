@@ -152,7 +152,7 @@ class Part:
 
     def __add__(self, later: Part) -> Part:
         """Return what both showed; the images of `later` follow mine."""
-        seen = {name: one + later.seen[name] for name, one in self.seen.items()}
+        seen = {name: other + later.seen[name] for name, other in self.seen.items()}
         return Part(self.images + later.images, self.spread + later.spread, seen)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -165,22 +165,24 @@ class Part:
             "squares": spread.squares,
             "names": np.frombuffer("\0".join(self.seen).encode(), np.uint8),
         }
-        for i, one in enumerate(self.seen.values()):
-            histogram = one.histogram
-            slots = sorted(one.blocks)
-            arrays[f"{i}.range"] = np.stack([one.low, one.high])
+        for i, seen in enumerate(self.seen.values()):
+            histogram = seen.histogram
+            slots = sorted(seen.blocks)
+            arrays[f"{i}.range"] = np.stack([seen.low, seen.high])
             arrays[f"{i}.place"] = np.array([histogram.exponent, histogram.first])
             arrays[f"{i}.counts"] = histogram.counts.astype(np.min_scalar_type(histogram.counts.max()))
             arrays[f"{i}.ends"] = np.array([histogram.low, histogram.high])
-            arrays[f"{i}.not_finite_from"] = np.array([one.infinite_from, one.nan_from])
+            arrays[f"{i}.not_finite_from"] = np.array([seen.infinite_from, seen.nan_from])
             arrays[f"{i}.slots"] = np.array(slots, np.int64)
-            arrays[f"{i}.blocks"] = np.stack([one.blocks[slot] for slot in slots]) if slots else np.zeros(0, np.float32)
+            arrays[f"{i}.blocks"] = (
+                np.stack([seen.blocks[slot] for slot in slots]) if slots else np.zeros(0, np.float32)
+            )
         return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Part:
         """Return what `to_arrays` gave."""
-        images, count = (int(one) for one in arrays["images"])
+        images, count = (int(array) for array in arrays["images"])
         spread = Spread(count, float(arrays["inside"][0]), arrays["mean"], arrays["squares"])
         names = arrays["names"].tobytes().decode().split("\0")
         return cls(images, spread, {name: _seen(arrays, f"{i}.") for i, name in enumerate(names)})
@@ -188,8 +190,8 @@ class Part:
 
 def _seen(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Seen:
     low, high = arrays[f"{prefix}range"]
-    exponent, first = (int(one) for one in arrays[f"{prefix}place"])
-    smallest, largest = (float(one) for one in arrays[f"{prefix}ends"])
+    exponent, first = (int(array) for array in arrays[f"{prefix}place"])
+    smallest, largest = (float(array) for array in arrays[f"{prefix}ends"])
     histogram = Histogram(smallest, largest, exponent, first, arrays[f"{prefix}counts"].astype(np.int64))
     slots, blocks = arrays[f"{prefix}slots"], arrays[f"{prefix}blocks"]
     drawn = {int(slot): block for slot, block in zip(slots, blocks, strict=True)}

@@ -149,7 +149,7 @@ def _look(rows: NDArray[np.float32], image: int, seed: int) -> Seen:
     low, high = rows.min(axis=(0, 2)), rows.max(axis=(0, 2))
     infinite, nan = NEVER, NEVER
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        infinite, nan = (image if found.any() else NEVER for found in (np.isinf(rows), np.isnan(rows)))
+        infinite, nan = (image if array.any() else NEVER for array in (np.isinf(rows), np.isnan(rows)))
         rows = np.where(np.isfinite(rows), rows, np.float32(0))
         low, high = rows.min(axis=(0, 2)), rows.max(axis=(0, 2))
     counts = count_values(rows, float(low.min()), float(high.max()))
@@ -194,11 +194,11 @@ def _needed(graph: onnx.GraphProto, names: Sequence[str]) -> list[onnx.NodeProto
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:
-    found = set(node.input)
+    reads = set(node.input)
     for graph in subgraphs([node]):
-        found.update(name for one in graph.node for name in _reads(one))
-        found.update(one.name for one in graph.output)  # a branch may return what the outer graph made
-    return found
+        reads.update(name for one in graph.node for name in _reads(one))
+        reads.update(one.name for one in graph.output)  # a branch may return what the outer graph made
+    return reads
 
 
 def groups_of(sizes: Mapping[str, int], group_bytes: int) -> list[list[str]]:
@@ -267,6 +267,6 @@ def _measured_shapes(model: Model, names: Sequence[str], frame: Tensors) -> dict
     proto.graph.node.extend(made)
     proto.graph.output.extend(helper.make_tensor_value_info(shape, TensorProto.INT64, None) for shape in shapes)
     session = _open(Model(proto, model.name).source, 1, {}, plain_layout=True)
-    found = session.run(frame)
+    arrays = session.run(frame)
     session.close()
-    return {name: tuple(found[shape].tolist()) for name, shape in zip(names, shapes, strict=True)}
+    return {name: tuple(arrays[shape].tolist()) for name, shape in zip(names, shapes, strict=True)}

@@ -33,11 +33,11 @@ def guard_float_layers(graph: Graph) -> int:
         graph: A model with QuantizeLinear and DequantizeLinear in it, opset 13 or later.
     """
     layers = [node for node in graph.nodes(*_ROUNDED_BY_ENGINE) if has_weights(graph, node)]
-    found = [node for node in layers if _reads_integers(graph, node) and _makes_integers(graph, node)]
-    for node in found:
+    nodes = [node for node in layers if _reads_integers(graph, node) and _makes_integers(graph, node)]
+    for node in nodes:
         _guard(graph, node)
     graph.remove_unused()
-    return len(found)
+    return len(nodes)
 
 
 def _reads_integers(graph: Graph, node: Node) -> bool:

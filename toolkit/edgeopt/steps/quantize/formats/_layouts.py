@@ -109,7 +109,7 @@ class Forms:
         ONNX Runtime folds a Transpose into the change of layout of its one reader only; a MaxPool of one position
         is such a reader, and one pass in place of three.
         """
-        readers = [one for one in self._graph.consumers(value) if one.op_type == "Conv"]
+        readers = [consumer for consumer in self._graph.consumers(value) if consumer.op_type == "Conv"]
         return len(readers) > 1 and len(readers) == len(self._graph.consumers(value))
 
     def put_same(self, value: Value, nchw: Value) -> None:

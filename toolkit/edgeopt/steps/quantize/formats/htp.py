@@ -91,7 +91,7 @@ def study_htp(
     graph = open_graph(model)
     nodes = quantized_nodes(graph, target)
     require_finite_weights([node for node in nodes if node.op_type in WEIGHTED], graph)
-    values = {name_of(one): one for node in nodes for one in _tensors_of(graph, node)}
+    values = {name_of(tensor): tensor for node in nodes for tensor in _tensors_of(graph, node)}
     calibration = calibrate(model, frames, {n: channel_axis(graph, v) for n, v in values.items()}, progress=progress)
     _require_grids(calibration)
     grids = {name: _grids(graph, values[name], calibration, target) for name in values}
@@ -103,10 +103,10 @@ def study_htp(
 
 def _require_grids(calibration: Calibration) -> None:
     """Raise where a tensor is NaN or infinite: the device computes all of them on integers."""
-    for name, one in calibration.observations.items():
-        if one.why_no_grid:
+    for name, observation in calibration.observations.items():
+        if observation.why_no_grid:
             raise UnsupportedError(
-                f"tensor {name!r} {one.why_no_grid}, and every tensor of this device needs a grid",
+                f"tensor {name!r} {observation.why_no_grid}, and every tensor of this device needs a grid",
                 remedy="export the model with a mask of finite numbers, -1e4 for one",
             )
 
@@ -119,7 +119,7 @@ def quantized_nodes(graph: Graph, target: Target) -> list[Node]:
         for node in graph.nodes()
         if node.op_type not in target.never_quantized
         and node not in inside
-        and any(_is_real(graph, one) for one in node.outputs)
+        and any(_is_real(graph, output) for output in node.outputs)
     ]
 
 
@@ -130,7 +130,7 @@ def _is_real(graph: Graph, value: Value | None) -> bool:
 def _tensors_of(graph: Graph, node: Node) -> list[Value]:
     """Return the float tensors that a node reads and makes, without constants."""
     both = (*node.inputs, *node.outputs)
-    return [one for one in both if one is not None and _is_real(graph, one) and graph.constant(one) is None]
+    return [value for value in both if value is not None and _is_real(graph, value) and graph.constant(value) is None]
 
 
 def _grids(graph: Graph, value: Value, calibration: Calibration, target: Target) -> Mapping[str, Affine]:
@@ -161,12 +161,12 @@ def _make_grid(low: float, high: float, dtype: str) -> Affine:
 def _share(graph: Graph, target: Target, grids: dict[str, Mapping[str, Affine]]) -> None:
     """Give one grid to both sides of ops that move values, and to all sides of ops that the target unifies."""
     for node in graph.nodes():
-        sides = [name_of(one) for one in _tensors_of(graph, node) if name_of(one) in grids]
+        sides = [name_of(tensor) for tensor in _tensors_of(graph, node) if name_of(tensor) in grids]
         if node.op_type in target.unified_scales and len(sides) > 1:
             whole = {dtype: _union([grids[name][dtype] for name in sides]) for dtype in (NARROW, WIDE)}
             grids.update(dict.fromkeys(sides, whole))
     for node in graph.nodes(*_MOVES):
-        sides = [name_of(one) for one in _tensors_of(graph, node) if name_of(one) in grids]
+        sides = [name_of(tensor) for tensor in _tensors_of(graph, node) if name_of(tensor) in grids]
         grids.update(dict.fromkeys(sides[1:], grids[sides[0]]) if sides else {})
 
 
@@ -323,11 +323,13 @@ def _store_weight(placing: _Placing, node: Node, weight: NDArray[np.float32]) ->
 def _insert_pairs(placing: _Placing) -> None:
     """Put each tensor on its producer's grid, and on another where a reader has another width."""
     graph, integer = placing.graph, placing.integer
-    for value in [*graph.inputs, *(one for node in graph.nodes() for one in node.outputs)]:
+    for value in [*graph.inputs, *(output for node in graph.nodes() for output in node.outputs)]:
         if name_of(value) not in placing.grids:
             continue
-        readers = [(node, i) for node in graph.consumers(value) for i, one in enumerate(node.inputs) if one is value]
-        if readers and not any(_is_operand(*one) for one in readers) and not graph.is_output(value):
+        readers = [
+            (node, i) for node in graph.consumers(value) for i, input_ in enumerate(node.inputs) if input_ is value
+        ]
+        if readers and not any(_is_operand(*reader) for reader in readers) and not graph.is_output(value):
             continue  # sizes and limits are no operands
         source = graph.producer(value)
         made_in = integer.get(source) if source is not None else None
@@ -367,7 +369,7 @@ def wide_nodes(model: Model, findings: HtpFindings, target: Target, least_db: fl
     tail = head_tail(graph)
     found = set()
     for node in quantized_nodes(graph, target):
-        scores = [findings.scores_db.get(name_of(one), np.inf) for one in _tensors_of(graph, node)]
+        scores = [findings.scores_db.get(name_of(tensor), np.inf) for tensor in _tensors_of(graph, node)]
         if node in tail or min(scores, default=np.inf) < least_db:
             found.add(key(node))
     return frozenset(found)

@@ -31,7 +31,9 @@ def place_inputs(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
         scheme: What runs on integers; only weighted nodes count, everything between them stays in float.
     """
     read = tensors_read(graph, scheme)
-    readers = {name: [node for node in _weighted(graph, scheme) if node.inputs[0] is one] for name, one in read.items()}
+    readers = {
+        name: [node for node in _weighted(graph, scheme) if node.inputs[0] is other] for name, other in read.items()
+    }
     for node in _weighted(graph, scheme):
         _quantize_weights(graph, node, scheme)
     for name, value in read.items():
@@ -100,7 +102,7 @@ def _moved_into(graph: Graph, value: Value, readers: Set[Node]) -> list[Value]:
         return []
     data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
     alone = set(graph.consumers(value)) == readers and not graph.is_output(value)
-    made = [one for one in data if one is not None and graph.sole_producer(one) is not None]
+    made = [other for other in data if other is not None and graph.sole_producer(other) is not None]
     return made if alone and len(made) == len(data) else []
 
 

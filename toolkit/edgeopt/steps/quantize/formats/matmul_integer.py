@@ -127,7 +127,7 @@ def product_bias(graph: Graph, node: Node, out: int) -> tuple[Value, NDArray[np.
     if node.op_type == "Gemm":
         return made, channel_bias(graph, node)
     added = graph.sole_consumer(made, "Add")
-    constants = [graph.constant(one) for one in added.inputs if one is not made] if added is not None else []
+    constants = [graph.constant(input_) for input_ in added.inputs if input_ is not made] if added is not None else []
     if added is None or len(constants) != 1 or constants[0] is None or constants[0].shape != (out,):
         return made, None
     return added.outputs[0], np.ascontiguousarray(constants[0], np.float32)

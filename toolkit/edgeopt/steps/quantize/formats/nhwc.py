@@ -130,7 +130,7 @@ class _Lowering(LayerWriter):
         maker, readers = self.graph.producer(source), self.graph.consumers(node.outputs[0])
         made_in_float = maker is not None and maker.op_type == "Conv" and self.graph.rank(source) == 4
         alone = len(self.graph.consumers(source)) == 2  # its Sigmoid and its Mul
-        return made_in_float and alone and bool(readers) and all(self.scheme.is_integer(one) for one in readers)
+        return made_in_float and alone and bool(readers) and all(self.scheme.is_integer(reader) for reader in readers)
 
     def _integer_silu(self, node: Node, sigmoid: Node, source: Value, grid: Affine) -> None:
         integers = self.forms.integer(source, grid)
@@ -144,11 +144,11 @@ class _Lowering(LayerWriter):
     def _both_float(self, node: Node) -> bool:
         """Two float tensors of four dimensions in NHWC; a scale and a shift by constants stay as they are."""
         sources = data_inputs(self.graph, node)
-        ready = [one for one in sources if self._is_last(one)]
-        flat = len(sources) == 2 and all(self.graph.rank(one) == 4 for one in sources)
+        ready = [source for source in sources if self._is_last(source)]
+        flat = len(sources) == 2 and all(self.graph.rank(source) == 4 for source in sources)
         if not flat or len(ready) != 2:
             return False
-        inputs: list[Value | None] = [self.forms.nhwc(one) for one in sources]
+        inputs: list[Value | None] = [self.forms.nhwc(source) for source in sources]
         self.forms.put_float(node.outputs[0], self.insert(node.op_type, inputs, node, domain=""))
         return True
 
@@ -160,12 +160,12 @@ class _Lowering(LayerWriter):
         axis = attribute(node, "axis", 1) % rank
         if self.scheme.is_integer(node) and axis == 1 and rank == 4:
             grid = self.grid(made)
-            integers: list[Value | None] = [self.forms.integer(one, grid) for one in parts]
+            integers: list[Value | None] = [self.forms.integer(part, grid) for part in parts]
             self.forms.put_integer(made, grid, self.insert("Concat", integers, node, {"axis": 3}, ""))
             return True
-        if len(parts) < len(node.inputs) or not all(self._is_last(one) for one in parts):
+        if len(parts) < len(node.inputs) or not all(self._is_last(part) for part in parts):
             return False
-        real: list[Value | None] = [self.forms.nhwc(one) for one in parts]
+        real: list[Value | None] = [self.forms.nhwc(part) for part in parts]
         last = to_last(rank).index(axis)
         self.forms.put_float(made, self.insert("Concat", real, node, {"axis": last}, ""))
         return True
@@ -307,7 +307,9 @@ def place_nhwc(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
 def rounded_tensors(graph: Graph, scheme: Scheme) -> set[str]:
     """Return the names of the tensors that `place_nhwc` rounds to integers, learned from a copy with empty weights."""
     copy = graph.copy()
-    names = {value: name_of(value) for value in (*copy.inputs, *(one for node in copy.nodes() for one in node.outputs))}
+    names = {
+        value: name_of(value) for value in (*copy.inputs, *(output for node in copy.nodes() for output in node.outputs))
+    }
     lowering = _Lowering(copy, replace(scheme, weights=_empty_weights(copy, scheme)))
     with kept_in(None):  # zeros that nothing reads take no memory
         lowering.walk()
@@ -317,9 +319,9 @@ def rounded_tensors(graph: Graph, scheme: Scheme) -> set[str]:
 
 
 def _empty_weights(graph: Graph, scheme: Scheme) -> dict[str, QuantizedWeight]:
-    found = {}
+    quantized_weights = {}
     for node in candidates(graph, scheme.rules):
         weight = graph.constant(node.inputs[1])
         assert weight is not None
-        found[key(node)] = QuantizedWeight(np.zeros(weight.shape, np.int8), np.ones(1, np.float32), 0)
-    return found
+        quantized_weights[key(node)] = QuantizedWeight(np.zeros(weight.shape, np.int8), np.ones(1, np.float32), 0)
+    return quantized_weights

@@ -53,18 +53,18 @@ def _data(node: Node) -> Value:
 def quantized_tensors(graph: Graph, scheme: Scheme) -> dict[str, Value]:
     """Return the tensors that get a pair: what integer nodes read, and what they make."""
     grids = scheme.affines
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for node in graph.nodes():
         if not scheme.is_integer(node):
             continue
         for value in data_inputs(graph, node):
             if not _is_absorbed_input(graph, node, value, grids) and not _is_summed(graph, scheme, value):
-                found[name_of(value)] = value
+                values[name_of(value)] = value
         made = node.outputs[0]
         stays_real = node.op_type in _FLOAT_OUTPUT or _is_summed(graph, scheme, made)
         if not stays_real and not _feeds_absorbed(graph, scheme, made, grids):
-            found[name_of(made)] = made
-    return found
+            values[name_of(made)] = made
+    return values
 
 
 def _is_summed(graph: Graph, scheme: Scheme, value: Value) -> bool:
@@ -75,8 +75,8 @@ def _is_summed(graph: Graph, scheme: Scheme, value: Value) -> bool:
     total = graph.sole_consumer(value)
     if not scheme.rules.fused_sums or total is None or total.op_type != "Add" or not scheme.is_integer(total):
         return False
-    terms = [one for one in total.inputs if one is not None and graph.sole_consumer(one) is total]
-    summed = [one for one in terms if scheme.is_integer(graph.producer(one, "Conv"))]
+    terms = [input_ for input_ in total.inputs if input_ is not None and graph.sole_consumer(input_) is total]
+    summed = [term for term in terms if scheme.is_integer(graph.producer(term, "Conv"))]
     return bool(summed) and summed[0] is value
 
 
@@ -116,7 +116,7 @@ def _quantize_weights(graph: Graph, node: Node, grid: Affine, scheme: Scheme) ->
 
 def _insert_pair(graph: Graph, value: Value, grid: Affine, scheme: Scheme) -> None:
     name = name_of(value)
-    readers = [(node, i) for node in graph.consumers(value) for i, one in enumerate(node.inputs) if one is value]
+    readers = [(node, i) for node in graph.consumers(value) for i, input_ in enumerate(node.inputs) if input_ is value]
     grid_values = add_grid(graph, name, grid)
     quantized = graph.insert("QuantizeLinear", [value, *grid_values], name=f"{name}_quantize")
     real = graph.insert("DequantizeLinear", [quantized.outputs[0], *grid_values], name=f"{name}_dequantize").outputs[0]

@@ -53,8 +53,8 @@ class Histogram:
         low = min(first.first, second.first)
         high = max(first.first + len(first.counts), second.first + len(second.counts))
         counts = np.zeros(high - low, np.int64)
-        for one in (first, second):
-            counts[one.first - low : one.first - low + len(one.counts)] += one.counts
+        for histogram in (first, second):
+            counts[histogram.first - low : histogram.first - low + len(histogram.counts)] += histogram.counts
         smallest, largest = min(self.low, other.low), max(self.high, other.high)
         return Histogram(smallest, largest, first.exponent, low, counts).fitted()
 

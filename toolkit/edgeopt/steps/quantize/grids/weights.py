@@ -143,7 +143,7 @@ def _pairs_of(channels: NDArray[Any]) -> NDArray[np.float64]:
 def _pair_sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     even = np.concatenate([rows, np.zeros((*rows.shape[:-1], rows.shape[-1] % 2))], axis=-1)
     signs = (np.maximum(even, 0), np.maximum(-even, 0))
-    sums = [(one[..., ::2] + one[..., 1::2]).reshape(len(rows), -1).max(axis=1, initial=0) for one in signs]
+    sums = [(sign[..., ::2] + sign[..., 1::2]).reshape(len(rows), -1).max(axis=1, initial=0) for sign in signs]
     return np.asarray(np.maximum(*sums))
 
 

@@ -99,19 +99,19 @@ class Fusion:
         fused = {op: count for op, count in sorted(self.op_counts.items()) if _is_integer(op)}
         left = {op: self.op_counts.get(op, 0) for op in (_Q, _DQ)}
         counted = ", ".join(f"{op} {count}" for op, count in (fused | left).items())
-        found = [Note(NoteKind.INFO, f"ONNX Runtime runs it as {counted}")]
-        found += _unfused_note(self.unfused)
-        if defects := [one for one in self.between if one.is_defect]:
+        notes = [Note(NoteKind.INFO, f"ONNX Runtime runs it as {counted}")]
+        notes += _unfused_note(self.unfused)
+        if defects := [stretch for stretch in self.between if stretch.is_defect]:
             detail = f"{plural(len(defects), 'operator')} with an integer kernel still in float between Q and DQ"
-            found.append(_stretches(NoteKind.WARNING, detail, defects))
+            notes.append(_stretches(NoteKind.WARNING, detail, defects))
         if self.rounded:
             detail = f"{plural(len(self.rounded), 'pair')} of Q and DQ with nothing between"
-            found.append(Note(NoteKind.WARNING, detail, _shown(self.rounded), self.rounded))
-        if others := [one for one in self.between if not one.is_defect]:
-            count = sum(len(one.nodes) for one in others)
+            notes.append(Note(NoteKind.WARNING, detail, _shown(self.rounded), self.rounded))
+        if others := [stretch for stretch in self.between if not stretch.is_defect]:
+            count = sum(len(other.nodes) for other in others)
             detail = f"{plural(count, 'operator')} in float in {plural(len(others), 'place')} between integers"
-            found.append(_stretches(NoteKind.INFO, detail, others))
-        return tuple(found)
+            notes.append(_stretches(NoteKind.INFO, detail, others))
+        return tuple(notes)
 
 
 def _unfused_note(names: Sequence[str]) -> list[Note]:
@@ -119,9 +119,9 @@ def _unfused_note(names: Sequence[str]) -> list[Note]:
     return [Note(NoteKind.WARNING, detail, _shown(names), tuple(names))] if names else []
 
 
-def _stretches(kind: NoteKind, detail: str, found: Sequence[Stretch]) -> Note:
-    names = tuple(name for one in found for name in one.nodes)
-    return Note(kind, detail, _shown([str(one) for one in found], "; "), names)
+def _stretches(kind: NoteKind, detail: str, stretches: Sequence[Stretch]) -> Note:
+    names = tuple(name for stretch in stretches for name in stretch.nodes)
+    return Note(kind, detail, _shown([str(stretch) for stretch in stretches], "; "), names)
 
 
 def _is_integer(op: str) -> bool:
@@ -202,7 +202,7 @@ class _Walk:
         ends = [node for node in self.nodes.values() if node.op_type == _Q and node.input[0] not in self._stored]
         on_the_way = self._reached(borders, self._after) & self._reached(ends, self._before)
         left = on_the_way - {node.output[0] for node in self.unfused}
-        for key in [one for one in self.nodes if one in left]:
+        for key in [other for other in self.nodes if other in left]:
             if key in left:
                 found = self._connected(key, left)
                 left -= found
@@ -219,7 +219,7 @@ class _Walk:
             if node.op_type != _Q or node.input[0] in self._stored:
                 continue
             following = self._behind_moves(node.output[0])
-            undone = bool(following) and all(one.op_type == _DQ for one in following)
+            undone = bool(following) and all(other.op_type == _DQ for other in following)
             if undone or self._is_real_integer(node.input[0]):
                 yield self.name(node)
 
@@ -228,7 +228,7 @@ class _Walk:
     ) -> set[str]:
         """Return the float operators that can be reached from some nodes."""
         found: set[str] = set()
-        ahead = [one for node in starts for one in step(node)]
+        ahead = [other for node in starts for other in step(node)]
         while ahead:
             node = ahead.pop()
             stops = node.op_type in (_Q, _DQ, *_ABOUT_SHAPES) or _is_integer(node.op_type)
@@ -249,7 +249,7 @@ class _Walk:
             key = ahead.pop()
             if key in among and key not in found:
                 found.add(key)
-                ahead += [one.output[0] for one in (*self._after(self.nodes[key]), *self._before(self.nodes[key]))]
+                ahead += [node.output[0] for node in (*self._after(self.nodes[key]), *self._before(self.nodes[key]))]
         return found
 
     def _is_paired(self, node: onnx.NodeProto) -> bool:
@@ -261,7 +261,7 @@ class _Walk:
             return False
         data = [name for name in node.input if name and name not in self._stored]
         readers = self._behind_moves(node.output[0])
-        return all(map(self._is_real_integer, data)) and {one.op_type for one in readers} == {_Q}
+        return all(map(self._is_real_integer, data)) and {reader.op_type for reader in readers} == {_Q}
 
     def _is_real_integer(self, name: str) -> bool:
         """Whether a float tensor is integers dequantized, at most moved since then."""
@@ -272,10 +272,10 @@ class _Walk:
 
     def _behind_moves(self, name: str) -> list[onnx.NodeProto]:
         """Return what reads a tensor, moved or not; nothing where it is an answer of the model."""
-        found: list[onnx.NodeProto] = []
+        nodes: list[onnx.NodeProto] = []
         for node in self._readers.get(name, ()):
-            found += self._behind_moves(node.output[0]) if node.op_type in _MOVES else [node]
-        return [] if name in self._outputs else found
+            nodes += self._behind_moves(node.output[0]) if node.op_type in _MOVES else [node]
+        return [] if name in self._outputs else nodes
 
 
 def _openvino_notes(model: Model, options: SessionOptions) -> tuple[Note, ...]:
@@ -289,13 +289,13 @@ def _openvino_notes(model: Model, options: SessionOptions) -> tuple[Note, ...]:
     unknown = [name for name in dict.fromkeys(wanted.values()) if name not in layers]
     alone = tuple(row.node for row in rows if row.op == "FakeQuantize")
     count = plural(len(layers) + len(unknown), "layer")
-    told = f"OpenVINO runs {len(layers) - len(real)} of {count} with INT8 weights on integers"
+    text = f"OpenVINO runs {len(layers) - len(real)} of {count} with INT8 weights on integers"
     hint = f"it knows others under other names: {_shown(unknown)}" if unknown else ""
-    found = [Note(NoteKind.INFO, told, hint, tuple(unknown)), *_unfused_note(real)]
+    notes = [Note(NoteKind.INFO, text, hint, tuple(unknown)), *_unfused_note(real)]
     if alone:
         detail = f"{plural(len(alone), 'tensor')} rounded in a pass of its own, after the layer that makes it"
-        found.append(Note(NoteKind.INFO, detail, _shown(alone), alone))
-    return tuple(found)
+        notes.append(Note(NoteKind.INFO, detail, _shown(alone), alone))
+    return tuple(notes)
 
 
 def _layers_of_integers(graph: onnx.GraphProto) -> dict[str, str]:

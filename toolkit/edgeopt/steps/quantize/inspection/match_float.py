@@ -47,8 +47,8 @@ class Values:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        made = (one for node in graph.nodes() for one in node.outputs)
-        self.by_name: dict[str, Value] = {str(one.name): one for one in (*graph.inputs, *made) if one.name}
+        made = (output for node in graph.nodes() for output in node.outputs)
+        self.by_name: dict[str, Value] = {str(input_.name): input_ for input_ in (*graph.inputs, *made) if input_.name}
 
 
 def counterpart(values: Values, floats: Values, tensor: str) -> Counterpart | None:
@@ -134,11 +134,13 @@ def _is_folded(floats: Graph, node: Node, value: Value, integers: Graph, readers
     if maker is None or maker.op_type not in (*WEIGHTED, *_AFFINE, "BatchNormalization"):
         return False
     if node.op_type == "BatchNormalization":
-        return all(one.op_type != "BatchNormalization" for one in readers)
+        return all(other.op_type != "BatchNormalization" for other in readers)
     if node.op_type not in _AFFINE or floats.split(node) is None:
         return False
-    alike = [one for one in readers if one.op_type.removeprefix("QLinear") == node.op_type]
-    return not any(is_stored(integers, one) for reader in alike for one in reader.inputs[:4] if one is not None)
+    alike = [other for other in readers if other.op_type.removeprefix("QLinear") == node.op_type]
+    return not any(
+        is_stored(integers, input_) for reader in alike for input_ in reader.inputs[:4] if input_ is not None
+    )
 
 
 def _common_limits(graph: Graph, readers: list[Node]) -> Limits | None:

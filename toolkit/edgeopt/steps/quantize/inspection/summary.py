@@ -13,15 +13,15 @@ from edgeopt.steps.quantize.inspection.view import QuantizedView
 def summarize(view: QuantizedView) -> Document:
     """Return what a reader sees: one row a tensor."""
     columns: dict[str, Callable[[QuantizedTensor], str]] = {
-        "name": lambda one: one.name,
-        "type": lambda one: one.dtype,
-        "scale": lambda one: _span(one.scales),
-        "zero": lambda one: _span(one.zero_points),
-        "granularity": lambda one: one.granularity,
+        "name": lambda tensor: tensor.name,
+        "type": lambda tensor: tensor.dtype,
+        "scale": lambda tensor: _span(tensor.scales),
+        "zero": lambda tensor: _span(tensor.zero_points),
+        "granularity": lambda tensor: tensor.granularity,
         "saturated": _saturated,
-        "SQNR": lambda one: _db(one.sqnr_db),
-        "a channel": lambda one: _db(one.channel_sqnr_db),
-        "": lambda one: "weight" if one.is_weight else "",
+        "SQNR": lambda tensor: _db(tensor.sqnr_db),
+        "a channel": lambda tensor: _db(tensor.channel_sqnr_db),
+        "": lambda tensor: "weight" if tensor.is_weight else "",
     }
     measured = f", errors on {view.pictures} pictures, the worst first" if view.pictures else ""
     title = f"{view.model}: {len(view.tensors)} integer tensors{measured}"
@@ -29,10 +29,10 @@ def summarize(view: QuantizedView) -> Document:
     return Document("inspect", view.model, title, asdict(view), (Section(title, table, notes=view.notes),))
 
 
-def _saturated(one: QuantizedTensor) -> str:
-    if one.saturated_ratio is None:
+def _saturated(tensor: QuantizedTensor) -> str:
+    if tensor.saturated_ratio is None:
         return ""
-    return f"{'<=' if one.is_bound else ''}{one.saturated_ratio:.2%}"
+    return f"{'<=' if tensor.is_bound else ''}{tensor.saturated_ratio:.2%}"
 
 
 def _db(value: float | None) -> str:

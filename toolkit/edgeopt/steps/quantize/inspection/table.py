@@ -29,7 +29,10 @@ def tensor_rows(result: SearchResult) -> list[dict[str, Any]]:
     integers, of a tensor that stays in float what that costs and saves (those that were tried, else null), and
     `float_ms` and `integer_ms` of the layer that makes it, where that was timed.
     """
-    kept = {one.name: {"cost_ms": one.cost_ms, "saved_agreement": one.saved_agreement} for one in result.kept}
+    kept = {
+        kept_tensor.name: {"cost_ms": kept_tensor.cost_ms, "saved_agreement": kept_tensor.saved_agreement}
+        for kept_tensor in result.kept
+    }
     return [
         {
             "name": name,
@@ -77,15 +80,15 @@ def timed_layers(file: Path) -> tuple[LayerRow, ...]:
         return ()
     return tuple(
         LayerRow(
-            name=one["name"],
-            sqnr_db=one["channel_sqnr_db"],
-            answer_db=one["answer_sqnr_db"],
-            float_ms=one["float_ms"],
-            integer_ms=one["integer_ms"],
-            is_kept=one["kept"] is not None,
+            name=load["name"],
+            sqnr_db=load["channel_sqnr_db"],
+            answer_db=load["answer_sqnr_db"],
+            float_ms=load["float_ms"],
+            integer_ms=load["integer_ms"],
+            is_kept=load["kept"] is not None,
         )
-        for one in json.loads(file.read_text("utf-8"))["tensors"]
-        if one.get("float_ms") is not None and one.get("integer_ms") is not None
+        for load in json.loads(file.read_text("utf-8"))["tensors"]
+        if load.get("float_ms") is not None and load.get("integer_ms") is not None
     )
 
 
@@ -101,7 +104,7 @@ def worst_tensors(file: Path, most: int = _SHOWN) -> tuple[tuple[str, ...], ...]
     known = json.loads(file.read_text("utf-8"))["tensors"]
     rows = [one for one in known if one["rounded"] or one["kept"]][:most]
     numbers = ("channel_sqnr_db", "sqnr_db", "answer_sqnr_db")
-    return tuple((one["name"], *(_db(one[key]) for key in numbers), _kept(one["kept"])) for one in rows)
+    return tuple((row["name"], *(_db(row[key]) for key in numbers), _kept(row["kept"])) for row in rows)
 
 
 def _db(value: float | None) -> str:

@@ -84,12 +84,12 @@ PER_TENSOR, RUN_TIME = "per tensor", "at run time"
 def read_tensors(model: Model) -> tuple[QuantizedTensor, ...]:
     """Return the integer tensors of a model, in the order of its nodes."""
     graph = Graph.from_model(model)
-    found: dict[str, QuantizedTensor] = {}
+    quantized_tensors: dict[str, QuantizedTensor] = {}
     for node in graph.nodes():
         for tensor, scale, zero_point in _grids(graph, node):
-            if tensor is not None and tensor.name and tensor.name not in found:
-                found[tensor.name] = _tensor(graph, node, tensor, scale, zero_point)
-    return tuple(found.values())
+            if tensor is not None and tensor.name and tensor.name not in quantized_tensors:
+                quantized_tensors[tensor.name] = _tensor(graph, node, tensor, scale, zero_point)
+    return tuple(quantized_tensors.values())
 
 
 def _grids(graph: Graph, node: Node) -> Iterator[tuple[Value | None, Value | None, Value | None]]:
@@ -112,14 +112,14 @@ def _scale_behind(graph: Graph, node: Node, value: Value | None) -> Value | None
     """Return the constant that the product of integers is multiplied with, at last: the scale of its weights."""
     made: Value | None = node.outputs[0]
     while made is not None and is_stored(graph, value):
-        reader = next((one for one in graph.consumers(made) if one.op_type in ("Cast", "Mul")), None)
+        reader = next((consumer for consumer in graph.consumers(made) if consumer.op_type in ("Cast", "Mul")), None)
         if reader is None:
             return None
         if reader.op_type == "Mul":
-            other = next((one for one in reader.inputs if one is not made), None)
+            other = next((input_ for input_ in reader.inputs if input_ is not made), None)
             product = graph.producer(other, "Mul")
             sides = [other, *(product.inputs if product is not None else ())]
-            if (stored := next((one for one in sides if _number(graph, one) is not None), None)) is not None:
+            if (stored := next((side for side in sides if _number(graph, side) is not None), None)) is not None:
                 return stored
         made = reader.outputs[0]
     return None
@@ -154,7 +154,7 @@ def _tensor(graph: Graph, node: Node, tensor: Value, scale: Value | None, zero_p
     real = tuple(float(one) for one in scales.reshape(-1))
     block = attribute(node, "block_size", 0)
     if block and len(real) > 1:
-        ends = _ends(real), tuple(int(one) for one in _ends(zero_points))
+        ends = _ends(real), tuple(int(end) for end in _ends(zero_points))
         return QuantizedTensor(name, dtype, *ends, weight, f"{len(real)} blocks of {block}")
     granularity = PER_TENSOR if len(real) == 1 else f"{len(real)} channels"
     return QuantizedTensor(name, dtype, real, zero_points, weight, granularity)
@@ -163,8 +163,8 @@ def _tensor(graph: Graph, node: Node, tensor: Value, scale: Value | None, zero_p
 def _dtype(graph: Graph, tensor: Value, zero_point: Value | None) -> str:
     """Return the type of the integers; where the model does not say it, ONNX's default."""
     known = (graph.constant(tensor), graph.constant(zero_point))
-    types = (*(one.dtype for one in known if one is not None), graph.dtype(tensor))
-    return str(next((one for one in types if one is not None), "uint8"))
+    types = (*(array.dtype for array in known if array is not None), graph.dtype(tensor))
+    return str(next((type_ for type_ in types if type_ is not None), "uint8"))
 
 
 def _packed(node: Node, name: str, dtype: str, scales: Array, zeros: Array | None) -> QuantizedTensor:
@@ -175,7 +175,7 @@ def _packed(node: Node, name: str, dtype: str, scales: Array, zeros: Array | Non
     if zeros is not None:
         zero_points = _ends(tuple(_unpacked(zeros, bits if packed else 8, _columns(node, scales)).reshape(-1)))
     granularity = f"{scales.size} blocks of {attribute(node, 'block_size', 0)}"
-    real, whole = _ends(tuple(scales.reshape(-1))), tuple(int(one) for one in zero_points)
+    real, whole = _ends(tuple(scales.reshape(-1))), tuple(int(zero_point) for zero_point in zero_points)
     return QuantizedTensor(name, f"uint{bits}" if packed else dtype, real, whole, True, granularity)
 
 

@@ -79,17 +79,17 @@ def view_quantized(
     """
     path = find_model(model)
     loaded = load_model(path)
-    found = read_tensors(loaded)
-    if not found:
+    tensors = read_tensors(loaded)
+    if not tensors:
         raise UnsupportedError(
             f"{loaded.name} holds no integer tensors", remedy="make an INT8 model first: edgeopt quantize"
         )
     if not calib:
-        return QuantizedView(loaded.name, found)
+        return QuantizedView(loaded.name, tensors)
     frames = open_frames(Path(calib)).spread(pictures)
     original = _original(against, loaded) if against else None
     inputs = _inputs(loaded, path, recipe, frames)
-    measured = measure_tensors(loaded, found, inputs, original)
+    measured = measure_tensors(loaded, tensors, inputs, original)
     notes = tuple(_unmatched(measured, original)) if original is not None else ()
     return QuantizedView(loaded.name, tuple(sorted(measured, key=_badness)), len(frames), notes)
 
@@ -97,7 +97,7 @@ def view_quantized(
 def _original(against: str, model: Model) -> Model:
     """Return the float model, which must take what the quantized one takes."""
     original = load_model(find_model(against))
-    wanted, given = (", ".join(sorted(spec.name for spec in one.inputs)) for one in (original, model))
+    wanted, given = (", ".join(sorted(spec.name for spec in other.inputs)) for other in (original, model))
     if wanted != given:
         raise UnsupportedError(
             f"{original.name} takes {wanted}, {model.name} takes {given}",
@@ -112,18 +112,18 @@ def _inputs(model: Model, path: Path, recipe: str | None, frames: Frames) -> lis
     return list(model_inputs(task, fed(frames, chosen, model.inputs)))
 
 
-def _badness(one: QuantizedTensor) -> tuple[bool, float, float]:
+def _badness(tensor: QuantizedTensor) -> tuple[bool, float, float]:
     """Order by the normalised error, those without one by saturation, weights last."""
-    worst = math.inf if one.channel_sqnr_db is None else one.channel_sqnr_db
-    return one.is_weight, worst, -(one.saturated_ratio or 0.0)
+    worst = math.inf if tensor.channel_sqnr_db is None else tensor.channel_sqnr_db
+    return tensor.is_weight, worst, -(tensor.saturated_ratio or 0.0)
 
 
 def _unmatched(tensors: Sequence[QuantizedTensor], original: Model) -> Iterator[Note]:
-    names = [one.name for one in tensors if one.is_measurable and one.compared_with is None]
+    names = [tensor.name for tensor in tensors if tensor.is_measurable and tensor.compared_with is None]
     if names:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        told = f"no error of {plural(len(names), 'tensor')}: {original.name} has none of that name, shape and scale"
-        yield Note(NoteKind.WARNING, told, ", ".join(names[:_MOST_NAMED]) + more)
+        text = f"no error of {plural(len(names), 'tensor')}: {original.name} has none of that name, shape and scale"
+        yield Note(NoteKind.WARNING, text, ", ".join(names[:_MOST_NAMED]) + more)
 
 
 def measure_tensors(
@@ -138,33 +138,38 @@ def measure_tensors(
         original: The float model; None: errors only where the model itself rounds a float tensor.
     """
     values = Values(Graph.from_model(model))
-    made = [one for one in tensors if one.is_measurable and values.graph.producer(values.by_name[one.name])]
-    grids = {one.name: names for one in made if not one.scales and (names := _grid_outputs(values, one))}
-    looked = [one for one in made if one.scales or one.name in grids]
-    own = {one.name: own_counterpart(values, one) for one in looked}
-    wanted = {one.name for one in own.values() if one} | {name for pair in grids.values() for name in pair}
-    integers = _Samples(model, {*(one.name for one in looked), *wanted})
+    made = [tensor for tensor in tensors if tensor.is_measurable and values.graph.producer(values.by_name[tensor.name])]
+    grids = {tensor.name: names for tensor in made if not tensor.scales and (names := _grid_outputs(values, tensor))}
+    looked = [tensor for tensor in made if tensor.scales or tensor.name in grids]
+    own = {tensor.name: own_counterpart(values, tensor) for tensor in looked}
+    wanted = {other.name for other in own.values() if other} | {name for pair in grids.values() for name in pair}
+    integers = _Samples(model, {*(tensor.name for tensor in looked), *wanted})
     floats = [] if original is None else _float_models(original, values, looked, inputs)
-    pairs = {one.name: _Pairs(one, _is_last(values, one.name)) for one in looked}
+    pairs = {tensor.name: _Pairs(tensor, _is_last(values, tensor.name)) for tensor in looked}
     for frame in inputs:
         seen = integers.of(frame)
         references = [samples.of(frame) for _, samples in floats]
-        for one in looked:
-            grid = [np.asarray(seen[name]) for name in grids.get(one.name, ())]
-            pair = pairs[one.name].at(seen[one.name], grid)
-            if (beside := own[one.name]) is not None:
+        for quantized_tensor in looked:
+            grid = [np.asarray(seen[name]) for name in grids.get(quantized_tensor.name, ())]
+            pair = pairs[quantized_tensor.name].at(seen[quantized_tensor.name], grid)
+            if (beside := own[quantized_tensor.name]) is not None:
                 pair.add_own(beside, seen[beside.name])
             for i, ((matches, _), reference) in enumerate(zip(floats, references, strict=True)):
-                if (match := matches.get(one.name)) is not None and match.name in reference:
+                if (match := matches.get(quantized_tensor.name)) is not None and match.name in reference:
                     pair.add(match, reference[match.name], i)
     for samples in (integers, *(samples for _, samples in floats)):
         samples.close()
-    return [pairs[one.name].result(beside=original is not None) if one.name in pairs else one for one in tensors]
+    return [
+        pairs[quantized_tensor.name].result(beside=original is not None)
+        if quantized_tensor.name in pairs
+        else quantized_tensor
+        for quantized_tensor in tensors
+    ]
 
 
-def _grid_outputs(values: Values, one: QuantizedTensor) -> tuple[str, ...]:
+def _grid_outputs(values: Values, tensor: QuantizedTensor) -> tuple[str, ...]:
     """Return the names of scale and zero point that a node finds as the model runs."""
-    maker = values.graph.producer(values.by_name[one.name])
+    maker = values.graph.producer(values.by_name[tensor.name])
     found = maker is not None and maker.op_type == "DynamicQuantizeLinear"
     return tuple(str(value.name) for value in maker.outputs[1:3]) if maker is not None and found else ()
 
@@ -174,17 +179,17 @@ def _float_models(
 ) -> list[tuple[Mapping[str, Counterpart], _Samples]]:
     """Return what stands for each tensor in the original and, where that lacks one, in what was made of it first."""
     matches = _matches(original, values, looked)
-    found = [(matches, _Samples(original, {one.name for one in matches.values()}))]
+    float_models = [(matches, _Samples(original, {match.name for match in matches.values()}))]
     if len(matches) < len(looked) and (prepared := _prepared(original, inputs[:_CHECKED_PICTURES])) is not None:
         matches = _matches(prepared, values, looked)
-        found.append((matches, _Samples(prepared, {one.name for one in matches.values()})))
-    return found
+        float_models.append((matches, _Samples(prepared, {match.name for match in matches.values()})))
+    return float_models
 
 
 def _matches(floats: Model, values: Values, looked: Sequence[QuantizedTensor]) -> Mapping[str, Counterpart]:
     known = Values(Graph.from_model(floats))
-    found = {one.name: counterpart(values, known, one.name) for one in looked}
-    return {name: match for name, match in found.items() if match is not None}
+    counterparts = {tensor.name: counterpart(values, known, tensor.name) for tensor in looked}
+    return {name: match for name, match in counterparts.items() if match is not None}
 
 
 def _prepared(original: Model, inputs: Sequence[Tensors]) -> Model | None:
@@ -228,12 +233,12 @@ class _Pairs:
 
     def at(self, whole: NDArray[Any], grid: Sequence[NDArray[Any]]) -> _Pairs:
         """Take the integers of one picture, and their grid if it is found as the model runs."""
-        one, info = self._tensor, self._info
-        self._scale = np.float32(grid[0] if grid else one.scales[0])
-        self._zero = int(grid[1] if grid else one.zero_points[0])
+        tensor, info = self._tensor, self._info
+        self._scale = np.float32(grid[0] if grid else tensor.scales[0])
+        self._zero = int(grid[1] if grid else tensor.zero_points[0])
         self._whole = whole
         rows = _rows(whole, last=self._is_last)
-        low, high = natural_limits(one) if one.scales else NO_LIMITS
+        low, high = natural_limits(tensor) if tensor.scales else NO_LIMITS
         ends = [end for end, limit in ((info.min, low), (info.max, high)) if math.isinf(limit)]
         self._at_ends.append(float(np.isin(rows, ends).mean()))
         return self
@@ -248,40 +253,44 @@ class _Pairs:
         for moved in (False, True) if real.ndim > 3 else (False,):
             like = np.moveaxis(real, 1, -1) if moved else real
             if like.shape == self._whole.shape:
-                found = self._beside.setdefault((number, moved), _Candidate(match.name))
-                self._compare(found, match, like, last=moved)
+                candidate = self._beside.setdefault((number, moved), _Candidate(match.name))
+                self._compare(candidate, match, like, last=moved)
 
-    def _compare(self, found: _Candidate, match: Counterpart, real: NDArray[Any], *, last: bool) -> None:
+    def _compare(self, candidate: _Candidate, match: Counterpart, real: NDArray[Any], *, last: bool) -> None:
         info, scale, zero = self._info, self._scale, self._zero
         signal = np.clip(_rows(real, last=last).astype(np.float32), *match.limits)
         steps = _rows(self._whole, last=last)
         whole = np.clip((steps.astype(np.float32) - zero) * scale, *match.later)
         low, high = (info.min - zero - 0.5) * scale, (info.max - zero + 0.5) * scale
-        found.signal.append(signal)
-        found.noise.append(whole - signal)
-        found.inside.append((steps > info.min) & (steps < info.max))
-        found.outside.append(float(((signal < low) | (signal > high)).mean()))
+        candidate.signal.append(signal)
+        candidate.noise.append(whole - signal)
+        candidate.inside.append((steps > info.min) & (steps < info.max))
+        candidate.outside.append(float(((signal < low) | (signal > high)).mean()))
 
     def result(self, *, beside: bool) -> QuantizedTensor:
         """Return the tensor with what was seen, compared with a float model or with what the model itself rounds."""
         candidates = list(self._beside.values()) if beside else [self._own] if self._own else []
         scored = [(each, self._scored(each)) for each in candidates]
         # Where names and shapes leave a choice, such as a layout of equal sides, the integers stand for the nearest.
-        fitting = [(one.sqnr_db or 0.0, each, one) for each, one in scored if one is not None]
-        _, nearest, one = max(fitting, key=lambda each: each[0], default=(0.0, None, self._tensor))
+        fitting = [(tensor.sqnr_db or 0.0, each, tensor) for each, tensor in scored if tensor is not None]
+        _, nearest, quantized_tensor = max(fitting, key=lambda each: each[0], default=(0.0, None, self._tensor))
         real = self._own or nearest
         shares = real.outside if real else self._at_ends
-        return replace(one, saturated_ratio=sum(shares) / len(shares), is_bound=real is None) if shares else one
+        return (
+            replace(quantized_tensor, saturated_ratio=sum(shares) / len(shares), is_bound=real is None)
+            if shares
+            else quantized_tensor
+        )
 
-    def _scored(self, found: _Candidate) -> QuantizedTensor | None:
-        signal, noise = np.concatenate(found.signal), np.concatenate(found.noise)
-        if is_rescaled(signal, noise, np.concatenate(found.inside), float(self._scale)):
+    def _scored(self, candidate: _Candidate) -> QuantizedTensor | None:
+        signal, noise = np.concatenate(candidate.signal), np.concatenate(candidate.noise)
+        if is_rescaled(signal, noise, np.concatenate(candidate.inside), float(self._scale)):
             return None
         return replace(
             self._tensor,
             sqnr_db=sqnr_db(signal, noise),
             channel_sqnr_db=channel_sqnr_db(signal, noise),
-            compared_with=found.name,
+            compared_with=candidate.name,
         )
 
 

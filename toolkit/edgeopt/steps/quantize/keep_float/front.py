@@ -25,10 +25,10 @@ def fastest_front(graph: Graph, times: Mapping[str, LayerTime]) -> tuple[set[Nod
     """
     saved, best, length = 0, 0, 0
     order = graph.nodes(*WEIGHTED)
-    least = int(_WORTH * sum(one.integer_ns for one in times.values()))
+    least = int(_WORTH * sum(time.integer_ns for time in times.values()))
     for i, node in enumerate(order):
-        one = times.get(key(node))
-        saved += one.integer_ns - one.float_ns if one is not None else 0
+        layer_time = times.get(key(node))
+        saved += layer_time.integer_ns - layer_time.float_ns if layer_time is not None else 0
         if saved > max(best, least):
             best, length = saved, i + 1
     return set(order[:length]), best

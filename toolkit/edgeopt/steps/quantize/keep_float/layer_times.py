@@ -91,7 +91,7 @@ def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> Laye
     graph, least = open_graph(model), [dict[str, int](), dict[str, int]()]
     rounds: list[LayerTimes] = []
     for _ in range(_ROUNDS):  # in turns, so that a slow minute of the machine hits both
-        both = [profile_ns(one, frame, threads=threads) for one in (model, twin)]
+        both = [profile_ns(other, frame, threads=threads) for other in (model, twin)]
         rounds.append(_times_of(graph, *both))
         for known, times in zip(least, both, strict=True):
             known |= {name: min(took_ns, known.get(name, took_ns)) for name, took_ns in times.items()}

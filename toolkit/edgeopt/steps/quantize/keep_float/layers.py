@@ -50,17 +50,17 @@ def _costs(graph: Graph, times: Mapping[str, LayerTime], border: BorderTime) -> 
     for value in graph.inputs:
         costs[_FLOAT, name_of(value)] = _NEVER
     for node in graph.nodes():
-        name, one = key(node), times.get(key(node))
-        if one is not None:
-            costs[_FLOAT, name] = one.integer_ns  # paid where the layer is on the integer side
-            costs[name, _INTEGER] = one.float_ns
+        name, layer_time = key(node), times.get(key(node))
+        if layer_time is not None:
+            costs[_FLOAT, name] = layer_time.integer_ns  # paid where the layer is on the integer side
+            costs[name, _INTEGER] = layer_time.float_ns
         for value in data_inputs(graph, node) if node.op_type in WEIGHTED else _read(graph, node):
             _connect(graph, costs, node, value, border)
     return costs
 
 
 def _read(graph: Graph, node: Node) -> list[Value]:
-    return [one for one in node.inputs if one is not None and graph.constant(one) is None]
+    return [input_ for input_ in node.inputs if input_ is not None and graph.constant(input_) is None]
 
 
 def _connect(graph: Graph, costs: dict[tuple[str, str], int], node: Node, value: Value, border: BorderTime) -> None:

@@ -58,7 +58,7 @@ def is_rescaled(
         inside: The same shape: where the grid has cut nothing off, which looks like a factor too.
         step: Of the grid; channels of a few steps are left out, as rounding looks like a factor there.
     """
-    real, made = (np.where(inside, one, 0.0).astype(np.float64) for one in (signal, signal + noise))
+    real, made = (np.where(inside, array, 0.0).astype(np.float64) for array in (signal, signal + noise))
     energy, size = np.square(real).sum(axis=0), np.square(made).sum(axis=0)
     seen = inside.sum(axis=0)
     told = (seen >= _ENOUGH) & (size > seen * np.square(_STEPS * step)) & (energy > 0)

@@ -51,8 +51,8 @@ def _with_one_rounded(model: Model, name: str, grid: Affine) -> Model | None:
     integers = graph.insert("QuantizeLinear", [value, scale, zero]).outputs[0]
     real = graph.insert("DequantizeLinear", [integers, scale, zero]).outputs[0]
     for node in readers:
-        for i, one in enumerate(node.inputs):
-            if one is value:
+        for i, input_ in enumerate(node.inputs):
+            if input_ is value:
                 graph.set_input(node, i, real)
     return graph.to_model()
 

@@ -176,8 +176,8 @@ def find_repair(name: str) -> Repair:
     Raises:
         NotFoundError: If there is none.
     """
-    found: Repair = registry.load(repairs, name).REPAIR
-    return found
+    repair: Repair = registry.load(repairs, name).REPAIR
+    return repair
 
 
 def all_repairs() -> dict[str, Repair]:
@@ -188,9 +188,9 @@ def all_repairs() -> dict[str, Repair]:
 
 def model_repairs() -> dict[str, ModelRepair]:
     """Return those of the float model by name, in their order."""
-    return {name: one for name, one in all_repairs().items() if isinstance(one, ModelRepair)}
+    return {name: repair for name, repair in all_repairs().items() if isinstance(repair, ModelRepair)}
 
 
 def weight_repairs() -> dict[str, WeightRepair]:
     """Return those of weights and biases by name, in their order."""
-    return {name: one for name, one in all_repairs().items() if isinstance(one, WeightRepair)}
+    return {name: repair for name, repair in all_repairs().items() if isinstance(repair, WeightRepair)}

@@ -32,20 +32,20 @@ def repair_weights(
         names: Of repairs of weights; others are passed over.
         ends_at_s: On the monotonic clock; slow repairs leave layers after it as they are.
     """
-    wanted = [one for name, one in weight_repairs().items() if name in names]
+    wanted = [weight_repair for name, weight_repair in weight_repairs().items() if name in names]
     weights, biases = dict(scheme.weights), dict(scheme.biases)
     for node in candidates(graph, scheme.rules):
-        mine = [one for one in wanted if one.concerns(node)]
-        found = _layer(graph, node, scheme, calibration) if mine else None
-        if found is None:
+        mine = [weight_repair for weight_repair in wanted if weight_repair.concerns(node)]
+        layer = _layer(graph, node, scheme, calibration) if mine else None
+        if layer is None:
             continue
-        repaired = found
+        repaired = layer
         for one in mine:
             if not one.is_slow or time.monotonic() < ends_at_s:
                 repaired = one.repair(repaired)
-        if repaired.quantized is not found.quantized:
+        if repaired.quantized is not layer.quantized:
             weights[key(node)] = replace(repaired.quantized, values=held_outside(repaired.quantized.values))
-        if repaired.bias is not None and repaired.bias is not found.bias:
+        if repaired.bias is not None and repaired.bias is not layer.bias:
             biases[key(node)] = repaired.bias
     return replace(scheme, weights=weights, biases=biases)
 

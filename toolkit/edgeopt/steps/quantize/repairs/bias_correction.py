@@ -33,7 +33,7 @@ def mean_shift(
         groups: Groups of the convolution.
     """
     taps, quantized_taps = (
-        one.reshape(*one.shape[:2], -1).sum(axis=2, dtype=np.float64) for one in (weight, quantized)
+        array.reshape(*array.shape[:2], -1).sum(axis=2, dtype=np.float64) for array in (weight, quantized)
     )
     out, per_group = taps.shape
     group = np.repeat(np.arange(groups), out // groups)

@@ -72,12 +72,14 @@ def fit_silus(graph: Graph, seen: Mapping[str, Observation]) -> tuple[Fit, ...]:
         graph: The float model, with shapes; it is not edited.
         seen: What calibration saw of the convolutions' outputs, by name; SiLUs without it have no fit.
     """
-    found = []
+    fits = []
     for node, x in _behind_convolutions(graph):
-        one = seen.get(name_of(x))
-        if one is not None:
-            found.append(_fitted(name_of(node.outputs[0]), one, math.prod(graph.shape(x) or one.low.shape)))
-    return tuple(found)
+        observation = seen.get(name_of(x))
+        if observation is not None:
+            fits.append(
+                _fitted(name_of(node.outputs[0]), observation, math.prod(graph.shape(x) or observation.low.shape))
+            )
+    return tuple(fits)
 
 
 def keep_worst(fits: Iterable[Fit], share: float) -> tuple[Fit, ...]:
@@ -86,22 +88,22 @@ def keep_worst(fits: Iterable[Fit], share: float) -> tuple[Fit, ...]:
     A larger share keeps what a smaller one does, and more.
     """
     fits = tuple(fits)
-    left = share * sum(one.elements for one in fits)
+    left = share * sum(fit.elements for fit in fits)
     kept = set()
     for one in sorted(fits, key=lambda one: (-one.noise / one.elements, one.name)):
         left -= one.elements
         if left < 0:
             break
         kept.add(one.name)
-    return tuple(one for one in fits if one.name not in kept)
+    return tuple(fit for fit in fits if fit.name not in kept)
 
 
 def note_of(fits: Sequence[Fit]) -> Note:
     """Return how many SiLUs are computed otherwise, and where that is coarsest."""
-    worst = sorted(fits, key=lambda one: (-one.noise, one.name))[:_SHOWN]
-    told = ", ".join(f"{one.name!r} {-10 * math.log10(max(one.noise, _ROUNDING)):.1f} dB" for one in worst)
+    worst = sorted(fits, key=lambda fit: (-fit.noise, fit.name))[:_SHOWN]
+    text = ", ".join(f"{fit.name!r} {-10 * math.log10(max(fit.noise, _ROUNDING)):.1f} dB" for fit in worst)
     detail = f"{len(fits)} SiLU computed as HardSwish, fitted to each channel of what calibration saw"
-    return Note(NoteKind.CHOICE, detail, f"coarsest: {told}")
+    return Note(NoteKind.CHOICE, detail, f"coarsest: {text}")
 
 
 def place_fits(graph: Graph, fits: Sequence[Fit]) -> int:
@@ -111,7 +113,7 @@ def place_fits(graph: Graph, fits: Sequence[Fit]) -> int:
         graph: The float model that was fitted.
         fits: Of its SiLUs.
     """
-    wanted = {one.name: one for one in fits}
+    wanted = {other.name: other for other in fits}
     done = 0
     for node, x in _behind_convolutions(graph):
         fit = wanted.get(name_of(node.outputs[0]))
@@ -125,7 +127,7 @@ def place_fits(graph: Graph, fits: Sequence[Fit]) -> int:
 
 def _behind_convolutions(graph: Graph) -> list[tuple[Node, Value]]:
     """Return each SiLU whose input a convolution makes for it alone, with that input."""
-    found = []
+    behind_convolutions = []
     for node in graph.nodes("Mul") if graph.opset >= _OPSET else ():
         gate = silu_sigmoid(graph, node)
         x = gate.inputs[0] if gate is not None else None
@@ -134,8 +136,8 @@ def _behind_convolutions(graph: Graph) -> list[tuple[Node, Value]]:
             continue
         alone = set(graph.consumers(x)) == {node, gate} and graph.is_used_once(gate.outputs[0])
         if alone and not graph.is_output(node.outputs[0]):
-            found.append((node, x))
-    return found
+            behind_convolutions.append((node, x))
+    return behind_convolutions
 
 
 def _fitted(name: str, seen: Observation, elements: int) -> Fit:
@@ -159,14 +161,14 @@ def _fitted(name: str, seen: Observation, elements: int) -> Fit:
     for _ in range(_STEPS):
         for b, c in ((factor, 0), (1 / factor, 0), (1, step), (1, -step), (factor, step), (1 / factor, -step)):
             tried = slope * b, shift + c
-            found, its_gain, its_offset = whole.of(*tried)
-            better = found < error
+            array, its_gain, its_offset = whole.of(*tried)
+            better = array < error
             slope, shift = np.where(better, tried[0], slope), np.where(better, tried[1], shift)
             gain, offset = np.where(better, its_gain, gain), np.where(better, its_offset, offset)
-            error = np.where(better, found, error)
+            error = np.where(better, array, error)
         factor, step = factor**_SHRINK, step * _SHRINK
     noise = float(np.mean(np.maximum(error, 0) / whole.spread))
-    b, c, a, d = (one.astype(np.float32) for one in (slope, shift, gain, offset))
+    b, c, a, d = (other.astype(np.float32) for other in (slope, shift, gain, offset))
     return Fit(name, slope=b, shift=c, gain=a, offset=d, noise=noise, elements=elements)
 
 
@@ -257,7 +259,7 @@ def _names(setting: Setting) -> frozenset[str]:
 
 
 def _chosen(fits: Sequence[Fit], setting: Setting) -> list[Fit]:
-    return [one for one in fits if one.name in _names(setting)]
+    return [fit for fit in fits if fit.name in _names(setting)]
 
 
 REPAIR = FittedSilu()

@@ -69,7 +69,7 @@ def _is_picture(graph: Graph, value: Value) -> bool:
 def _readers(graph: Graph, value: Value) -> list[Node]:
     """Return the convolutions that read a tensor if nothing else does."""
     readers = graph.consumers(value)
-    return readers if readers and all(_is_simple(graph, one) for one in readers) else []
+    return readers if readers and all(_is_simple(graph, reader) for reader in readers) else []
 
 
 def _is_simple(graph: Graph, node: Node) -> bool:
@@ -90,9 +90,9 @@ def _maker(graph: Graph, value: Value) -> Node | None:
 
 def _before_readers(graph: Graph, value: Value, readers: list[Node], largest: NDArray[np.float64]) -> None:
     """Divide before the readers; dense weights share the spread, as they have one scale for all they read."""
-    dense = [graph.constant(one.inputs[1]) for one in readers if not _is_depthwise(graph, one)]
+    dense = [graph.constant(reader.inputs[1]) for reader in readers if not _is_depthwise(graph, reader)]
     if dense:
-        reading = np.max([np.abs(one).max(axis=(0, 2, 3)) for one in dense if one is not None], axis=0)
+        reading = np.max([np.abs(array).max(axis=(0, 2, 3)) for array in dense if array is not None], axis=0)
         scale = factors(largest, reading.astype(np.float64)).astype(np.float32)
     else:
         scale = channel_scales(largest)
@@ -117,8 +117,8 @@ def _behind_maker(graph: Graph, value: Value, maker: Node, largest: NDArray[np.f
         graph.set_input(maker, 2, bias / scale)
     product = graph.insert("Mul", [value, _stored(graph, value, scale)], name=f"{name_of(value)}_restored")
     for node in readers:
-        for i, one in enumerate(node.inputs):
-            if one is value:
+        for i, input_ in enumerate(node.inputs):
+            if input_ is value:
                 graph.set_input(node, i, product.outputs[0])
 
 

@@ -43,10 +43,10 @@ def smooth(graph: Graph, seen: Mapping[str, Observation], alpha: float) -> int:
     done = 0
     for node, readers in smoothable(graph).items():
         observation = seen.get(name_of(node.outputs[0]))
-        if observation is None or not all(reads_along(graph, one, observation.axis) for one in readers):
+        if observation is None or not all(reads_along(graph, reader, observation.axis) for reader in readers):
             continue
         largest = np.maximum(np.abs(observation.low), np.abs(observation.high)).astype(np.float64)
-        reading = np.max([np.abs(_rows(graph, one)).max(axis=1) for one in readers], axis=0).astype(np.float64)
+        reading = np.max([np.abs(_rows(graph, reader)).max(axis=1) for reader in readers], axis=0).astype(np.float64)
         _scale(graph, node, readers, smoothing(largest, reading, alpha).astype(np.float32))
         done += 1
     return done
@@ -58,7 +58,7 @@ def smoothable(graph: Graph) -> dict[Node, list[Node]]:
     found: dict[Node, list[Node]] = {}
     for node in graph.nodes("LayerNormalization", "Mul", "Add"):
         readers = graph.consumers(node.outputs[0])
-        alone = readers and not graph.is_output(node.outputs[0]) and all(_reads(one, node) for one in readers)
+        alone = readers and not graph.is_output(node.outputs[0]) and all(_reads(reader, node) for reader in readers)
         if alone and products.issuperset(readers) and _constants(graph, node):
             found[node] = readers
     return found
@@ -83,7 +83,7 @@ def smoothing(largest: NDArray[np.float64], reading: NDArray[np.float64], alpha:
 
 def _reads(product: Node, node: Node) -> bool:
     """Whether a product multiplies what `node` makes by a matrix, and does nothing else with it."""
-    return [one is node.outputs[0] for one in product.inputs] == [True, *[False] * (len(product.inputs) - 1)]
+    return [input_ is node.outputs[0] for input_ in product.inputs] == [True, *[False] * (len(product.inputs) - 1)]
 
 
 def _constants(graph: Graph, node: Node) -> list[tuple[Node, int]]:
@@ -91,7 +91,7 @@ def _constants(graph: Graph, node: Node) -> list[tuple[Node, int]]:
     if node.op_type == "LayerNormalization":
         last = attribute(node, "axis", -1) in (-1, (graph.rank(node.inputs[0]) or 0) - 1)
         places = [(node, i) for i in range(1, len(node.inputs)) if node.inputs[i] is not None]
-        return places if last and all(_is_a_channel_each(graph, one.inputs[i]) for one, i in places) else []
+        return places if last and all(_is_a_channel_each(graph, other.inputs[i]) for other, i in places) else []
     split = graph.split(node)
     if split is None or not _is_a_channel_each(graph, node.inputs[split[2]]):
         return []

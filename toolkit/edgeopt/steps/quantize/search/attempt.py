@@ -107,14 +107,14 @@ def ranked(attempts: Iterable[Attempt], least_agreement: float) -> tuple[Attempt
     noise would choose another one each time.
     """
     known = list(attempts)
-    valid = [one for one in known if one.is_valid(least_agreement)]
-    others = [one for one in known if not one.is_valid(least_agreement)]
+    valid = [attempt for attempt in known if attempt.is_valid(least_agreement)]
+    others = [attempt for attempt in known if not attempt.is_valid(least_agreement)]
     ordered: list[Attempt] = []
     while valid:
-        level = max(one.speed_ratio for one in valid) * (1 - _LEVEL)
+        level = max(attempt.speed_ratio for attempt in valid) * (1 - _LEVEL)
         ordered += sorted((one for one in valid if one.speed_ratio >= level), key=lambda one: -one.agreement)
-        valid = [one for one in valid if one.speed_ratio < level]
-    return (*ordered, *sorted(others, key=lambda one: -one.agreement))
+        valid = [attempt for attempt in valid if attempt.speed_ratio < level]
+    return (*ordered, *sorted(others, key=lambda other: -other.agreement))
 
 
 def for_labels(attempts: Sequence[Attempt], most: int) -> tuple[Attempt, ...]:
@@ -128,6 +128,6 @@ def for_labels(attempts: Sequence[Attempt], most: int) -> tuple[Attempt, ...]:
     """
     best = attempts[:most]
     surest = max((one for one in attempts if one.is_valid(0.0)), key=lambda one: one.agreement, default=None)
-    if most < 2 or surest is None or surest.agreement <= max(one.agreement for one in best):
+    if most < 2 or surest is None or surest.agreement <= max(attempt.agreement for attempt in best):
         return tuple(best)
     return (*best[: most - 1], surest)

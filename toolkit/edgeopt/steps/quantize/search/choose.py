@@ -81,8 +81,8 @@ def why_float(graph: Graph, scheme: Scheme, variant: Variant, off: Set[str] = fr
     lacking, heads = _without_integers(graph, scheme.rules, form), _heads(graph, scheme.rules, form)
     fast, branches, wrong = _nodes(graph, variant.front), branch_island(graph), _nodes(graph, off)
     if wrong:
-        told = f"{plural(len(wrong), 'operator')} in float, which the form {form} computes otherwise"
-        yield Note(NoteKind.CHOICE, told, _names(sorted(wrong, key=key)))
+        text = f"{plural(len(wrong), 'operator')} in float, which the form {form} computes otherwise"
+        yield Note(NoteKind.CHOICE, text, _names(sorted(wrong, key=key)))
     if last := [node for node in candidates(graph, scheme.rules) if node in tail]:
         outputs = f"the outputs of {plural(len(last), 'prediction layer')} stay in float"
         detail = f"{outputs}: one scale cannot hold boxes and scores"

@@ -59,7 +59,9 @@ def decisions_of(sources: Sources, variant: Variant, scheme: Scheme) -> Decision
     """
     names = [name for name, _ in variant.model_repairs]
     seen = sources.seen if names else {}
-    extremes = {name: Extremes(one.low, one.high, one.axis) for name, one in seen.items()}
+    extremes = {
+        name: Extremes(observation.low, observation.high, observation.axis) for name, observation in seen.items()
+    }
     return Decisions(variant, scheme, {name: sources.prepared(name) for name in names}, extremes)
 
 
@@ -72,8 +74,10 @@ def make_again(model: Model, decisions: Decisions) -> Outcome:
     """
     variant, scheme = decisions.variant, decisions.scheme
     seen = {
-        name: Observation(one.low, one.high, _NOTHING, np.zeros((0, len(one.low)), np.float32), one.axis)
-        for name, one in decisions.extremes.items()
+        name: Observation(
+            extreme.low, extreme.high, _NOTHING, np.zeros((0, len(extreme.low)), np.float32), extreme.axis
+        )
+        for name, extreme in decisions.extremes.items()
     }
     sources = Sources(model, Findings(Calibration(seen, 0, 0.0), {}, {}), scheme.rules, (), dict(decisions.prepared))
     graph = open_graph(sources.model_of(variant))

@@ -76,10 +76,10 @@ class StoredDecisions:
     def _differs(self, what: str, whose: str) -> EdgeoptError:
         there, here = self.packages, package_versions()
         names = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
-        told = ", ".join(f"{name} {there.get(name, 'absent')} there, {here.get(name, 'absent')} here" for name in names)
+        text = ", ".join(f"{name} {there.get(name, 'absent')} there, {here.get(name, 'absent')} here" for name in names)
         return EdgeoptError(
-            f"{what} is not that of {whose}: {told or 'the same packages, but other steps or shapes'}",
-            remedy="give the options of that run" + (", and install its packages" if told else ""),
+            f"{what} is not that of {whose}: {text or 'the same packages, but other steps or shapes'}",
+            remedy="give the options of that run" + (", and install its packages" if text else ""),
         )
 
 

@@ -41,7 +41,7 @@ _KINDS: dict[str, Any] = {
 @cache
 def _kinds() -> Mapping[str, Any]:
     """Return all types that are kept, by name: ours, and those of repairs."""
-    return _KINDS | {kind.__name__: kind for one in all_repairs().values() for kind in one.keeps}
+    return _KINDS | {kind.__name__: kind for repair in all_repairs().values() for kind in repair.keeps}
 
 
 _MOST_NUMBERS = 1 << 31
@@ -68,7 +68,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(one) for one in value]
     if type(value).__name__ in _kinds():
-        held = {one.name: to_plain(getattr(value, one.name)) for one in fields(value)}
+        held = {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
         return {_TYPE: type(value).__name__, **held}
     raise TypeError(f"{type(value).__name__} is not kept")
 

@@ -61,8 +61,8 @@ def kept_tensors(
 
 
 def _cost_ms(keys: set[str], times: LayerTimes | None) -> float | None:
-    timed = [times.layers[one] for one in keys if one in times.layers] if times is not None else []
-    return sum(one.float_ns - one.integer_ns for one in timed) / 1e6 if timed else None
+    timed = [times.layers[other] for other in keys if other in times.layers] if times is not None else []
+    return sum(layer_time.float_ns - layer_time.integer_ns for layer_time in timed) / 1e6 if timed else None
 
 
 def reason(
@@ -92,9 +92,11 @@ def reason(
         layers, saved_ms = plural(len(variant.front), "layer"), _saved_ms(variant, times.layers)
         said.append(f"Float saves {saved_ms:.2f} ms in {layers}")
         said.append("What conversions at the borders cost is not counted")
-    said += [sentence for one in kept for sentence in one.sentences]
+    said += [sentence for kept_tensor in kept for sentence in kept_tensor.sentences]
     said += [_capital(note.detail) for note in attempt.outcome.notes if note.kind is NoteKind.CHOICE]
-    compared = [f"{one.name} ({one.speed_ratio:.2f} times as fast, agreement {one.agreement:.3f})" for one in others]
+    compared = [
+        f"{other.name} ({other.speed_ratio:.2f} times as fast, agreement {other.agreement:.3f})" for other in others
+    ]
     said += [f"Other forms: {'; '.join(compared)}"] if compared else []
     return ". ".join(said) + "."
 
@@ -104,18 +106,18 @@ def _capital(text: str) -> str:
 
 
 def _saved_ms(variant: Variant, layers: Mapping[str, LayerTime]) -> float:
-    chosen = [one for name, one in layers.items() if name in variant.front]
-    return sum(one.integer_ns - one.float_ns for one in chosen) / 1e6
+    chosen = [layer for name, layer in layers.items() if name in variant.front]
+    return sum(layer_time.integer_ns - layer_time.float_ns for layer_time in chosen) / 1e6
 
 
 def refusals(refused: Mapping[Variant, Refusal]) -> Iterator[Note]:
     """Yield what to say of variants that are no attempts, each with its problem."""
-    failed = {variant: one.problem for variant, one in refused.items() if not one.is_float}
+    failed = {variant: refusal.problem for variant, refusal in refused.items() if not refusal.is_float}
     for problem in dict.fromkeys(failed.values()):
         names = [str(variant) for variant, one in failed.items() if one == problem]
         detail = f"{names[0]} could not be made: {problem}"
         yield Note(NoteKind.WARNING, detail, f"and {plural(len(names) - 1, 'form')} like it" if names[1:] else "")
-    if left := [one.problem for one in refused.values() if one.is_float]:
+    if left := [refusal.problem for refusal in refused.values() if refusal.is_float]:
         yield Note(NoteKind.INFO, f"{plural(len(left), 'form')} left aside: {left[0]}")
 
 

@@ -67,8 +67,8 @@ def search_htp(
         add(_attempt(outcome, agreement(outcome.model), findings.notes))
     if "fp16" in target.precisions:
         add(Attempt("fp16", Outcome(model, {}), 1.0, precision="fp16"))
-    agreeing = [one for one in attempts if one.agreement >= least_agreement]
-    return tuple(agreeing or sorted(attempts, key=lambda one: -one.agreement))
+    agreeing = [other for other in attempts if other.agreement >= least_agreement]
+    return tuple(agreeing or sorted(attempts, key=lambda other: -other.agreement))
 
 
 def _attempt(outcome: Outcome, agreement: float, notes: tuple[Note, ...]) -> Attempt:

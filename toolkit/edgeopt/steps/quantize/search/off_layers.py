@@ -65,18 +65,18 @@ def find_off_layers(
     def left_by(in_float: frozenset[str]) -> int:
         return len(_scheme(model, findings, rules, variant, in_float).integer)
 
-    found: frozenset[str] = frozenset()
-    order = _integer_nodes(model, _scheme(model, findings, rules, variant, found))
-    while is_off(found):
-        if len(found) == _MOST_LAYERS or not may_go_on():
+    off_layers: frozenset[str] = frozenset()
+    order = _integer_nodes(model, _scheme(model, findings, rules, variant, off_layers))
+    while is_off(off_layers):
+        if len(off_layers) == _MOST_LAYERS or not may_go_on():
             return frozenset()
-        culprit = _first_off(order, found, is_off, may_go_on)
-        if not culprit or culprit in found:
+        culprit = _first_off(order, off_layers, is_off, may_go_on)
+        if not culprit or culprit in off_layers:
             return frozenset()
         before = [one for one in _before(model, culprit) if one in order]
-        mended = [one for one in (culprit, *before) if may_go_on() and not is_off(found | {one})]
-        found |= {max(mended, key=lambda one: left_by(found | {one}), default=culprit)}
-    return found
+        mended = [one for one in (culprit, *before) if may_go_on() and not is_off(off_layers | {one})]
+        off_layers |= {max(mended, key=lambda one: left_by(off_layers | {one}), default=culprit)}
+    return off_layers
 
 
 def _first_off(
@@ -139,9 +139,9 @@ class _Numbers:
         """Return the worst error over signal, root mean square, of all outputs; infinite where one is lost."""
         actual = _answers(made, self._frames)
         return max(
-            _error_ratio(one[name], other[name])
-            for one, other in zip(self._expected, actual, strict=True)
-            for name in one
+            _error_ratio(arrays[name], other[name])
+            for arrays, other in zip(self._expected, actual, strict=True)
+            for name in arrays
         )
 
 
@@ -159,7 +159,7 @@ def _error_ratio(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> 
 def _answers(model: Model, frames: Sequence[Tensors]) -> list[Tensors]:
     session = EXECUTOR.open(model.source, SessionOptions(entries=UNOPTIMIZED))
     try:
-        return [session.run(one) for one in frames]
+        return [session.run(frame) for frame in frames]
     finally:
         session.close()
 

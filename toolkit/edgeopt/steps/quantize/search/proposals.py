@@ -144,7 +144,7 @@ def _more_float(state: SearchState) -> Iterator[Variant]:
 def with_front(model: Model, variant: Variant, times: LayerTimes) -> Variant:
     """Return the variant with the layers at the entrance in float that are faster so."""
     graph = open_graph(model)
-    return replace(variant, front=_beyond_noise(times, lambda one: fastest_front(graph, one.layers)[0]))
+    return replace(variant, front=_beyond_noise(times, lambda layer_times: fastest_front(graph, layer_times.layers)[0]))
 
 
 def with_float(model: Model, variant: Variant, times: LayerTimes, weight: float = 1.0) -> Variant:
@@ -158,14 +158,18 @@ def with_float(model: Model, variant: Variant, times: LayerTimes, weight: float 
     """
     graph = open_graph(model)
 
-    def fastest(one: LayerTimes) -> set[Node]:
-        border = replace(one.border, call_ns=one.border.call_ns * weight, element_ns=one.border.element_ns * weight)
-        return fastest_float(graph, one.layers, border)[0]
+    def fastest(layer_times: LayerTimes) -> set[Node]:
+        border = replace(
+            layer_times.border,
+            call_ns=layer_times.border.call_ns * weight,
+            element_ns=layer_times.border.element_ns * weight,
+        )
+        return fastest_float(graph, layer_times.layers, border)[0]
 
     return replace(variant, front=_beyond_noise(times, fastest))
 
 
 def _beyond_noise(times: LayerTimes, fastest: Callable[[LayerTimes], set[Node]]) -> frozenset[str]:
     """Return the keys of the layers that are faster in float in every round, and not by noise in some."""
-    chosen = [frozenset(key(node) for node in fastest(one)) for one in times.rounds or (times,)]
+    chosen = [frozenset(key(node) for node in fastest(layer_times)) for layer_times in times.rounds or (times,)]
     return frozenset.intersection(*chosen)

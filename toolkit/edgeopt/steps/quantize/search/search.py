@@ -122,10 +122,12 @@ def _make(state: SearchState, variant: Variant, twin: Variant | None) -> None:
 
 def _as_given(state: SearchState) -> SearchResult:
     """Return attempts at given variants: nothing more is learned of them."""
-    found = state.sources.findings
-    notes = (*found.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts)))
+    findings = state.sources.findings
+    notes = (*findings.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts)))
     refused = next(iter(state.refused.values())).problem if state.refused and not state.attempts else ""
-    return SearchResult(state.ranked, refused, notes, found.scores_db, found.plain_db, calibration=found.calibration)
+    return SearchResult(
+        state.ranked, refused, notes, findings.scores_db, findings.plain_db, calibration=findings.calibration
+    )
 
 
 def _keep_first(frames: Iterable[Tensors], kept: list[Tensors]) -> Iterator[Tensors]:

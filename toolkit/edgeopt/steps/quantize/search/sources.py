@@ -51,8 +51,8 @@ class Sources:
         model, wanted = self.model_of(variant), (variant.model_repairs, variant.method)
         if wanted not in self._known:
             self._known[wanted] = self._study(model, model is not self.model, variant.method)
-        found = self._known[wanted]
-        return model, replace(found, off=self.off) if self.off else found
+        findings = self._known[wanted]
+        return model, replace(findings, off=self.off) if self.off else findings
 
     def model_of(self, variant: Variant) -> Model:
         """Return the float model that a variant is made of."""

@@ -107,7 +107,7 @@ class SearchState:
         """Find the layers that the form of a variant computes otherwise, and forget the variant where there are any."""
         self.looked_at.add(str(variant.form))
         refused = variant in self.refused
-        found = find_off_layers(
+        off_layers = find_off_layers(
             *self.sources.of(variant),
             self.rules,
             variant,
@@ -115,11 +115,11 @@ class SearchState:
             runs=self._runs if refused else None,
             may_go_on=lambda: not self.is_over,
         )
-        if found:
-            self.sources.off[str(variant.form)] = found
+        if off_layers:
+            self.sources.off[str(variant.form)] = off_layers
             self.attempts.pop(variant, None)
             self.refused.pop(variant, None)
-        return bool(found)
+        return bool(off_layers)
 
     def _runs(self, made: Model) -> bool:
         try:
@@ -154,7 +154,7 @@ class SearchState:
     def best(self) -> Variant:
         """Return the variant that leads."""
         first = self.ranked[0]
-        return next(variant for variant, one in self.attempts.items() if one is first)
+        return next(variant for variant, attempt in self.attempts.items() if attempt is first)
 
     def confirm(self) -> None:
         """Measure what leads once more, in a session of its own; the slower of both times counts.
@@ -168,9 +168,12 @@ class SearchState:
             again = self.speed(lead.outcome.model)
             if again >= lead.speed_ratio * _AS_FAST:
                 return
-            for variant, one in self.attempts.items():
-                if one.speed_ratio == lead.speed_ratio and one.outcome.model.op_counts == lead.outcome.model.op_counts:
-                    self.attempts[variant] = replace(one, speed_ratio=again)
+            for variant, attempt in self.attempts.items():
+                if (
+                    attempt.speed_ratio == lead.speed_ratio
+                    and attempt.outcome.model.op_counts == lead.outcome.model.op_counts
+                ):
+                    self.attempts[variant] = replace(attempt, speed_ratio=again)
 
     def explain(self, kept: tuple[KeptTensor, ...]) -> None:
         """Give those attempts that labels may judge the reason why they are what they are.
@@ -179,12 +182,12 @@ class SearchState:
             kept: Of the best; the tensors of the others are told without what they save, which takes time to learn.
         """
         best, judged = self.best(), for_labels(self.ranked, _MOST_JUDGED)
-        for variant, one in [*self.attempts.items()]:
-            if any(one is other for other in judged):
+        for variant, attempt in [*self.attempts.items()]:
+            if any(attempt is other for other in judged):
                 tensors = kept if variant == best else kept_tensors(self.sources, variant, self.times)
-                others = [other for other in self.ranked if other is not one]
-                why = reason(variant, one, others, self.least_agreement, self.times, tensors)
-                self.attempts[variant] = replace(one, reason=why)
+                others = [other for other in self.ranked if other is not attempt]
+                why = reason(variant, attempt, others, self.least_agreement, self.times, tensors)
+                self.attempts[variant] = replace(attempt, reason=why)
 
     def kept(self) -> tuple[KeptTensor, ...]:
         """Return the worst tensors that stay in float in the best variant, each tried on integers if there is time."""
@@ -196,7 +199,10 @@ class SearchState:
 
         It is made without slow repairs, as that is quick.
         """
-        best, slow = self.best(), {name: False for name, one in weight_repairs().items() if one.is_slow}
+        best, slow = (
+            self.best(),
+            {name: False for name, weight_repair in weight_repairs().items() if weight_repair.is_slow},
+        )
         if self._quick is None:
             plain = best.repaired(**slow)
             self._quick = self.attempts[best].agreement if plain == best else self._agreement_of(plain)

@@ -50,7 +50,7 @@ class Variant:
 
     def _told(self, *, of_the_model: bool) -> list[str]:
         known = [(find_repair(name), setting) for name, setting in self.repairs]
-        return [one.told(setting) for one, setting in known if isinstance(one, ModelRepair) == of_the_model]
+        return [repair.told(setting) for repair, setting in known if isinstance(repair, ModelRepair) == of_the_model]
 
     def setting(self, repair: str) -> Setting:
         """Return how it is repaired by a repair; False: not at all."""
@@ -65,7 +65,7 @@ class Variant:
     @property
     def model_repairs(self) -> tuple[tuple[str, Setting], ...]:
         """What of its repairs changes the float model."""
-        return tuple(one for one in self.repairs if isinstance(find_repair(one[0]), ModelRepair))
+        return tuple(repair for repair in self.repairs if isinstance(find_repair(repair[0]), ModelRepair))
 
 
 def first_variant(form: Form) -> Variant:

@@ -17,7 +17,7 @@ from edgeopt.system.declared import registry
 def known_ops() -> dict[str, Compute]:
     """Return what computes each op, by its name; those of another domain than ONNX's as `domain.name`."""
     package = sys.modules[__name__]
-    found: dict[str, Compute] = {}
+    ops: dict[str, Compute] = {}
     for name in registry.names(package):
-        found |= registry.load(package, name).OPS
-    return found
+        ops |= registry.load(package, name).OPS
+    return ops

@@ -75,7 +75,7 @@ def _conv_transpose(
     if plain:
         return made
     grown = [more - cut for more, cut in zip(extra, ends, strict=True)]
-    made = functional.pad(made, torch_padding([*(-one for one in begins), *grown]))
+    made = functional.pad(made, torch_padding([*(-begin for begin in begins), *grown]))
     return made if bias is None else made + bias.reshape(1, -1, *[1] * rank)
 
 
@@ -86,8 +86,8 @@ def _transposed_padding(node: Node, whole: list[int], same: list[int]) -> list[i
     if wanted is None:
         return [0] * 2 * rank if kind == "VALID" else list(node.get("pads", [0] * 2 * rank))
     totals = [have - want for have, want in zip(whole, wanted[-rank:], strict=True)]
-    small = [one // 2 for one in totals]
-    large = [one - half for one, half in zip(totals, small, strict=True)]
+    small = [total // 2 for total in totals]
+    large = [total - half for total, half in zip(totals, small, strict=True)]
     return [*small, *large] if kind == "SAME_UPPER" else [*large, *small]
 
 

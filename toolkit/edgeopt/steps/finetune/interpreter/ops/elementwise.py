@@ -16,8 +16,8 @@ _Pair = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def together(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return tensors on one device: constants of a graph may lie on the CPU."""
-    device = next((one.device for one in values if one.device.type != "cpu"), None)
-    return values if device is None else tuple(one.to(device) for one in values)
+    device = next((value.device for value in values if value.device.type != "cpu"), None)
+    return values if device is None else tuple(value.to(device) for value in values)
 
 
 def _unary(function: Callable[[torch.Tensor], torch.Tensor]) -> Compute:

@@ -57,7 +57,7 @@ def _max_pool(node: Node, x: torch.Tensor) -> Any:
 
 def _average_pool(node: Node, x: torch.Tensor) -> torch.Tensor:
     kernel, strides, dilations, pads, more = _windows(node, x)
-    if any(one != 1 for one in dilations):
+    if any(dilation != 1 for dilation in dilations):
         raise node.refuse("dilations")
     rank, counts_padding = len(kernel), bool(node.get("count_include_pad", 0))
     if _is_plain(kernel, pads, more):
@@ -74,7 +74,7 @@ def _average_pool(node: Node, x: torch.Tensor) -> torch.Tensor:
 def _lp_pool(node: Node, x: torch.Tensor) -> torch.Tensor:
     kernel, strides, dilations, pads, more = _windows(node, x)
     rank, power = len(kernel), node.get("p", 2)
-    if any(one != 1 for one in dilations):
+    if any(dilation != 1 for dilation in dilations):
         raise node.refuse("dilations")
     ends = [end + one for end, one in zip(pads[rank:], more, strict=True)]
     x = functional.pad(x.abs() ** power, torch_padding([*pads[:rank], *ends]))

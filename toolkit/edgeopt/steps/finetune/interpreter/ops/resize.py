@@ -112,9 +112,9 @@ def _resize(
     axes = [one % x.ndim for one in node.get("axes", range(x.ndim))]
     factors = [float(one) for one in scales.reshape(-1).tolist()] if scales is not None and scales.numel() else None
     if factors is None:
-        factors, wanted = _from_sizes(node, [x.shape[one] for one in axes], ints(sizes))
+        factors, wanted = _from_sizes(node, [x.shape[other] for other in axes], ints(sizes))
     else:
-        wanted = [int(np.floor(x.shape[one] * np.float32(by))) for one, by in zip(axes, factors, strict=True)]
+        wanted = [int(np.floor(x.shape[other] * np.float32(by))) for other, by in zip(axes, factors, strict=True)]
     region = None if roi is None or not roi.numel() else roi.reshape(-1).tolist()
     plan = []
     for place, axis in enumerate(axes):
@@ -172,10 +172,10 @@ def _by_torch(x: torch.Tensor, plan: list[tuple[int, _Axis]]) -> torch.Tensor | 
     """Return what torch's own kernels make of pictures in the two usual ways; None: it is none of these."""
     if x.ndim != 4 or [axis for axis, _ in plan] != [2, 3]:
         return None
-    if any(one.antialias or one.crop or one.scale * one.size != one.made for _, one in plan):
+    if any(other.antialias or other.crop or other.scale * other.size != other.made for _, other in plan):
         return None
     made, kinds = [one.made for _, one in plan], {(one.mode, one.places) for _, one in plan}
-    if all(one.mode == "nearest" and _repeats(one) for _, one in plan):
+    if all(other.mode == "nearest" and _repeats(other) for _, other in plan):
         return functional.interpolate(x, size=made, mode="nearest")
     if kinds <= {("linear", "half_pixel"), ("linear", "pytorch_half_pixel")} and min(made) > 1:
         return functional.interpolate(x, size=made, mode="bilinear", align_corners=False)
