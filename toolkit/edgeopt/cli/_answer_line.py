@@ -61,9 +61,9 @@ class AnswerLine:
 def answer_line(account: Account) -> str:
     """Return tokens, their rate after the first one, and the time to that, of an answer on its way."""
     count = len(account.token_at_ns)
-    told = [plural(count, "token")]
+    parts = [plural(count, "token")]
     if account.tpot_ms:
-        told.append(f"{1e3 / account.tpot_ms:.0f} tokens/s")
+        parts.append(f"{1e3 / account.tpot_ms:.0f} tokens/s")
     if account.ttft_ms is not None:
-        told.append(f"TTFT {account.ttft_ms:.0f} ms" if account.ttft_ms >= 10 else f"TTFT {account.ttft_ms:.1f} ms")
-    return "  ".join(told)
+        parts.append(f"TTFT {account.ttft_ms:.0f} ms" if account.ttft_ms >= 10 else f"TTFT {account.ttft_ms:.1f} ms")
+    return "  ".join(parts)

@@ -121,8 +121,8 @@ class Number(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
-        found: float = super().convert(value, param, ctx)
-        return found if math.isfinite(found) else self.fail(f"{value} is no finite number", param, ctx)
+        result: float = super().convert(value, param, ctx)
+        return result if math.isfinite(result) else self.fail(f"{value} is no finite number", param, ctx)
 
 
 class Whole(click.IntRange):

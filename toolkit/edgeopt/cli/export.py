@@ -48,8 +48,8 @@ def export(
     from edgeopt.export.network import NetworkInput
     from edgeopt.export.summary import summarize
 
-    given: dict[str, Any] = {"out": out, "dynamic": dict(dynamic), "task": task, "target": target}
-    show(summarize(run(source, inputs=[NetworkInput(*input_) for input_ in inputs], **given)), form)
+    values: dict[str, Any] = {"out": out, "dynamic": dict(dynamic), "task": task, "target": target}
+    show(summarize(run(source, inputs=[NetworkInput(*input_) for input_ in inputs], **values)), form)
 
 
 COMMAND = export

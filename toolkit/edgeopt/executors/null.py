@@ -56,7 +56,8 @@ def parse_script(text: bytes) -> Script:
         values: dict[str, Any] = json.loads(text)
         values["inputs"] = tuple(TensorSpec(name, kind, tuple(shape)) for name, kind, shape in values["inputs"])
         values["answers"] = tuple(
-            {name: np.array(one["value"], one["dtype"]) for name, one in answer.items()} for answer in values["answers"]
+            {name: np.array(value["value"], value["dtype"]) for name, value in answer.items()}
+            for answer in values["answers"]
         )
         values["execute_ns"] = tuple(values["execute_ns"])
         return Script(**values)

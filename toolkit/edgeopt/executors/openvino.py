@@ -124,8 +124,8 @@ class OpenVinoSession(Staged):
 
     def download(self, results: Any) -> Tensors:
         """Copy the results out of the request, over whose memory the next run writes; with `reuse` show that memory."""
-        found = {name: self._request.get_output_tensor(i).data for i, name in enumerate(self._names)}
-        return found if self._reuse else {name: value.copy() for name, value in found.items()}
+        result = {name: self._request.get_output_tensor(i).data for i, name in enumerate(self._names)}
+        return result if self._reuse else {name: value.copy() for name, value in result.items()}
 
     def placement(self) -> tuple[Placement, ...]:
         """Return where each operation of the compiled graph runs; the reason names its kernel and precision."""
@@ -144,8 +144,8 @@ class OpenVinoSession(Staged):
     def node_times(self) -> tuple[NodeTime, ...]:
         """Return how long each node of the last run took; the session was opened with the entry PERF_COUNT."""
         return tuple(
-            NodeTime(one.node_name, one.node_type, round(one.real_time.total_seconds() * 1e9))
-            for one in self._request.get_profiling_info()
+            NodeTime(value.node_name, value.node_type, round(value.real_time.total_seconds() * 1e9))
+            for value in self._request.get_profiling_info()
         )
 
     def export_blob(self) -> bytes:

@@ -78,9 +78,9 @@ class QnnSession(Staged):
 
     def __init__(self, worker: Worker, opened: Mapping[str, Any], run_timeout_s: float) -> None:
         self._worker, self._run_timeout_s = worker, run_timeout_s
-        self._placement = tuple(Placement(*one) for one in opened["placement"])
-        self.inputs = tuple(_spec(*one) for one in opened["inputs"])
-        self.outputs = tuple(_spec(*one) for one in opened["outputs"])
+        self._placement = tuple(Placement(*value) for value in opened["placement"])
+        self.inputs = tuple(_spec(*value) for value in opened["inputs"])
+        self.outputs = tuple(_spec(*value) for value in opened["outputs"])
         self.simulated: bool = opened["simulated"]
         """True where no NPU is present: numbers are the NPU's, times are not."""
 
@@ -270,11 +270,11 @@ def describe_refused(refused: Sequence[Placement], most: int = 5) -> str:
 
 def refusals(log: str) -> Mapping[tuple[str, str], str]:
     """Return the reason against each refused node, by op and name, from the plugin's log."""
-    found: dict[tuple[str, str], str] = {}
+    result: dict[tuple[str, str], str] = {}
     for match in _REFUSED.finditer(log):
         reason = _LOG_NOISE.sub("", match["reason"]).replace("`", "").strip().rstrip(".")
-        found.setdefault((match["op"], match["node"].strip()), reason or match["reason"].strip())
-    return found
+        result.setdefault((match["op"], match["node"].strip()), reason or match["reason"].strip())
+    return result
 
 
 def check_options(entries: Mapping[str, str]) -> Mapping[str, str]:
@@ -319,10 +319,10 @@ def _require_placement(session: QnnSession) -> None:
 
 def _require_soc(source: bytes | Path, soc: str) -> None:
     """The simulator runs a binary of any SoC, whatever SoC it was told; a device would not."""
-    found = _COMPILED_FOR.search(source if isinstance(source, bytes) else _read(source))
-    if found and soc not in found[1].decode().split(","):
+    match = _COMPILED_FOR.search(source if isinstance(source, bytes) else _read(source))
+    if match and soc not in match[1].decode().split(","):
         raise InvalidFileError(
-            f"the model was compiled for SoC {found[1].decode()}, not {soc}",
+            f"the model was compiled for SoC {match[1].decode()}, not {soc}",
             remedy="compile it for this target: edgeopt optimize MODEL --target T",
         )
 

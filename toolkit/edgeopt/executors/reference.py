@@ -21,9 +21,9 @@ class ReferenceSession(Staged):
 
     def __init__(self, evaluator: Any, proto: onnx.ModelProto) -> None:
         self._evaluator, self._proto = evaluator, proto
-        constants = {one.name for one in proto.graph.initializer}
-        self.inputs = tuple(_spec(one) for one in proto.graph.input if one.name not in constants)
-        self.outputs = tuple(_spec(one) for one in proto.graph.output)
+        constants = {constant.name for constant in proto.graph.initializer}
+        self.inputs = tuple(_spec(value_info) for value_info in proto.graph.input if value_info.name not in constants)
+        self.outputs = tuple(_spec(value_info) for value_info in proto.graph.output)
 
     def upload(self, inputs: Tensors) -> Any:
         """Return the inputs."""

@@ -126,8 +126,8 @@ class RknnSession(Staged):
         self._worker, self._folder, self._run_timeout_s = worker, folder, run_timeout_s
         self.built = built
         """Its file lives as long as the session; see `export`."""
-        self.inputs = tuple(_spec(*one) for one in answer["inputs"])
-        self.outputs = tuple(_spec(*one) for one in answer["outputs"])
+        self.inputs = tuple(_spec(*value) for value in answer["inputs"])
+        self.outputs = tuple(_spec(*value) for value in answer["outputs"])
 
     def upload(self, inputs: Tensors) -> Tensors:
         """Return the inputs: they reach the child with `execute`.
@@ -329,12 +329,12 @@ def refusal(error: str, log: str) -> EdgeoptError:
     if error.startswith(("ModuleNotFoundError", "ImportError")):
         return MissingDependencyError(f"rknn-toolkit2 cannot be imported: {error}", remedy=_INSTALL)
     said = [match["told"] for match in _SAID.finditer(plain(log))]
-    told = said[-1].partition(": ")[2] if said else error.strip().splitlines()[-1]
+    result = said[-1].partition(": ")[2] if said else error.strip().splitlines()[-1]
     for pattern, meaning, remedy in _REFUSALS:
-        if match := re.search(pattern, told):
-            return UnsupportedError(meaning.format(*match.groups(), told=told.rstrip("!")), remedy=remedy)
+        if match := re.search(pattern, result):
+            return UnsupportedError(meaning.format(*match.groups(), told=result.rstrip("!")), remedy=remedy)
     return StepError(
-        f"{_WHAT} failed: {told}",
+        f"{_WHAT} failed: {result}",
         remedy="update rknn-toolkit2, change the model, or leave the step out with --skip compile",
     )
 

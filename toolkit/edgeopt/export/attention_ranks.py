@@ -37,7 +37,7 @@ def write_out_attention(torch: Any, program: Any) -> Any:
     ) -> Any:
         factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         if enable_gqa:
-            key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
+            key, value = (entry.repeat_interleave(query.shape[-3] // entry.shape[-3], -3) for entry in (key, value))
         scores = (query * factor) @ key.transpose(-2, -1)
         if is_causal:
             attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()

@@ -96,7 +96,7 @@ def write_encoder_decoder(source: Path, folder: Path, name: str) -> WrittenPair:
     drift = _compare(pair, opened, name)
     kept = (*configurations(source), source / _TOKENIZER)
     files = {path.name: read_file(path, remedy=_REMEDY, most_bytes=_MOST_BYTES) for path in kept}
-    files |= {one: configuration for one, configuration in opened.configurations().items() if one not in files}
+    files |= {file: configuration for file, configuration in opened.configurations().items() if file not in files}
     for file, content in files.items():
         if not (folder / file).exists() or not (folder / file).samefile(source / file):
             write_beside(folder / file, content)
@@ -142,11 +142,11 @@ class TracedPair:
 
     def configurations(self) -> dict[str, bytes]:
         """Return what transformers fills in where a folder has no such file, by its name."""
-        found = {_GENERATION: self._module.generation_config.to_json_string()}
+        result = {_GENERATION: self._module.generation_config.to_json_string()}
         if self.hears and not (self.folder / _PROCESSOR).is_file():
             maker = self._transformers.AutoFeatureExtractor.from_pretrained(self.folder, local_files_only=True)
-            found[_PROCESSOR] = maker.to_json_string()
-        return {name: text.encode() for name, text in found.items()}
+            result[_PROCESSOR] = maker.to_json_string()
+        return {name: text.encode() for name, text in result.items()}
 
     def source(self, seed: int, rows: int) -> dict[str, NDArray[Any]]:
         """Return what is heard or read, made up: one window of features, or so many tokens."""
@@ -159,9 +159,9 @@ class TracedPair:
 
     def logits(self, source: dict[str, NDArray[Any]], tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return (tokens, vocabulary) behind each token of an answer, computed by torch at once."""
-        given = {name: self._torch.from_numpy(array) for name, array in source.items()}
+        values = {name: self._torch.from_numpy(array) for name, array in source.items()}
         with self._torch.no_grad():
-            answer = self._module(**given, decoder_input_ids=self._torch.tensor([list(tokens)]))
+            answer = self._module(**values, decoder_input_ids=self._torch.tensor([list(tokens)]))
             logits: NDArray[np.float32] = answer.logits[0].numpy()
         return logits
 
@@ -180,19 +180,21 @@ class TracedPair:
         cross, own = _names(count, "encoder"), _names(count, "decoder")
         axes: tuple[Any, ...] = (({},) if self.hears else ({1: free}, {1: free}),)
         names = [_FEATURES] if self.hears else [IDS, MASK]
-        made = self._exported(encoder, source, axes, names, [_HIDDEN, *(f"present.{one}" for one in cross)])
+        made = self._exported(encoder, source, axes, names, [_HIDDEN, *(f"present.{name}" for name in cross)])
         mask = () if self.hears else (torch.ones(1, rows, dtype=torch.int64),)
         past = [torch.ones(1, heads, _PAST, size) for _ in own]
         given = (
             torch.arange(_TOKENS)[None] % self.vocabulary,
             *mask,
             *past,
-            *(torch.ones_like(one) for one in crossing),
+            *(torch.ones_like(value) for value in crossing),
         )
         along = {} if self.hears else {2: free}
         axes = ({1: free}, (*({1: free} for _ in mask), *({2: free} for _ in own), *(along for _ in cross)))
-        names = [IDS, *(SEEN for _ in mask), *(f"past_key_values.{one}" for one in (*own, *cross))]
-        decoder = self._exported(self._decoder(count), given, axes, names, [LOGITS, *(f"present.{one}" for one in own)])
+        names = [IDS, *(SEEN for _ in mask), *(f"past_key_values.{name}" for name in (*own, *cross))]
+        decoder = self._exported(
+            self._decoder(count), given, axes, names, [LOGITS, *(f"present.{name}" for name in own)]
+        )
         return Pair(Model(made, ENCODER), Model(decoder, DECODER))
 
     def _exported(
@@ -232,7 +234,7 @@ class TracedPair:
                 first = torch.zeros(1, 1, dtype=torch.int64)
                 answer = self.inner(encoder_outputs=(heard,), decoder_input_ids=first, use_cache=True, **seen)
                 layers = answer.past_key_values.cross_attention_cache.layers
-                return (heard, *(one for layer in layers for one in (layer.keys, layer.values)))
+                return (heard, *(value for layer in layers for value in (layer.keys, layer.values)))
 
         return WithCross().eval()
 
@@ -265,7 +267,7 @@ class TracedPair:
                     **seen,
                 )
                 layers = answer.past_key_values.self_attention_cache.layers
-                return (answer.logits, *(one for layer in layers for one in (layer.keys, layer.values)))
+                return (answer.logits, *(value for layer in layers for value in (layer.keys, layer.values)))
 
         return WithCache().eval()
 

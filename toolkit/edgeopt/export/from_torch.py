@@ -115,7 +115,7 @@ def _is_of_torch_save(file: Path) -> bool:
     """Whether a file holds weights or a pickled module: its archive has no code, which torch calls a corrupted file."""
     try:
         with ZipFile(file) as archive:
-            names = [one.rpartition("/")[2] for one in archive.namelist()]
+            names = [name.rpartition("/")[2] for name in archive.namelist()]
     except (BadZipFile, OSError):
         return False
     return "data.pkl" in names and "constants.pkl" not in names
@@ -154,12 +154,12 @@ def _inputs_of(torch: Any, program: Any, source: Source) -> tuple[NetworkInput, 
         node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
     }
     given: Sequence[Any] = torch.utils._pytree.tree_leaves(program.example_inputs) if program.example_inputs else ()
-    found: list[Any] = [given[i] if i < len(given) else values.get(str(name)) for i, name in enumerate(names)]
-    if len(found) != len(names) or not all(isinstance(one, torch.Tensor) for one in found):
+    result: list[Any] = [given[i] if i < len(given) else values.get(str(name)) for i, name in enumerate(names)]
+    if len(result) != len(names) or not all(isinstance(value, torch.Tensor) for value in result):
         raise UnsupportedError(
             f"{source} takes other things than tensors", remedy="export a module that takes tensors alone"
         )
     return tuple(
-        NetworkInput(name, tuple(int(size) for size in one.shape), str(one.dtype).removeprefix("torch."))
-        for name, one in zip(names, found, strict=True)
+        NetworkInput(name, tuple(int(size) for size in value.shape), str(value.dtype).removeprefix("torch."))
+        for name, value in zip(names, result, strict=True)
     )

@@ -66,6 +66,6 @@ def _fitting(models: Any, module: Any) -> Iterator[Any]:
     """Return the weights of the package that have as many parameters, those of its own file first."""
     count = sum(parameter.numel() for parameter in module.parameters())
     found = [weights for name in models.list_models() for weights in models.get_model_weights(name)]
-    fitting = [one for one in found if one.meta.get("num_params") == count]
+    fitting = [value for value in found if value.meta.get("num_params") == count]
     own = type(module).__module__
-    yield from sorted(fitting, key=lambda one: type(one).__module__ != own)
+    yield from sorted(fitting, key=lambda value: type(value).__module__ != own)

@@ -104,7 +104,7 @@ def _with_weights(source: Source, made: Any, options: dict[str, Any], offline: s
     asked = {**options, "output_loading_info": True}
     module, info = _opened(source, "weights", lambda: made.from_pretrained(source.where, **asked), offline)
     missing = sorted(info["missing_keys"])
-    if missing and all("pooler." in one for one in missing) and "add_pooling_layer" in signature(made).parameters:
+    if missing and all("pooler." in value for value in missing) and "add_pooling_layer" in signature(made).parameters:
         asked |= {"add_pooling_layer": False}
         module, info = _opened(source, "weights", lambda: made.from_pretrained(source.where, **asked), offline)
         missing = sorted(info["missing_keys"])
@@ -168,8 +168,8 @@ def _class_of(source: Source, config: Any, transformers: Any) -> str:
 
 def _classes(transformers: Any, opener: str, config: Any) -> list[str]:
     """Return the names of the classes that one of transformers' `AutoModelFor...` has for a configuration."""
-    found = getattr(getattr(transformers, opener, None), "_model_mapping", {}).get(type(config), None)
-    return [one.__name__ for one in (found if isinstance(found, tuple) else (found,)) if one is not None]
+    result = getattr(getattr(transformers, opener, None), "_model_mapping", {}).get(type(config), None)
+    return [value.__name__ for value in (result if isinstance(result, tuple) else (result,)) if value is not None]
 
 
 def _configuration(source: Source, transformers: Any, class_name: str, config: Any) -> Configuration:
@@ -185,8 +185,8 @@ def _files(source: Source, transformers: Any, names: Sequence[str]) -> tuple[Pat
     if Path(source.where).is_dir():
         return tuple(files_of(Path(source.where), names))
     may_lack = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_gated_repo": False}
-    found = (transformers.utils.cached_file(source.where, name, **may_lack) for name in names)
-    return tuple(Path(one) for one in found if one is not None)
+    result = (transformers.utils.cached_file(source.where, name, **may_lack) for name in names)
+    return tuple(Path(value) for value in result if value is not None)
 
 
 def _inputs(module: Any, configuration: Configuration) -> tuple[NetworkInput, ...]:
@@ -232,10 +232,10 @@ def _by_position(torch: Any, module: Any, names: Sequence[str]) -> Any:
 
         def forward(self, *given: Any) -> dict[str, Any]:
             answer = self.inner(**dict(zip(names, given, strict=True)), return_dict=True)
-            tensors = {name: one for name, one in answer.items() if isinstance(one, torch.Tensor)}
+            tensors = {name: value for name, value in answer.items() if isinstance(value, torch.Tensor)}
             known = {name: tensor for name, tensor in tensors.items() if name not in _LEFT_OUT}
             if "logits" not in known:
                 return known
-            return {name: one for name, one in known.items() if not name.endswith("last_hidden_state")}
+            return {name: value for name, value in known.items() if not name.endswith("last_hidden_state")}
 
     return ByPosition().eval()

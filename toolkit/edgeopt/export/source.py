@@ -40,7 +40,7 @@ class Source:
     """For which a network of Hugging Face is opened; None: the one of its own class."""
 
     def __str__(self) -> str:
-        prefix = next((one for one, kind in _PREFIXES.items() if kind is self.kind), "")
+        prefix = next((name for name, kind in _PREFIXES.items() if kind is self.kind), "")
         return f"{prefix}{self.where[:_MOST_TOLD]}"
 
     @property

@@ -96,8 +96,8 @@ def _by_export(torch: Any, network: Network, outputs: Sequence[str], dynamic: Ax
     if network.form == "program":
         return _proto_of(torch.onnx.export(write_out_attention(torch, network.program), **common))
     axes = tuple(dict.fromkeys(dynamic.get(input_.name, ()), torch.export.Dim.DYNAMIC) for input_ in network.inputs)
-    given = {"dynamic_shapes": axes} if dynamic else {}
-    traced = torch.export.export(network.module, example(torch, network, dynamic), strict=False, **given)
+    values = {"dynamic_shapes": axes} if dynamic else {}
+    traced = torch.export.export(network.module, example(torch, network, dynamic), strict=False, **values)
     return _proto_of(torch.onnx.export(write_out_attention(torch, traced), **common))
 
 
@@ -161,21 +161,21 @@ def flat_outputs(torch: Any, answer: Any) -> tuple[tuple[str, ...], tuple[Any, .
     Raises:
         UnsupportedError: If it holds none, or something else beside them.
     """
-    found = dict(_flat(torch, answer, ""))
-    if not found:
+    result = dict(_flat(torch, answer, ""))
+    if not result:
         raise UnsupportedError("the network returns no tensor", remedy="return a tensor, or a dictionary of tensors")
-    return tuple(found), tuple(found.values())
+    return tuple(result), tuple(result.values())
 
 
 def _flat(torch: Any, answer: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(answer, torch.Tensor):
         yield name or "output", answer
     elif isinstance(answer, Mapping):
-        for key, one in answer.items():
-            yield from _flat(torch, one, f"{name}_{key}" if name else str(key))
+        for key, value in answer.items():
+            yield from _flat(torch, value, f"{name}_{key}" if name else str(key))
     elif isinstance(answer, list | tuple):
-        for i, one in enumerate(answer):
-            yield from _flat(torch, one, f"{name or 'output'}_{i}")
+        for i, value in enumerate(answer):
+            yield from _flat(torch, value, f"{name or 'output'}_{i}")
     elif answer is not None:
         raise UnsupportedError(
             f"the network returns a {type(answer).__name__} ({short(str(answer))}) beside tensors",

@@ -24,10 +24,10 @@ def tower_of(class_name: str, transformers: Any, config: Any, inputs: Sequence[s
     Raises:
         UnsupportedError: If there are two towers and nothing tells which.
     """
-    parts = [getattr(config, one, None) for one in ("vision_config", "text_config")]
+    parts = [getattr(config, word, None) for word in ("vision_config", "text_config")]
     kind = class_name.removesuffix(_ALONE)
     towers = {
-        name: next((one for end in (_WITH_VECTOR, _ALONE) if hasattr(transformers, one := f"{kind}{tower}{end}")), "")
+        name: next((word for end in (_WITH_VECTOR, _ALONE) if hasattr(transformers, word := f"{kind}{tower}{end}")), "")
         for name, tower in ((PICTURE, "Vision"), (_TOKENS, "Text"))
     }
     if None in parts or kind == class_name or not all(towers.values()):

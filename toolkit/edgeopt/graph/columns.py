@@ -96,8 +96,8 @@ def column_axis(shape: Sequence[int], samples: Sequence[NDArray[np.generic]] = (
     return width if is_last else channels_first
 
 
-def _unlikeness(one: int, other: int) -> float:
-    return max(one, other) / min(one, other)
+def _unlikeness(number: int, other: int) -> float:
+    return max(number, other) / min(number, other)
 
 
 def _axis_of_table(first: int, last: int, shape: Sequence[int], samples: Sequence[NDArray[np.generic]]) -> int:

@@ -71,12 +71,12 @@ def measure_drift(expected: Tensors, actual: Tensors) -> Drift:
 
 def worst_drift(drifts: Iterable[Drift]) -> Drift:
     """Return the worst of each figure; no drift at all for none."""
-    found = [_NONE, *drifts]
+    result = [_NONE, *drifts]
     return Drift(
-        max(drift.max_abs for drift in found),
-        min(drift.cosine for drift in found),
-        min(drift.sqnr_db for drift in found),
-        min(drift.column_db for drift in found),
+        max(drift.max_abs for drift in result),
+        min(drift.cosine for drift in result),
+        min(drift.sqnr_db for drift in result),
+        min(drift.column_db for drift in result),
     )
 
 

@@ -33,10 +33,10 @@ _IR_VERSION_OF_FREE_INITIALIZERS = 4  # before it, every initializer had to be l
 
 def attribute(node: Node, name: str, default: T) -> T:
     """Return an attribute of a node, lists as tuples, or `default` where it is not written."""
-    found = node.attributes.get(name)
-    if found is None or found.is_ref():
+    result = node.attributes.get(name)
+    if result is None or result.is_ref():
         return default
-    return cast("T", tuple(found.value) if isinstance(found.value, (list, tuple)) else found.value)
+    return cast("T", tuple(result.value) if isinstance(result.value, (list, tuple)) else result.value)
 
 
 class Graph:
@@ -276,7 +276,7 @@ class Graph:
         """
         node_name = self.fresh_name(name or op)
         wished = [f"{node_name}_output_{i}" for i in range(outputs)] if isinstance(outputs, int) else outputs
-        values = [Value(name=self.fresh_name(one)) for one in wished]
+        values = [Value(name=self.fresh_name(base)) for base in wished]
         node = ir.node(op, inputs, dict(attributes or {}), domain=domain, outputs=values, name=node_name)
         if before is not None:
             self._graph.insert_before(before, node)
@@ -410,9 +410,9 @@ def _domain(node: Node) -> str:
 def _constant_of_node(node: Node) -> Array | None:
     kind: Literal["value", "value_int", "value_ints", "value_float", "value_floats"]
     for kind in ("value", "value_int", "value_ints", "value_float", "value_floats"):
-        found = node.attributes.get(kind)
-        if found is not None and not found.is_ref():
+        result = node.attributes.get(kind)
+        if result is not None and not result.is_ref():
             if kind == "value":
-                return found.as_tensor().numpy()
-            return np.array(found.value, np.float32 if "float" in kind else np.int64)
+                return result.as_tensor().numpy()
+            return np.array(result.value, np.float32 if "float" in kind else np.int64)
     return None

@@ -87,7 +87,7 @@ class Model:
     @cached_property
     def opset(self) -> int:
         """Version of the default operator set."""
-        return max((one.version for one in self.proto.opset_import if one.domain in ("", "ai.onnx")), default=1)
+        return max((opset.version for opset in self.proto.opset_import if opset.domain in ("", "ai.onnx")), default=1)
 
     @cached_property
     def is_outside(self) -> bool:

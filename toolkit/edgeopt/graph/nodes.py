@@ -53,8 +53,8 @@ class Nodes:
     def call(self, name: str, tensor: str) -> None:
         """Give the tensor that one of the nodes makes a name of its own."""
         for node in self.written:
-            node.input[:] = [name if one == tensor else one for one in node.input]
-            node.output[:] = [name if one == tensor else one for one in node.output]
+            node.input[:] = [name if value_info == tensor else value_info for value_info in node.input]
+            node.output[:] = [name if value_info == tensor else value_info for value_info in node.output]
 
     def cast(self, tensor: Operand, dtype: str) -> str:
         """Write a tensor in another type, by NumPy's word."""

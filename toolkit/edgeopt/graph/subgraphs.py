@@ -9,7 +9,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 def subgraphs(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
     """Yield the subgraphs of these nodes, but not those inside of them."""
-    for attribute in (one for node in nodes for one in node.attribute):
+    for attribute in (value for node in nodes for value in node.attribute):
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
         elif attribute.type == AttributeProto.GRAPHS:
@@ -27,13 +27,13 @@ def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
 def stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Yield the constants of a graph and its subgraphs: initializers, and what Constant nodes hold."""
     yield from graph.initializer
-    yield from (one.values for one in graph.sparse_initializer)
+    yield from (constant.values for constant in graph.sparse_initializer)
     yield from tensors_of(graph.node)
 
 
 def tensors_of(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
     """Yield what the attributes of nodes and their subgraphs hold."""
-    for attribute in (one for node in nodes for one in node.attribute):
+    for attribute in (value for node in nodes for value in node.attribute):
         if attribute.type == AttributeProto.TENSOR:
             yield attribute.t
     for graph in subgraphs(nodes):

@@ -119,18 +119,18 @@ def draft(
     if not loaded.inputs:
         raise UnsupportedError(f"{model} takes no input, and a recipe says what is fed", remedy="name another model")
     facts = replace(_facts_of(loaded, path), sound_rate_hz=_rate_of(frames))
-    found = draft_recipe(facts, recipe, ask)
-    _write(found, facts, file)
+    result = draft_recipe(facts, recipe, ask)
+    _write(result, facts, file)
     written = read_recipe(file)
     frames = frames or _own_frames(written)
     if frames is None:
-        return Drafted(model, file, written, found.not_known)
+        return Drafted(model, file, written, result.not_known)
     try:
-        readings, drawn = _show(found.recipe, loaded, frames, file)
+        readings, drawn = _show(result.recipe, loaded, frames, file)
     except EdgeoptError as error:
         note = Note(NoteKind.WARNING, f"no answer to {frames.names[0]}: {error.problem}", error.remedy)
-        return Drafted(model, file, written, found.not_known, notes=(note,))
-    return Drafted(model, file, written, found.not_known, frames.names[0], readings, drawn)
+        return Drafted(model, file, written, result.not_known, notes=(note,))
+    return Drafted(model, file, written, result.not_known, frames.names[0], readings, drawn)
 
 
 def _rate_of(frames: Frames | None) -> int:
@@ -198,7 +198,7 @@ def _outputs_of(model: Model) -> tuple[TensorSpec, ...]:
     try:
         runs = list[Tensors]()
         for usual in ((1, 3, height, width), (1, 3, height, 2 * width)):
-            shape = [size if isinstance(size, int) else one for size, one in zip(spec.shape, usual, strict=True)]
+            shape = [size if isinstance(size, int) else number for size, number in zip(spec.shape, usual, strict=True)]
             runs.append(session.run({spec.name: np.zeros(shape, spec.dtype)}))
     except EdgeoptError:
         return model.outputs
@@ -257,11 +257,11 @@ def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tup
         fed_as = name_of_reading(recipe.preprocess) if frames.holds_pictures else frames.given
         named = [(f"{fed_as} (as written)", recipe)]
         named += [(name_of_reading(reading.preprocess), reading) for reading in other_readings(recipe)] if tells else []
-        told = [(name, *_answer(other, model, session, frames)) for name, other in named]
+        parts = [(name, *_answer(other, model, session, frames)) for name, other in named]
     finally:
         session.close()
-    readings = tuple(Reading(name, text, count) for name, text, count, _ in told)
-    pictures = {name: [drawn] for name, _, _, drawn in told[:_DRAWN] if drawn is not None}
+    readings = tuple(Reading(name, text, count) for name, text, count, _ in parts)
+    pictures = {name: [drawn] for name, _, _, drawn in parts[:_DRAWN] if drawn is not None}
     if not pictures:
         return readings, None
     path = file.with_name(f"{file.stem}.answer.png")

@@ -27,7 +27,7 @@ def summarize(inspection: Inspection, *, all_nodes: bool = False) -> Document:
     ]
     if inspection.integers.kind:
         values.append(Value("integers", f"{inspection.integers}; --quantized shows each tensor"))
-    values += [Value(kind, str(one)) for kind in ("input", "output") for one in getattr(inspection, f"{kind}s")]
+    values += [Value(kind, str(value)) for kind in ("input", "output") for value in getattr(inspection, f"{kind}s")]
     values.append(Value("recipe", inspection.recipe))
     values += [
         Value(label, text) for label, text in (("writes", inspection.writes), ("measured", inspection.measured)) if text
@@ -57,9 +57,9 @@ def _placement(partition: Partition, *, all_nodes: bool) -> tuple[Section, ...]:
     if all_nodes:
         return (Section("Nodes", values=(*(_node(placement, partition) for placement in partition.nodes), *crossing)),)
     columns: dict[str, Callable[[tuple[tuple[str, str], int]], str]] = {
-        "op": lambda one: one[0][0],
-        "nodes": lambda one: str(one[1]),
-        "runs on": lambda one: one[0][1],
+        "op": lambda pair: pair[0][0],
+        "nodes": lambda pair: str(pair[1]),
+        "runs on": lambda pair: pair[0][1],
     }
     counts = Counter((node.op, node.provider) for node in partition.nodes).most_common()
     refused = tuple(_node(placement, partition) for placement in partition.refused)

@@ -59,10 +59,10 @@ def told_measured(expected: Mapping[str, Any]) -> str:
     form, perplexity = expected.get("form"), expected.get("perplexity")
     if not isinstance(form, str) or not isinstance(perplexity, float):
         return ""
-    told = [f"form {form}", f"perplexity {perplexity:.3f}"]
+    parts = [f"form {form}", f"perplexity {perplexity:.3f}"]
     for key, label in (("ttft_p50_ms", "TTFT"), ("tpot_p50_ms", "TPOT")):
         value = expected.get(key)
-        told += [f"{label} p50 {format_ms(value * 1e6)} ms"] if isinstance(value, float) else []
+        parts += [f"{label} p50 {format_ms(value * 1e6)} ms"] if isinstance(value, float) else []
     prompts = expected.get("prompt_tokens")
     lengths = f"{f'prompts of {prompts} tokens, ' if prompts else ''}answers of {expected.get('output_tokens')}"
-    return f"{', '.join(told)}; {lengths}"
+    return f"{', '.join(parts)}; {lengths}"

@@ -60,10 +60,10 @@ def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | 
         if len(lines) == 1
         else next((other for other in lines if other.emphasis is Emphasis.CHOSEN), lines[-1])
     )
-    told = ", ".join(f"{label} {text}" for label, text in of.facts)
+    words = ", ".join(f"{label} {text}" for label, text in of.facts)
     return Lines(
         title="How slow the slow frames are",
-        text=f"{of.name}: {told}.",
+        text=f"{of.name}: {words}.",
         x=Axis("percentile", "%", Scale.TAIL),
         y=Axis(_measured(runs), "ms", _scale([value for other in lines for value in other.ys])),
         lines=lines,
@@ -81,7 +81,7 @@ def _percentiles(run: TimedRun) -> Line | None:
     known = [percentile for percentile in _PERCENTILES if len(times) >= minimum_n(percentile / 100)]
     if not known:
         return None
-    values = {one: order_statistic(times, one / 100) / 1e6 for one in known}
+    values = {value: order_statistic(times, value / 100) / 1e6 for value in known}
     facts: Facts = tuple((f"p{one:g}", ms(values[one])) for one in _TOLD if one in values)
     return Line(run.name, tuple(map(float, values)), tuple(values.values()), facts, run.emphasis)
 
@@ -176,7 +176,7 @@ def _bar(run: StagedRun, means: Mapping[str, float], rest: float, *, has_rest: b
     p99 = "" if frame.p99_ms is None else f"p99 {ms(frame.p99_ms)}"
     stages = [(name, ms(value)) for name, value in means.items() if value]
     facts = (
-        ("frame", ", ".join(one for one in (p50, p99) if one) or f"mean {ms(_mean(frame))}"),
+        ("frame", ", ".join(word for word in (p50, p99) if word) or f"mean {ms(_mean(frame))}"),
         *stages,
         *((("between stages", ms(rest)),) if has_rest else ()),
     )

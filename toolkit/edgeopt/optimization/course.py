@@ -90,13 +90,13 @@ def expected_parts(plan: Plan, frame_s: float, samples: int, engines: int, *, is
     search_s = min(_SEARCH_S + (_SEARCH_FRAMES + CALIBRATION_PICTURES) * frame_s, _MOST_SEARCH_S)
     searching = {"prune": search_s, "quantize": search_s, "finetune": plan.training_s}
     steps = {name: step for name, step in plan.steps.items() if step.in_line}
-    found = {name: searching.get(name, _STEP_S) + candidate_s for name in steps}
-    found[FORMS] = engines * (search_s if "quantize" in steps else candidate_s) + candidate_s
+    result = {name: searching.get(name, _STEP_S) + candidate_s for name in steps}
+    result[FORMS] = engines * (search_s if "quantize" in steps else candidate_s) + candidate_s
     if is_timed:
-        found |= {MEASURE: measuring_s(2 + len(steps), frame_s), CONFIRM: CONFIRM_SECONDS}
-    found[JUDGE] = (1 + _JUDGED) * samples * frame_s
-    found[BUNDLE] = _BUNDLE_S + samples * frame_s
-    return found
+        result |= {MEASURE: measuring_s(2 + len(steps), frame_s), CONFIRM: CONFIRM_SECONDS}
+    result[JUDGE] = (1 + _JUDGED) * samples * frame_s
+    result[BUNDLE] = _BUNDLE_S + samples * frame_s
+    return result
 
 
 def measuring_s(models: int, frame_s: float) -> float:

@@ -170,8 +170,8 @@ def _write_pictures(run: Run, best: Candidate) -> None:
         f"chosen: {best.name}": (model, partial(run.open_candidate, best)),
     }
     drawn: dict[str, list[Frame]] = {}
-    for title, (one, opened) in columns.items():
-        task, session = run.context.task(one, evaluating=False), opened(one)
+    for title, (other, opened) in columns.items():
+        task, session = run.context.task(other, evaluating=False), opened(other)
         try:
             found = answers(session, task, frames)
         finally:

@@ -251,12 +251,12 @@ def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:
             taken_up = finished[i] if finished else None
             whose = parent.candidate.name
             try:
-                one = add_candidate(run, numbered(name, i), whose, steps, outcome, setting, resumed=taken_up)
+                other = add_candidate(run, numbered(name, i), whose, steps, outcome, setting, resumed=taken_up)
             except EngineAbortError as abort:
                 run.leave_out(numbered(name, i), abort)
                 continue
-            made.append(Rival(outcome.model, one))
-            is_kept = run.wish.keeps(one)
+            made.append(Rival(outcome.model, other))
+            is_kept = run.wish.keeps(other)
             if outcome.is_twin and keeps:
                 keeps[-1] |= is_kept
             else:

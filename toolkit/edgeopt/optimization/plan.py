@@ -37,8 +37,10 @@ FINETUNE = "finetune"
 
 def all_steps() -> Mapping[str, Step]:
     """Return every step there is, by name, in the order in which they run."""
-    found: dict[str, Step] = {name.replace("_", "-"): registry.load(steps, name).STEP for name in registry.names(steps)}
-    return dict(sorted(found.items(), key=lambda item: item[1].order))
+    result: dict[str, Step] = {
+        name.replace("_", "-"): registry.load(steps, name).STEP for name in registry.names(steps)
+    }
+    return dict(sorted(result.items(), key=lambda item: item[1].order))
 
 
 def calibrated_steps() -> Set[str]:
@@ -95,7 +97,7 @@ class Plan:
 
         Steps of that kind share it evenly: a later one needs room too.
         """
-        spending = [one for one, step in self.steps.items() if step.beside and not step.heals]
+        spending = [word for word, step in self.steps.items() if step.beside and not step.heals]
         return (spending.index(name) + 1) / len(spending) if name in spending else 1.0
 
     @property
@@ -144,7 +146,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
     known, pruning = all_steps(), parse_pruning(options.prune, options.keep_layers)
     default = [name for name, step in known.items() if step.is_default]
     wanted = (DEFAULT,) if options.steps is None else options.steps
-    asked = [one for name in wanted for one in (default if name == DEFAULT else (name,))]
+    asked = [word for name in wanted for word in (default if name == DEFAULT else (name,))]
     if options.finetune_s is not None:
         if FINETUNE in options.skip:
             text = f"--finetune is for the step {FINETUNE}, which is left out"

@@ -56,10 +56,10 @@ class Inside:
         return {**accuracy, "frame_p50_ms": self.frame_p50_ms, "frame_p99_ms": self.frame_p99_ms}
 
     def __str__(self) -> str:
-        told = [f"{' and '.join(self.parts)}: answers agree in {self.agreement:.3f} with the model alone"]
-        told += [str(self.score).partition(" (")[0]] if self.score else []
-        told += [f"frames {self.speed} as fast: {_END_TO_END[self.speed.verdict]}"] if self.speed else []
-        return ", ".join(told)
+        parts = [f"{' and '.join(self.parts)}: answers agree in {self.agreement:.3f} with the model alone"]
+        parts += [str(self.score).partition(" (")[0]] if self.score else []
+        parts += [f"frames {self.speed} as fast: {_END_TO_END[self.speed.verdict]}"] if self.speed else []
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,12 +61,12 @@ def computed(graph: Graph, value: Value, count: int, past: int) -> tuple[Array, 
     try:
         session = EXECUTOR.open(part.data, SessionOptions(threads=1))
         try:
-            found = session.run(feeds)
+            result = session.run(feeds)
         finally:
             session.close()
     except Exception:  # whatever the engine says: a part that does not run alone is left as it is
         return None
-    return next(iter(found.values())), frozenset(feeds)
+    return next(iter(result.values())), frozenset(feeds)
 
 
 def swaps_heads(node: Node) -> bool:
@@ -120,7 +120,7 @@ def scalar(graph: Graph, node: Node | None, *ops: str) -> tuple[Value, float] | 
     """Return the variable input of a product or quotient with one number, and the factor."""
     if node is None or node.op_type not in ops:
         return None
-    found = graph.split_scalar(node)
-    if found is None or (node.op_type == "Div" and found[2] == 0) or not found[1]:
+    result = graph.split_scalar(node)
+    if result is None or (node.op_type == "Div" and result[2] == 0) or not result[1]:
         return None
-    return found[0], 1 / found[1] if node.op_type == "Div" else found[1]
+    return result[0], 1 / result[1] if node.op_type == "Div" else result[1]

@@ -60,11 +60,11 @@ def _around(graph: Graph, function: Node) -> Gelu | None:
     if total is None or one is None or one[1] != 1:
         return None
     for is_halved in (False, True):
-        found = _factors(graph, total.outputs[0], is_halved=is_halved)
-        if found is not None and _is_inside(graph, function, found[1]):
+        result = _factors(graph, total.outputs[0], is_halved=is_halved)
+        if result is not None and _is_inside(graph, function, result[1]):
             number = graph.constant(total.inputs[one[2]])
             assert number is not None
-            return Gelu(found[1], function, found[0], number.dtype)
+            return Gelu(result[1], function, result[0], number.dtype)
     return None
 
 
@@ -87,9 +87,9 @@ def _powers(graph: Graph, value: Value | None, x: Value, depth: int) -> NDArray[
     left, right = (_powers(graph, input_, x, depth - 1) for input_ in node.inputs)
     if left is None or right is None:
         return None
-    found = {"Add": polyadd, "Mul": polymul}.get(node.op_type)
-    if found is not None:
-        return np.asarray(found(left, right))
+    result = {"Add": polyadd, "Mul": polymul}.get(node.op_type)
+    if result is not None:
+        return np.asarray(result(left, right))
     if len(right) != 1 or not right[0]:
         return None
     if node.op_type == "Div":
@@ -104,9 +104,9 @@ def _scaled(graph: Graph, value: Value | None, factor: float) -> Value | None:
     """Return x where `value` is x * factor."""
     for op, wanted in (("Mul", factor), ("Div", 1 / factor)):
         node = graph.producer(value, op)
-        found = graph.split_scalar(node) if node is not None else None
-        if found is not None and (op == "Mul" or found[2] == 1) and math.isclose(found[1], wanted, rel_tol=1e-5):
-            return found[0]
+        result = graph.split_scalar(node) if node is not None else None
+        if result is not None and (op == "Mul" or result[2] == 1) and math.isclose(result[1], wanted, rel_tol=1e-5):
+            return result[0]
     return None
 
 

@@ -24,9 +24,9 @@ class RmsNorm:
 
 def rms_norms(graph: Graph) -> list[RmsNorm]:
     """Return all of a graph, in order."""
-    found = [_standard(graph, node) for node in graph.nodes("RMSNormalization")]
-    found += [_written_out(graph, node) for node in graph.nodes("Mul")]
-    return [rms_norm for rms_norm in found if rms_norm is not None]
+    result = [_standard(graph, node) for node in graph.nodes("RMSNormalization")]
+    result += [_written_out(graph, node) for node in graph.nodes("Mul")]
+    return [rms_norm for rms_norm in result if rms_norm is not None]
 
 
 def residual_sum(graph: Graph, norm: RmsNorm) -> Node | None:
@@ -93,7 +93,7 @@ def _is_mean_of_squares(graph: Graph, mean: Node, x: Value) -> bool:
     rank = graph.rank(x)
     if square is None or square.domain or axes is None or attribute(mean, "keepdims", 1) != 1:
         return False
-    if [int(one) for one in np.asarray(axes).reshape(-1)] not in ([-1], [(rank or 0) - 1]):
+    if [int(value) for value in np.asarray(axes).reshape(-1)] not in ([-1], [(rank or 0) - 1]):
         return False
     if square.op_type == "Mul":
         return square.inputs[0] is x and square.inputs[1] is x

@@ -22,9 +22,9 @@ def cascade_maxpool(graph: Graph) -> int:
     cascaded = 0
     for group in pools.values():
         for window, node in group:
-            inside = [one for one in group if one[0] != window and _fits(one[0], window)]
+            inside = [pair for pair in group if pair[0] != window and _fits(pair[0], window)]
             if inside:
-                _read_smaller(graph, node, window, *max(inside, key=lambda one: one[0]))
+                _read_smaller(graph, node, window, *max(inside, key=lambda pair: pair[0]))
                 cascaded += 1
     return cascaded
 
@@ -42,7 +42,7 @@ def _centred_window(graph: Graph, node: Node) -> Window | None:
 
 
 def _fits(small: Window, large: Window) -> bool:
-    return max(small) > 1 and all(one <= other for one, other in zip(small, large, strict=True))
+    return max(small) > 1 and all(number <= other for number, other in zip(small, large, strict=True))
 
 
 def _read_smaller(graph: Graph, node: Node, window: Window, small: Window, smaller: Node) -> None:

@@ -61,8 +61,8 @@ def _fuse_into_next(graph: Graph, node: Node) -> bool:
 
 
 def _data_input(graph: Graph, node: Node) -> Value | None:
-    found = graph.split(node)
-    return found[0] if found else None
+    result = graph.split(node)
+    return result[0] if result else None
 
 
 def _weights(graph: Graph, conv: Node | None) -> tuple[Array, Array] | None:

@@ -118,14 +118,14 @@ def _reached(graph: Graph, value: Value) -> Iterator[tuple[Value, float]]:
     """Yield what is the same numbers, repeated for the queries of a group, with the factor that was multiplied."""
     waiting = [(value, 1.0)]
     while waiting:
-        one, factor = waiting.pop()
-        yield one, factor
-        for node in graph.consumers(one):
+        other, factor = waiting.pop()
+        yield other, factor
+        for node in graph.consumers(other):
             if node.domain not in ("", "ai.onnx") or not node.inputs or not node.outputs:
                 continue
-            if node.op_type in _PASSING and node.inputs[0] is one:
+            if node.op_type in _PASSING and node.inputs[0] is other:
                 waiting.append((node.outputs[0], factor))
-            elif (found := scalar(graph, node, "Mul", "Div")) and found[0] is one:
+            elif (found := scalar(graph, node, "Mul", "Div")) and found[0] is other:
                 waiting.append((node.outputs[0], factor * found[1]))
 
 

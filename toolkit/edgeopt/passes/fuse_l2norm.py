@@ -32,7 +32,7 @@ def _fuse(graph: Graph, quotient: Node) -> bool:
     axes: tuple[int, ...] = attribute(length, "axes", ())
     if graph.opset >= _OPSET_OF_AXES_AS_INPUT:
         array = graph.constant(length.inputs[1]) if len(length.inputs) > 1 else None
-        axes = () if array is None else tuple(int(one) for one in array.reshape(-1))
+        axes = () if array is None else tuple(int(value) for value in array.reshape(-1))
     if len(axes) != 1:
         return False
     new = graph.insert("LpNormalization", [x], {"axis": axes[0], "p": 2}, before=quotient)

@@ -75,22 +75,22 @@ def _last_axes(graph: Graph, mean: Node) -> int | None:
     axes: tuple[int, ...] = attribute(mean, "axes", ())
     if graph.opset >= _OPSET_OF_AXES_AS_INPUT:
         array = graph.constant(mean.inputs[1]) if len(mean.inputs) > 1 else None
-        axes = () if array is None else tuple(int(one) for one in array.reshape(-1))
+        axes = () if array is None else tuple(int(value) for value in array.reshape(-1))
     if not axes or rank is None or attribute(mean, "keepdims", 1) != 1:
         return None
-    found = sorted(axis % rank for axis in axes)
-    return found[0] if found == list(range(found[0], rank)) else None
+    result = sorted(axis % rank for axis in axes)
+    return result[0] if result == list(range(result[0], rank)) else None
 
 
 def _operand(graph: Graph, node: Node, op: str, sizes: tuple[int, ...], rank: int) -> tuple[Array | None, Node]:
     """Return the constant of the sole `op` behind `node` and that op; None and `node` where there is none."""
     reader = graph.sole_consumer(node.outputs[0], op)
-    found = graph.split(reader) if reader is not None else None
-    if reader is None or found is None or found[1].shape[-len(sizes) :] != sizes or found[1].size != np.prod(sizes):
+    result = graph.split(reader) if reader is not None else None
+    if reader is None or result is None or result[1].shape[-len(sizes) :] != sizes or result[1].size != np.prod(sizes):
         return None, node
-    if found[1].ndim > rank:  # which adds an axis to the output
+    if result[1].ndim > rank:  # which adds an axis to the output
         return None, node
-    return np.asarray(found[1].reshape(sizes), np.float32), reader
+    return np.asarray(result[1].reshape(sizes), np.float32), reader
 
 
 PASS = Pass(fuse_layernorm, Phase.DEVICE)

@@ -72,7 +72,7 @@ class _Tables:
         short = computed(self._graph, value, _SHORT, _BEHIND)
         if whole is None or short is None:
             return None
-        table, part = (one[0].reshape(-1, one[0].shape[-1]).astype(np.float32) for one in (whole, short))
+        table, part = (pair[0].reshape(-1, pair[0].shape[-1]).astype(np.float32) for pair in (whole, short))
         if len(table) != context_of(self._graph) or not np.allclose(
             table[_BEHIND : _BEHIND + len(part)], part, atol=1e-5
         ):

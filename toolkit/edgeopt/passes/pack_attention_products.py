@@ -27,14 +27,14 @@ def pack_attention_products(graph: Graph) -> int:
 def _pack(graph: Graph, attention: Node) -> bool:
     products = [_product(graph, input_) for input_ in attention.inputs[:3]]
     found = [product for product in products if product is not None]
-    if len(found) < len(products) or len({one[0] for one in found}) != 1 or found[0][1].dtype != np.float32:
+    if len(found) < len(products) or len({entry[0] for entry in found}) != 1 or found[0][1].dtype != np.float32:
         return False
     (x, *_), name = found[0], f"{attention.name}_qkv"
-    weight = graph.add_initializer(f"{name}_weight", np.concatenate([one[1] for one in found], axis=1))
+    weight = graph.add_initializer(f"{name}_weight", np.concatenate([entry[1] for entry in found], axis=1))
     made = graph.insert("MatMul", [x, weight], before=attention, name=name).outputs[0]
-    biases = [one[2] for one in found]
+    biases = [entry[2] for entry in found]
     if any(array is not None for array in biases):
-        whole = [np.zeros(one[1].shape[1], np.float32) if one[2] is None else one[2] for one in found]
+        whole = [np.zeros(entry[1].shape[1], np.float32) if entry[2] is None else entry[2] for entry in found]
         bias = graph.add_initializer(f"{name}_bias", np.concatenate(whole))
         made = graph.insert("Add", [made, bias], before=attention, name=f"{name}_biased").outputs[0]
     for place, value in enumerate((made, None, None)):

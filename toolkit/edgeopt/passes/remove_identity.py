@@ -25,8 +25,8 @@ def remove_identity(graph: Graph) -> int:
 
 def _data(graph: Graph, node: Node) -> Value | None:
     """Return what the node hands on: of a constant and a variable, the variable."""
-    found = graph.split(node) if node.op_type in _NEUTRAL else None
-    return found[0] if found else node.inputs[0]
+    result = graph.split(node) if node.op_type in _NEUTRAL else None
+    return result[0] if result else node.inputs[0]
 
 
 def _always(_graph: Graph, _node: Node) -> bool:

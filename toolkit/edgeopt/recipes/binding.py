@@ -159,8 +159,8 @@ def _takes_pictures(recipe: Recipe, inputs: Sequence[TensorSpec], metadata: Mapp
         return False
     if fixed_batch(inputs[0]):
         return False
-    found = inputs[0].shape[layout_of(inputs[0], recipe).channels]
-    return recipe.input.tensor in ("", inputs[0].name) and (found in channels or not isinstance(found, int))
+    result = inputs[0].shape[layout_of(inputs[0], recipe).channels]
+    return recipe.input.tensor in ("", inputs[0].name) and (result in channels or not isinstance(result, int))
 
 
 def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:

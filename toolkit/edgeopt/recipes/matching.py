@@ -232,7 +232,7 @@ def why_other_channels(recipe: Recipe, tensor: TensorSpec) -> str:
     channels = 1 if recipe.preprocess.colour is Colour.GREY else 3
     if not has_axes_of_picture(tensor, recipe):
         return "it has not four dimensions"
-    found = tensor.shape[layout_of(tensor, recipe).channels]
-    if not isinstance(found, int) or found == channels:
+    result = tensor.shape[layout_of(tensor, recipe).channels]
+    if not isinstance(result, int) or result == channels:
         return ""
-    return f"it has {plural(found, 'channel')}, {recipe.preprocess.colour} has {channels}"
+    return f"it has {plural(result, 'channel')}, {recipe.preprocess.colour} has {channels}"

@@ -115,5 +115,5 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_value(str(key))} = {_value(one)}' for key, one in value.items())} }}"
+        return f"{{ {', '.join(f'{_value(str(key))} = {_value(entry)}' for key, entry in value.items())} }}"
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

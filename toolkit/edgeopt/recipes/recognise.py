@@ -57,8 +57,8 @@ def choose_recipe(
         return replace(bind_recipe(find_recipe(asked), text, inputs, outputs, metadata, taken), is_given=True)
     own = beside(path, "recipe.toml") if path else None
     if own is not None and own.is_file():
-        found, text = read_recipe(own, stays_inside=True), f"{own.name} lies beside the model"
-        return replace(bind_recipe(found, text, inputs, outputs, metadata, taken), is_given=True)
+        result, text = read_recipe(own, stays_inside=True), f"{own.name} lies beside the model"
+        return replace(bind_recipe(result, text, inputs, outputs, metadata, taken), is_given=True)
     beside_it = configured(path, inputs, outputs, metadata, taken)
     if beside_it and beside_it.recipe.task != ARRAYS_RECIPE:
         return beside_it
@@ -127,12 +127,12 @@ def _told_path(path: Path | None) -> str:
     return shlex.quote(str(path)) if path else "MODEL"
 
 
-def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[TensorSpec, ...], Shapes]:
+def _as_given(inputs: Sequence[TensorSpec], values: Shapes) -> tuple[tuple[TensorSpec, ...], Shapes]:
     """Return the inputs with free dimensions fixed, and the shapes of the inputs that had free ones."""
     bound, taken = [], {}
     for spec in inputs:
-        sizes = sample_shape(given.get(spec.name, ()), spec)
-        if spec.name in given and not spec.is_static and spec.takes_shape(sizes):
+        sizes = sample_shape(values.get(spec.name, ()), spec)
+        if spec.name in values and not spec.is_static and spec.takes_shape(sizes):
             spec, taken[spec.name] = replace(spec, shape=sizes, is_unranked=False), sizes
         bound.append(spec)
     return tuple(bound), taken

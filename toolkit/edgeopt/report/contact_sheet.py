@@ -30,7 +30,7 @@ def write_sheet(path: Path, columns: Mapping[str, Sequence[Frame]]) -> None:
     rows = list(zip(*columns.values(), strict=True))
     widths = [max(picture.shape[1] for picture in column) for column in columns.values()]
     heading = np.hstack([_title(title, width) for title, width in zip(columns, widths, strict=True)])
-    lines = [np.hstack([_padded(one, width) for one, width in zip(row, widths, strict=True)]) for row in rows]
+    lines = [np.hstack([_padded(value, width) for value, width in zip(row, widths, strict=True)]) for row in rows]
     done, data = cv2.imencode(".png", np.vstack([heading, *lines]))
     if not done:
         raise ValueError("the sheet cannot be encoded as PNG")

@@ -56,8 +56,10 @@ def make_table(
     """
     items, (first, *_) = tuple(items), columns
     cells = {head: [cell(other) for other in items] for head, cell in columns.items()}
-    told = {head: column for head, column in cells.items() if head == first or not {*column} <= {"", "n/a"}}
-    return Table(tuple(told), tuple(zip(*told.values(), strict=True)), frozenset(words), tuple(less), chosen, is_whole)
+    table = {head: column for head, column in cells.items() if head == first or not {*column} <= {"", "n/a"}}
+    return Table(
+        tuple(table), tuple(zip(*table.values(), strict=True)), frozenset(words), tuple(less), chosen, is_whole
+    )
 
 
 @dataclass(frozen=True, slots=True)

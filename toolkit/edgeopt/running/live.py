@@ -216,5 +216,9 @@ def _saver(stream: Stream, source: str, path: Path, fps: float | None, draw_wind
 def _figures(stream: Stream, bundle: Path) -> dict[str, Any]:
     stats = stream.stats()
     events = [str(event) for event in stats.events]
-    told = stats.to_json() | {"bundle": bundle.name, "source": stream.source.name, "note": events[-1] if events else ""}
-    return {name: value for name, value in told.items() if name != "events"}
+    values = stats.to_json() | {
+        "bundle": bundle.name,
+        "source": stream.source.name,
+        "note": events[-1] if events else "",
+    }
+    return {name: value for name, value in values.items() if name != "events"}

@@ -240,7 +240,7 @@ class _Whole:
         task = self._tasks.get(name)
         if task is None:
             return plain(answer)
-        return [task.as_json(one) for one in answer] if isinstance(answer, list) else task.as_json(answer)
+        return [task.as_json(value) for value in answer] if isinstance(answer, list) else task.as_json(answer)
 
 
 def _height(frame: Any) -> int:

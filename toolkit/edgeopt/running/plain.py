@@ -44,25 +44,25 @@ def _plain(value: Any, deeper: int) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name), deeper - 1) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(one, deeper - 1) for key, one in value.items()}
+        return {str(key): _plain(entry, deeper - 1) for key, entry in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted((_plain(one, deeper - 1) for one in value), key=repr)
+        return sorted((_plain(entry, deeper - 1) for entry in value), key=repr)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-        return [_plain(one, deeper - 1) for one in value]
+        return [_plain(entry, deeper - 1) for entry in value]
     return short(value)
 
 
 def as_text(answer: Any) -> str:
     """Return an answer in a line."""
-    told = plain(answer)
-    return "nothing" if told is None else _text(told) or "nothing"
+    result = plain(answer)
+    return "nothing" if result is None else _text(result) or "nothing"
 
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_text(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_text(entry)}" for name, entry in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "n/a" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

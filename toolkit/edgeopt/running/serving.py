@@ -80,10 +80,10 @@ class Served:
     refused: int
 
     def __str__(self) -> str:
-        told = [plural(self.answered, "answer")]
-        told += [f"{self.lost} lost by their clients or broken"] if self.lost else []
-        told += [f"{self.refused} refused"] if self.refused else []
-        return f"{self.name}: {', '.join(told)}"
+        parts = [plural(self.answered, "answer")]
+        parts += [f"{self.lost} lost by their clients or broken"] if self.lost else []
+        parts += [f"{self.refused} refused"] if self.refused else []
+        return f"{self.name}: {', '.join(parts)}"
 
 
 @dataclass(slots=True)
@@ -119,8 +119,8 @@ def serve(
         MissingDependencyError: If the extra `serve` is not installed.
         EdgeoptError: If the model does not open, or the port is taken.
     """
-    for one in _NEEDED:
-        require(one, extra="serve", purpose=_PURPOSE)
+    for name in _NEEDED:
+        require(name, extra="serve", purpose=_PURPOSE)
     from edgeopt.runtime.serve.access import Access
     from edgeopt.runtime.serve.server import Certificate, Server, address_of, names_of, open_port
     from edgeopt.runtime.serve.site import make_site

@@ -50,19 +50,19 @@ class WrittenResult:
         account = self.account
         count = len(account.token_at_ns)
         stored = f" ({account.reused_tokens} stored)" if account.reused_tokens else ""
-        told = [plural(count, "token"), f"{account.prompt_tokens} of the prompt{stored}"]
+        parts = [plural(count, "token"), f"{account.prompt_tokens} of the prompt{stored}"]
         if account.heard_rows:
             heard = f" in {account.windows} windows" if account.windows > 1 else ""
-            told = [plural(count, "token"), f"encoder {account.encode_ns / 1e6:.1f} ms{heard}"]
+            parts = [plural(count, "token"), f"encoder {account.encode_ns / 1e6:.1f} ms{heard}"]
         if account.ttft_ms is not None:
-            told.append(f"TTFT {account.ttft_ms:.1f} ms")
+            parts.append(f"TTFT {account.ttft_ms:.1f} ms")
         if account.tpot_ms:
-            told.append(f"TPOT {account.tpot_ms:.2f} ms ({1e3 / account.tpot_ms:.0f} tokens/s)")
+            parts.append(f"TPOT {account.tpot_ms:.2f} ms ({1e3 / account.tpot_ms:.0f} tokens/s)")
         if account.guessed_tokens:
             right = f"{account.accepted_tokens} of {account.guessed_tokens} guesses right"
-            told.append(f"{plural(account.runs, 'run')} after the prompt, {right}")
+            parts.append(f"{plural(account.runs, 'run')} after the prompt, {right}")
         judged = f"; budget {self.budget}: {self._judged}" if self.budget else ""
-        return f"{', '.join(told)}; ended by {account.reason}{judged}"
+        return f"{', '.join(parts)}; ended by {account.reason}{judged}"
 
     @property
     def _judged(self) -> str:

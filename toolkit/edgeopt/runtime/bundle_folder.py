@@ -34,7 +34,7 @@ def require_inside(folder: Path, path: Path) -> None:
     Raises:
         InvalidFileError: If so.
     """
-    manifest = next((folder / one for one in (MANIFEST, PIPELINE) if (folder / one).is_file()), None)
+    manifest = next((folder / name for name in (MANIFEST, PIPELINE) if (folder / name).is_file()), None)
     holder = manifest if manifest != path else None
     if path.is_symlink() and not lies_in_tree(path, folder, holder):
         raise InvalidFileError(

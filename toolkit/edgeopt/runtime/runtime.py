@@ -316,10 +316,10 @@ def _require_text(sample: object) -> None:
         raise ValueError(f"the text cannot be written as UTF-8: {error.reason}") from error
 
 
-def _require_inputs(given: Mapping[str, Any], wanted: Sequence[TensorSpec]) -> None:
-    require_names(given, [spec.name for spec in wanted])
+def _require_inputs(values: Mapping[str, Any], wanted: Sequence[TensorSpec]) -> None:
+    require_names(values, [spec.name for spec in wanted])
     for tensor_spec in wanted:
-        array = np.asarray(given[tensor_spec.name])
+        array = np.asarray(values[tensor_spec.name])
         if not tensor_spec.takes_shape(array.shape) or (
             str(array.dtype) != tensor_spec.dtype and tensor_spec.dtype not in ("object", "string")
         ):

@@ -169,10 +169,10 @@ def pack(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> byte
             continue
         for begin, name in _NAMES.items():
             arrays |= {f"{begin}_{i}": array for key, array in arrays_of(sample).items() if key == name}
-    for i, one in enumerate(recorded):
-        if one is not None:
-            arrays |= {f"expected_{i}_{j}": array for j, array in enumerate(one.expected.values())}
-            for k, each in enumerate(one.positions):
+    for i, other in enumerate(recorded):
+        if other is not None:
+            arrays |= {f"expected_{i}_{j}": array for j, array in enumerate(other.expected.values())}
+            for k, each in enumerate(other.positions):
                 arrays |= {f"rows_{i}_{k}_{j}": rows for j, rows in enumerate(each.values())}
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **arrays)
@@ -266,7 +266,7 @@ def run_rows(
     Raises:
         EdgeoptError: If the engine fails.
     """
-    found = []
+    result = []
     for i, sample in enumerate(samples):
         outputs = session.run(task.preprocess(sample)[0])
         rows = {
@@ -274,8 +274,8 @@ def run_rows(
             for output in session.outputs
         }
         kept = {name: _at(row, positions[i][name]) if positions else row.copy() for name, row in rows.items()}
-        found.append(kept)  # the next run may write over the outputs themselves
-    return found
+        result.append(kept)  # the next run may write over the outputs themselves
+    return result
 
 
 def _tables_of(session: Session) -> set[str]:

@@ -85,7 +85,9 @@ def _restore_shapes(made: onnx.ModelProto, before: onnx.ModelProto) -> None:
     """Give back the shapes that the model knew: behind a foreign op none could be derived."""
     known = {info.name for info in made.graph.value_info}
     live = {name for node in made.graph.node for name in node.output}
-    made.graph.value_info.extend(one for one in before.graph.value_info if one.name in live - known)
+    made.graph.value_info.extend(
+        value_info for value_info in before.graph.value_info if value_info.name in live - known
+    )
 
 
 def _left_out(model: Model, reason: str) -> Outcome:

@@ -70,7 +70,7 @@ def masks(
         pixels = nodes.cast(steps, "float32")
         middle = nodes("Add", pixels, floats(0.5))
         if in_frame:  # height is y, the second of both
-            scale, offset = (nodes("Gather", one, ints(2 - axis)) for one in (FRAME_SCALE, FRAME_OFFSET))
+            scale, offset = (nodes("Gather", name, ints(2 - axis)) for name in (FRAME_SCALE, FRAME_OFFSET))
             middle = nodes("Add", nodes("Mul", middle, scale), offset)
         plane = _between(nodes, plane, middle, cells, side, axis)
         inside = nodes("And", inside, _covered(nodes, pixels, boxes, axis))

@@ -230,7 +230,7 @@ class Context:
 
     def proof_of(self, sizes: Sequence[float]) -> float:
         """Return how many seconds it takes to prove forms of so many times the original's size, some to spare."""
-        turns_s = [self.turn_s * (_FIXED + (1 - _FIXED) * one) for one in (1.0, *sizes)]
+        turns_s = [self.turn_s * (_FIXED + (1 - _FIXED) * number) for number in (1.0, *sizes)]
         return _SPARE * proof_seconds(turns_s)
 
     @property
@@ -306,9 +306,9 @@ def reference_answers(
 def agreement_on_processor(context: Context, model: Model) -> float:
     """Return how far a model's answers are the original's, both on this machine's processor."""
     session = context.engine.open(model, "fp32")
-    found = reference_answers(context, session, model)
+    result = reference_answers(context, session, model)
     session.close()
-    return context.task(model, evaluating=True).agreement(found, context.reference)
+    return context.task(model, evaluating=True).agreement(result, context.reference)
 
 
 def numbered(name: str, position: int) -> str:

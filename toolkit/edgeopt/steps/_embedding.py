@@ -82,7 +82,7 @@ def put_before(model: Model, name: str, nodes: Nodes, inputs: Sequence[TensorSpe
     proto = _copy(model, nodes)
     for node in reversed(nodes.written):
         proto.graph.node.insert(0, node)
-    kept = [one for one in proto.graph.input if one.name != name]
+    kept = [value_info for value_info in proto.graph.input if value_info.name != name]
     del proto.graph.input[:]
     proto.graph.input.extend([*map(_value, inputs), *kept])
     return Model(proto, model.name)

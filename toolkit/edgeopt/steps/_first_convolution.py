@@ -67,24 +67,24 @@ def fold_normalisation(
     reader = _reader(proto, name, is_planar)
     if reader is None:
         return model, wanted
-    stored = {one.name: one for one in proto.graph.initializer}
+    stored = {constant.name: constant for constant in proto.graph.initializer}
     if reader.quantizer is not None and not _is_single(stored.get(reader.quantizer.input[1])):
         return model, wanted
-    before = {one for node in reader.nodes for one in node.input}
+    before = {value_info for node in reader.nodes for value_info in node.input}
     left = _fold_into_weights(proto, reader, stored, wanted, has_border)
     if reader.quantizer is not None:
         left = _fold_into_scale(proto, reader.quantizer, stored, left)
-    _drop_unused(proto, before - {one for node in reader.nodes for one in node.input})
+    _drop_unused(proto, before - {value_info for node in reader.nodes for value_info in node.input})
     return Model(proto, model.name), left
 
 
 def _reader(proto: onnx.ModelProto, name: str, is_planar: bool) -> _Reader | None:
     """Return the convolution that alone reads an input; None where something else does, or does too."""
-    outputs = {one.name for one in proto.graph.output}
+    outputs = {value_info.name for value_info in proto.graph.output}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in all_nodes(proto.graph):
-        for one in node.input:
-            readers.setdefault(one, []).append(node)
+        for value in node.input:
+            readers.setdefault(value, []).append(node)
     own = {id(node) for node in proto.graph.node}
     quantizer = None
     while True:
@@ -105,7 +105,9 @@ def _reader(proto: onnx.ModelProto, name: str, is_planar: bool) -> _Reader | Non
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    return next((helper.get_attribute_value(one) for one in node.attribute if one.name == name), default)
+    return next(
+        (helper.get_attribute_value(attribute) for attribute in node.attribute if attribute.name == name), default
+    )
 
 
 def _fold_into_weights(
@@ -157,8 +159,12 @@ def _integer_weights(
     proto: onnx.ModelProto, name: str, stored: Mapping[str, onnx.TensorProto]
 ) -> onnx.NodeProto | None:
     """Return the node that makes weights of stored integers, with one scale for all or for each output channel."""
-    maker = next((one for one in proto.graph.node if name in one.output), None)
-    if maker is None or maker.op_type != "DequantizeLinear" or any(one and one not in stored for one in maker.input):
+    maker = next((node for node in proto.graph.node if name in node.output), None)
+    if (
+        maker is None
+        or maker.op_type != "DequantizeLinear"
+        or any(value_info and value_info not in stored for value_info in maker.input)
+    ):
         return None
     is_by_output = _attribute(maker, "axis", 1) == 0 and not _attribute(maker, "block_size", 0)
     return maker if is_by_output or _is_single(stored[maker.input[1]]) else None
@@ -212,10 +218,10 @@ def _drop_unused(proto: onnx.ModelProto, replaced: Set[str]) -> None:
     """Leave out tensors that only what was changed read before."""
     graph = proto.graph
     used = {one for node in all_nodes(graph) for one in node.input} | {one.name for one in graph.output}
-    for node in [one for one in graph.node if one.output[0] in replaced - used]:
+    for node in [value for value in graph.node if value.output[0] in replaced - used]:
         graph.node.remove(node)
         replaced = replaced | {*node.input}
-    used = {one for node in all_nodes(graph) for one in node.input}
-    listed = {one.name for one in graph.input}
+    used = {value_info for node in all_nodes(graph) for value_info in node.input}
+    listed = {value_info.name for value_info in graph.input}
     for one in [one for one in graph.initializer if one.name in replaced - used - listed]:
         graph.initializer.remove(one)

@@ -42,25 +42,25 @@ def groups_of(original: Model, model: Model, groups: ChannelGroups, names: Itera
             carried[tensor].add(group.name)
     first, now = _outputs_by_name(original), _outputs_by_name(model)
     readers = _readers(original)
-    found = set[str]()
+    result = set[str]()
     for name in names:
         tensors = {*first.get(name, ()), *now.get(name, ())}
         for _ in range(_FURTHEST):
             if here := {group for tensor in tensors for group in carried.get(tensor, ())}:
-                found |= here
+                result |= here
                 break
             tensors = {output for tensor in tensors for node in readers.get(tensor, ()) for output in node.output}
-    return frozenset(found)
+    return frozenset(result)
 
 
 def _outputs_by_name(model: Model) -> dict[str, set[str]]:
     """Return what is made by the layer of each name: a node's own, one of its outputs, or a constant that it reads."""
-    constants = {one.name for one in model.proto.graph.initializer}
+    constants = {constant.name for constant in model.proto.graph.initializer}
     outputs = defaultdict[str, set[str]](set)
     for node in model.proto.graph.node:
-        for name in (node.name, *node.output, *(one for one in node.input if one in constants)):
+        for name in (node.name, *node.output, *(value_info for value_info in node.input if value_info in constants)):
             if name:
-                outputs[name] |= {one for one in node.output if one}
+                outputs[name] |= {value_info for value_info in node.output if value_info}
     return outputs
 
 

@@ -49,7 +49,7 @@ def pose(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec], *, in_fram
     box = nodes("Concat", nodes.smallest(read.places, 0), nodes.largest(read.places, 0), axis=0)
     places = to_frame(nodes, read.places) if in_frame else read.places
     points = nodes("Concat", places, nodes("Unsqueeze", sure, ints(1)), axis=1)
-    boxes, whole = (nodes("Gather", nodes("Unsqueeze", one, ints(0)), kept, axis=0) for one in (box, points))
+    boxes, whole = (nodes("Gather", nodes("Unsqueeze", name, ints(0)), kept, axis=0) for name in (box, points))
     return Found(boxes, nodes("Gather", score, kept), nodes("Mul", kept, ints(0)), 1, whole)
 
 
@@ -81,11 +81,11 @@ def _simcc(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> _Read
     """Read columns and lines: the highest place of each; a point is as sure as the lesser of its two heights."""
     flat = [nodes("Squeeze", nodes.cast(spec.name, "float32"), ints(0)) for spec in outputs]
     places, heights = [], []
-    for one, output, side in zip(flat, outputs, reversed(recipe.input.size), strict=True):
+    for name, output, side in zip(flat, outputs, reversed(recipe.input.size), strict=True):
         count = fixed(output, 2)
         pixels = (np.arange(count) * (side / count)).astype(np.float32).reshape(-1, 1)
-        places.append(nodes("Gather", pixels, nodes("ArgMax", one, axis=1, keepdims=0), axis=0))
-        heights.append(nodes.largest(one, 1))
+        places.append(nodes("Gather", pixels, nodes("ArgMax", name, axis=1, keepdims=0), axis=0))
+        heights.append(nodes.largest(name, 1))
     return _Read(nodes("Concat", *places, axis=1), nodes("Min", *heights), nodes("Concat", *flat, axis=1))
 
 

@@ -61,7 +61,7 @@ def _bare(model: onnx.ModelProto, made: onnx.ModelProto) -> onnx.ModelProto:
     shaped, named = {one.name for one in model.graph.value_info}, {one.name for one in model.graph.node}
     proto = onnx.ModelProto()
     proto.CopyFrom(made)
-    kept = [one for one in proto.graph.value_info if one.name in shaped]
+    kept = [value_info for value_info in proto.graph.value_info if value_info.name in shaped]
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(kept)
     for node in proto.graph.node:

@@ -36,10 +36,10 @@ def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     halves = _weights_in_half(proto.graph)
-    if not halves or any(one.data_location == TensorProto.EXTERNAL for one in proto.graph.initializer):
+    if not halves or any(constant.data_location == TensorProto.EXTERNAL for constant in proto.graph.initializer):
         return Outcome(model, {})
     _keep_ends(proto.graph)
-    ends = {one.name for one in (*proto.graph.input, *proto.graph.output)}
+    ends = {value.name for value in (*proto.graph.input, *proto.graph.output)}
     _widen(proto.graph, ends)
     changed = Model(proto, model.name)
     expected = Expectation.of(model, list(inputs) or [probe(model.inputs)], _TOLERANCE)
@@ -54,19 +54,21 @@ def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
 def _weights_in_half(graph: onnx.GraphProto) -> list[str]:
     """Return the type of each weight that is stored in 16 bits, or becomes so by the Cast behind it."""
     cast = {node.input[0]: _given_half(node) for node in graph.node if node.op_type == "Cast"}
-    kinds = [_HALVES.get(one.data_type) or cast.get(one.name, "") for one in graph.initializer]
+    kinds = [_HALVES.get(constant.data_type) or cast.get(constant.name, "") for constant in graph.initializer]
     return [kind for kind in kinds if kind]
 
 
 def _given_half(cast: onnx.NodeProto) -> str:
-    return next((_HALVES.get(one.i, "") for one in cast.attribute if one.name == "to"), "")
+    return next((_HALVES.get(attribute.i, "") for attribute in cast.attribute if attribute.name == "to"), "")
 
 
 def _keep_ends(graph: onnx.GraphProto) -> None:
     """Put a Cast behind each input in 16 bits and in front of each such output; the graph between has other names."""
-    stored = {one.name for one in graph.initializer}
-    entries = [one.name for one in graph.input if _is_half(one) and one.name not in stored]
-    kinds = {one.name: one.type.tensor_type.elem_type for one in graph.output if _is_half(one)}
+    stored = {constant.name for constant in graph.initializer}
+    entries = [value_info.name for value_info in graph.input if _is_half(value_info) and value_info.name not in stored]
+    kinds = {
+        value_info.name: value_info.type.tensor_type.elem_type for value_info in graph.output if _is_half(value_info)
+    }
     exits = [name for name in kinds if name not in entries]
     _rename(graph, {name: f"{name}{_SUFFIX}" for name in (*entries, *exits)})
     first = [helper.make_node("Cast", [name], [f"{name}{_SUFFIX}"], to=TensorProto.FLOAT) for name in entries]
@@ -87,7 +89,7 @@ def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
             node.output[place] = names.get(name, name)
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():
-                hidden = {one.name for one in (*inner.input, *inner.initializer)}
+                hidden = {entry.name for entry in (*inner.input, *inner.initializer)}
                 free = {old: new for old, new in names.items() if old not in hidden}
                 _rename(inner, free)
                 for value in inner.output:

@@ -197,7 +197,7 @@ def _suppressed(nodes: Nodes, recipe: Recipe, found: Found) -> str:
 def _in_frame(nodes: Nodes, boxes: str) -> str:
     """Lead boxes of the input back into the frame, and clip them to it."""
     twice = ints(0, 1, 0, 1)
-    offset, scale = (nodes("Gather", one, twice) for one in (FRAME_OFFSET, FRAME_SCALE))
+    offset, scale = (nodes("Gather", name, twice) for name in (FRAME_OFFSET, FRAME_SCALE))
     limit = nodes.cast(nodes("Gather", nodes("Shape", FRAME), ints(1, 0, 1, 0)), "float32")
     moved = nodes("Div", nodes("Sub", boxes, offset), scale)
     return nodes("Min", nodes("Max", moved, floats(0.0)), limit)

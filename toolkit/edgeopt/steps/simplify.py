@@ -86,8 +86,8 @@ def simplify(
     unfolded = {name: pass_ for name, pass_ in passes_of(Phase.SIMPLIFY).items() if name != "fold_constants"}
     outcome = slimmed.then(apply_checked(slimmed.model, unfolded, expected))
     grown = f"folding made the constants grow from {format_bytes(before)} to {format_bytes(after)}"
-    told = outcome.noted(Note(NoteKind.INFO, f"{grown}, so what can be computed stays computed"))
-    return told if may_grow else kept_small(given, told, [upgraded, narrowed.then(fixed)])
+    result = outcome.noted(Note(NoteKind.INFO, f"{grown}, so what can be computed stays computed"))
+    return result if may_grow else kept_small(given, result, [upgraded, narrowed.then(fixed)])
 
 
 def _with_fixed_shapes(model: Model, static: Model) -> Outcome:

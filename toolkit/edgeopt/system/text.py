@@ -136,7 +136,7 @@ def shown_path(path: Path) -> str:
 
 def columns(text: str) -> int:
     """Return how many columns a terminal takes for a text."""
-    return len(text) + sum(east_asian_width(one) in "WF" for one in text)
+    return len(text) + sum(east_asian_width(name) in "WF" for name in text)
 
 
 def fold(text: str, width: int, head: str = "") -> list[str]:

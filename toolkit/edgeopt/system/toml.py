@@ -73,8 +73,8 @@ def require_ranges(values: object) -> None:
         value = getattr(values, name)
         each = value if isinstance(value, tuple) else () if value is None else (value,)
         for limit in _limits_of(hint):
-            for one in each:
-                limit.require(name, one)
+            for entry in each:
+                limit.require(name, entry)
 
 
 def require_measurable(seconds: object, seed: object, threads: object) -> None:
@@ -150,12 +150,12 @@ def _require_limits(values: Any, path: Path, remedy: str) -> None:
     """Raise InvalidFileError where values nest too deep or hold what is no finite number of 64 bits."""
     level: list[Any] = [[values]]
     for _ in range(MOST_DEPTH):
-        level = [one for each in level for one in _inside(each)]
+        level = [entry for each in level for entry in _inside(each)]
         if not level:
             return
-        if any(type(one) in (int, float) and not _is_number(one) for one in level):
+        if any(type(entry) in (int, float) and not _is_number(entry) for entry in level):
             break
-        level = [one for one in level if isinstance(one, dict | list)]
+        level = [entry for entry in level if isinstance(entry, dict | list)]
     else:
         raise InvalidFileError(f"{path} nests deeper than {MOST_DEPTH}", remedy=remedy)
     where, value = _first_wrong_number(values)
@@ -174,13 +174,13 @@ def _first_wrong_number(values: Any) -> tuple[str, Any]:
     """Return the place of the number that passes a limit, and the number; slow, for messages."""
     level = [("", values)]
     while True:
-        for where, one in level:
-            if type(one) in (int, float) and not _is_number(one):
-                return where.lstrip(".") or "the value", one
+        for where, value in level:
+            if type(value) in (int, float) and not _is_number(value):
+                return where.lstrip(".") or "the value", value
         level = [
-            (f"{where}.{key:.60}" if isinstance(each, dict) else f"{where}[{key}]", one)
+            (f"{where}.{key:.60}" if isinstance(each, dict) else f"{where}[{key}]", value)
             for where, each in level
-            for key, one in (each.items() if isinstance(each, dict) else enumerate(_inside(each)))
+            for key, value in (each.items() if isinstance(each, dict) else enumerate(_inside(each)))
         ]
 
 
@@ -229,7 +229,7 @@ def _parse(hint: Any, value: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in inner:
             return None
-        return _parse(next(one for one in inner if one is not type(None)), value, where)
+        return _parse(next(entry for entry in inner if entry is not type(None)), value, where)
     if is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             raise _wrong(where, "a table", value)
@@ -237,11 +237,11 @@ def _parse(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise _wrong(where, "a list", value)
-        return tuple(_parse(inner[0], one, where) for one in value)
+        return tuple(_parse(inner[0], entry, where) for entry in value)
     if origin in (dict, Mapping) or getattr(hint, "__origin__", None) is Mapping:
         if not isinstance(value, Mapping):
             raise _wrong(where, "a table", value)
-        return {str(key): _parse(inner[1], one, where) for key, one in value.items()}
+        return {str(key): _parse(inner[1], entry, where) for key, entry in value.items()}
     return value if hint is Any else _parse_scalar(hint, value, where)
 
 

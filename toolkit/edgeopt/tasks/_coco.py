@@ -23,7 +23,7 @@ def category_ids(labels: BoxLabels, class_names: Sequence[str]) -> dict[int, int
     """
     if known := labels.categories_of(class_names):
         return known
-    by_name = [str(one["name"]) for one in labels.coco["categories"]]
+    by_name = [str(value["name"]) for value in labels.coco["categories"]]
     raise InvalidFileError(
         f"{labels.source}: none of its categories ({', '.join(by_name[:5])}, ...) is a class of the recipe",
         remedy="give both the same class names",

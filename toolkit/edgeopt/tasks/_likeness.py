@@ -87,9 +87,9 @@ def _one_stands_out(expected: Sequence[NDArray[Any]]) -> bool:
     ):
         return False
     above = []
-    for one in rows:
-        second, first = np.partition(one, -2, axis=1)[:, -2:].T
-        above.append((first - second) / np.maximum(one.std(axis=1), 1e-30))
+    for other in rows:
+        second, first = np.partition(other, -2, axis=1)[:, -2:].T
+        above.append((first - second) / np.maximum(other.std(axis=1), 1e-30))
     return float(np.median(np.concatenate(above))) >= _STANDS_OUT
 
 
@@ -261,7 +261,7 @@ def _comparable_rows(
 
 def _power(expected: Sequence[NDArray[Any]], peak: float) -> tuple[float, int]:
     finite = [array[np.isfinite(array)].astype(np.float64) for array in expected]
-    scaled = [one / peak if peak else one for one in finite]
+    scaled = [value / peak if peak else value for value in finite]
     return sum(float(one @ one) for one in scaled), sum(one.size for one in scaled)
 
 

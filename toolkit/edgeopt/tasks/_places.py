@@ -41,7 +41,7 @@ def spread_over(boxes: NDArray[np.float32], amounts: NDArray[np.float64], size: 
         amounts: (n,).
         size: Rows and columns of the input, in pixels.
     """
-    rows, columns = (-(-one // CELL) for one in size)
+    rows, columns = (-(-number // CELL) for number in size)
     array = np.zeros((rows + 1, columns + 1))
     with np.errstate(invalid="ignore", over="ignore"):
         kept = np.isfinite(boxes).all(axis=1) & np.isfinite(amounts)
@@ -51,7 +51,7 @@ def spread_over(boxes: NDArray[np.float32], amounts: NDArray[np.float64], size: 
     left, right = np.clip(left, 0, columns), np.clip(right, 0, columns)
     top, bottom = np.clip(top, 0, rows), np.clip(bottom, 0, rows)
     inside = (right > left) & (bottom > top)
-    left, right, top, bottom = (one[inside] for one in (left, right, top, bottom))
+    left, right, top, bottom = (value[inside] for value in (left, right, top, bottom))
     each = amounts[kept][inside] / ((right - left) * (bottom - top))
     for row, column, sign in ((top, left, 1), (bottom, right, 1), (top, right, -1), (bottom, left, -1)):
         np.add.at(array, (row, column), sign * each)  # corners, from which sums make the boxes

@@ -111,7 +111,7 @@ class Things(FrameTask):
         """
         least = self._recipe.postprocess.score_threshold
         seen = (np.clip(answer.scores[answer.scores > least], 0.0, 1.0) for answer in answers)
-        return np.array([float(one.max() * one.mean()) if len(one) else 0.0 for one in seen])
+        return np.array([float(value.max() * value.mean()) if len(value) else 0.0 for value in seen])
 
     def rightness(self, answers: Sequence[Any], labels: Labels) -> None:
         """Return None: things are scored over all pictures together."""

@@ -121,12 +121,12 @@ class Embedder(FrameTask):
         """Return the length and the first numbers."""
         if not self.count(answer):
             return "nothing"
-        first = ", ".join(f"{one:.3f}" for one in answer.vector[:4])
+        first = ", ".join(f"{value:.3f}" for value in answer.vector[:4])
         return f"{len(answer.vector)} numbers: {first}{', ...' if len(answer.vector) > 4 else ''}"
 
     def as_json(self, answer: Embedding) -> dict[str, Any]:
         """Return `embedding`, a list of numbers whose squares sum to 1."""
-        return {"embedding": [round(one, 6) for one in answer.vector.tolist()]}
+        return {"embedding": [round(value, 6) for value in answer.vector.tolist()]}
 
     def draw(self, frame: Any, answer: Embedding, height: int = HEIGHT) -> Frame:
         """Return a picture of the frame with the vector as a strip of colours at its lower edge: alike where alike.

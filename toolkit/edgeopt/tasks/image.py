@@ -84,17 +84,17 @@ class ImageToImage(FrameTask):
 
     def postprocess(self, outputs: Tensors, geometry: Geometry) -> Image:
         """Return the output as it is, without the border that a letterbox adds."""
-        found = np.asarray(outputs[self._output], np.float32)[0]
-        if found.ndim == 3:
-            found = np.moveaxis(found, self._axis - 1, -1)
-            found = found[..., 0] if found.shape[-1] == 1 else found
+        result = np.asarray(outputs[self._output], np.float32)[0]
+        if result.ndim == 3:
+            result = np.moveaxis(result, self._axis - 1, -1)
+            result = result[..., 0] if result.shape[-1] == 1 else result
         size = (geometry.height, geometry.width)
         if self._anchor is not None and size != self._size:
             (left, top, columns, rows), _ = letterbox_place(self._size, size, self._anchor)
-            down, across = (found.shape[i] / self._size[i] for i in (0, 1))
-            found = found[_cut(top * down, rows * down, found.shape[0])]
-            found = found[:, _cut(left * across, columns * across, found.shape[1])]
-        return Image(np.array(found))
+            down, across = (result.shape[i] / self._size[i] for i in (0, 1))
+            result = result[_cut(top * down, rows * down, result.shape[0])]
+            result = result[:, _cut(left * across, columns * across, result.shape[1])]
+        return Image(np.array(result))
 
     def count(self, answer: Image) -> int:
         """Return 1; 0 where a value is NaN or infinite."""
@@ -114,13 +114,13 @@ class ImageToImage(FrameTask):
         The last three are None where a value is NaN or infinite.
         """
         height, width = answer.values.shape[:2]
-        told: dict[str, Any] = {"width": width, "height": height, "lowest": None, "highest": None, "png": None}
+        values: dict[str, Any] = {"width": width, "height": height, "lowest": None, "highest": None, "png": None}
         if not self.count(answer):
-            return told
+            return values
         low, high = float(answer.values.min()), float(answer.values.max())
         whole = np.rint((answer.values - low) / max(high - low, 1e-30) * _MOST).astype(np.uint16)
         data = cv2.imencode(".png", self._as_bgr(whole))[1].tobytes()
-        return {**told, "lowest": low, "highest": high, "png": base64.b64encode(data).decode()}
+        return {**values, "lowest": low, "highest": high, "png": base64.b64encode(data).decode()}
 
     def _as_bgr(self, values: NDArray[Any]) -> NDArray[Any]:
         is_rgb = values.ndim == 3 and self._recipe.preprocess.colour is Colour.RGB

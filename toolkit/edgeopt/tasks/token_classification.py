@@ -138,8 +138,8 @@ class TokenClassification(FrameTask):
 
     def as_text(self, answer: Spans) -> str:
         """Return the spans with their kinds."""
-        told = [f"{short(span.text)} {span.kind} {span.score:.2f}" for span in answer.spans[:_MOST_LISTED]]
-        return "; ".join([*told, *(["..."] if len(answer.spans) > _MOST_LISTED else [])]) or "nothing"
+        parts = [f"{short(span.text)} {span.kind} {span.score:.2f}" for span in answer.spans[:_MOST_LISTED]]
+        return "; ".join([*parts, *(["..."] if len(answer.spans) > _MOST_LISTED else [])]) or "nothing"
 
     def as_json(self, answer: Spans) -> dict[str, Any]:
         """Return `spans`, each with `text`, `kind`, `start`, `end` and `score`."""

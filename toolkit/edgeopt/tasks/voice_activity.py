@@ -99,13 +99,13 @@ class VoiceActivity(FrameTask):
 
     def as_text(self, answer: Activity) -> str:
         """Return whether somebody speaks, and how probable that is."""
-        text = ", ".join(f"{one:.3f}" for one in answer.probabilities[:_MOST_TOLD].tolist())
+        text = ", ".join(f"{value:.3f}" for value in answer.probabilities[:_MOST_TOLD].tolist())
         more = ", ..." if len(answer.probabilities) > _MOST_TOLD else ""
         return f"{'speech' if answer.is_speech.any() else 'no speech'} {text}{more}"
 
     def as_json(self, answer: Activity) -> dict[str, Any]:
         """Return `speech`, whether it is there, and `probabilities` in their order; None where not finite."""
-        values = [round(one, 4) if np.isfinite(one) else None for one in answer.probabilities.tolist()]
+        values = [round(value, 4) if np.isfinite(value) else None for value in answer.probabilities.tolist()]
         return {"speech": bool(answer.is_speech.any()), "probabilities": values}
 
     def draw(self, frame: Any, answer: Activity, height: int = HEIGHT) -> Frame:

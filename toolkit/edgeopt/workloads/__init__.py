@@ -87,8 +87,8 @@ class Kind:
 def kinds() -> tuple[Kind, ...]:
     """Return every kind, in the order in which they are asked for a source."""
     package = sys.modules[__name__]
-    found: list[Kind] = [registry.load(package, name).KIND for name in registry.names(package)]
-    return tuple(sorted(found, key=lambda kind: (kind.place, kind.name)))
+    result: list[Kind] = [registry.load(package, name).KIND for name in registry.names(package)]
+    return tuple(sorted(result, key=lambda kind: (kind.place, kind.name)))
 
 
 def kind_of(source: str, verb: str = "", task: str = "") -> Kind:

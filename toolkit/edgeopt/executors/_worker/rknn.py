@@ -63,9 +63,9 @@ def _tensors(path: str) -> tuple[list[Any], list[Any]]:
     """Return name, element type and shape of what a model takes and gives."""
     onnx = import_module("onnx")
     graph = onnx.load(path, load_external_data=False).graph
-    stored = {one.name for one in graph.initializer}
-    return [_spec(onnx, one) for one in graph.input if one.name not in stored], [
-        _spec(onnx, one) for one in graph.output
+    stored = {constant.name for constant in graph.initializer}
+    return [_spec(onnx, value_info) for value_info in graph.input if value_info.name not in stored], [
+        _spec(onnx, value_info) for value_info in graph.output
     ]
 
 

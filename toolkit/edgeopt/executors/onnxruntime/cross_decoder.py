@@ -149,10 +149,10 @@ class CrossDecoder:
     def _ran(
         self, session: Any, names: Sequence[str], tokens: Sequence[int], past: Mapping[str, Any], *, has_past: bool
     ) -> list[Any]:
-        given = {IDS: self._wrap(np.asarray(tokens, np.int64)[None]), **self._beside, **past}
-        given[HAS_PAST] = self._wrap(np.array([has_past]))
+        values = {IDS: self._wrap(np.asarray(tokens, np.int64)[None]), **self._beside, **past}
+        values[HAS_PAST] = self._wrap(np.array([has_past]))
         known = {input_.name for input_ in session.get_inputs()}
-        feeds = {name: one for name, one in given.items() if name in known}
+        feeds = {name: value for name, value in values.items() if name in known}
         run: list[Any] = session.run_with_ort_values(list(names), feeds, self._options)
         return run
 

@@ -58,7 +58,7 @@ def cache_parts(
     Raises:
         UnsupportedError: If it has none, or a part of it is not continued by an output.
     """
-    known, found = {output.name for output in outputs}, list[CachePart]()
+    known, result = {output.name for output in outputs}, list[CachePart]()
     for spec in inputs:
         match = PAST.fullmatch(spec.name)
         if match is None:
@@ -71,13 +71,13 @@ def cache_parts(
                 f"input {spec} is no cache that an output {present} continues",
                 remedy="export the decoder with its cache: past_key_values.N.key (batch, heads, past, head)",
             )
-        found.append(CachePart(spec.name, present, heads, head, spec.dtype))
-    if not found or not {IDS, LOGITS} <= {spec.name for spec in inputs} | known:
+        result.append(CachePart(spec.name, present, heads, head, spec.dtype))
+    if not result or not {IDS, LOGITS} <= {spec.name for spec in inputs} | known:
         raise UnsupportedError(
             f"the model is no decoder with a cache: it takes {', '.join(spec.name for spec in inputs)}",
             remedy="export it with input_ids, past_key_values.N.key and .value, and logits, as edgeopt export does",
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def reserved(parts: Sequence[CachePart], tokens: int) -> list[NDArray[Any]]:
@@ -231,7 +231,7 @@ class Decoder:
     def stored(self) -> list[NDArray[Any]]:
         """Return copies of what the cache holds: (1, heads, past, head) of each part."""
         held = (self._values[part.past] for part in self._parts)
-        return [(one[1][:, :, : self._past] if self._shares else one.numpy()).copy() for one in held]
+        return [(value[1][:, :, : self._past] if self._shares else value.numpy()).copy() for value in held]
 
     def restore(self, stored: Sequence[NDArray[Any]], past: int) -> None:
         """Put the first `past` tokens of what `stored` gave in place of what the cache holds.
@@ -289,13 +289,13 @@ class Decoder:
     def _run_anew(self, feeds: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         import onnxruntime
 
-        given = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
         names = [LOGITS, *(part.present for part in self._parts)]
-        logits, *present = self._session.run_with_ort_values(names, given | self._values, self._options)
+        logits, *present = self._session.run_with_ort_values(names, values | self._values, self._options)
         for part, value in zip(self._parts, present, strict=True):
             self._values[part.past] = value
-        found: NDArray[np.float32] = logits.numpy()[0]
-        return found
+        result: NDArray[np.float32] = logits.numpy()[0]
+        return result
 
 
 class _BoundTokens:

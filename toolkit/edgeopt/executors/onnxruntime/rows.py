@@ -207,7 +207,7 @@ class SharedRows:
             raise ValueError(f"{count} rows of {capacity} tokens do not hold {pasts} in {self._tokens}")
         stays = capacity == self.capacity
         moved = [(to, row, past) for to, (row, past) in enumerate(zip(kept, pasts, strict=True)) if past]
-        moved = [one for one in moved if not stays or one[0] != one[1]]
+        moved = [entry for entry in moved if not stays or entry[0] != entry[1]]
         before = self._buffers
         self._lay_out(count, capacity)
         for old, new in zip(before, self._buffers, strict=True):
@@ -304,15 +304,15 @@ class RowsApart:
 
         Where a run fails, the rows before it hold their token no longer.
         """
-        before, found = [self.past(row) for row in range(len(tokens))], []
+        before, result = [self.past(row) for row in range(len(tokens))], []
         try:
             for row, token in enumerate(tokens):
-                found.append(self.run(row, [token])[-1])
+                result.append(self.run(row, [token])[-1])
         except BaseException:
-            for row in range(len(found)):
+            for row in range(len(result)):
                 self.rewind(row, before[row])
             raise
-        return np.stack(found)
+        return np.stack(result)
 
     def rewind(self, row: int, past: int) -> None:
         """Forget all tokens of a row but the first `past`; memory of an empty row is given back."""

@@ -34,22 +34,22 @@ def tensorrt_options(
         cache_folder: For engines and timings; empty: below the user's caches, for a model that is a file. With neither,
             nothing is kept: TensorRT would write into whatever folder the program was started in.
     """
-    told = dict(options)
+    values = dict(options)
     if precision == "fp16":
-        told.setdefault("trt_fp16_enable", "1")
+        values.setdefault("trt_fp16_enable", "1")
     if _has_integers(source):
-        told.setdefault("trt_int8_enable", "1")
-    if told.get("trt_engine_cache_enable", "") not in _OFF:
-        _cache(told, "engine", _made(cache_folder, source, _digest(source)))
-    if told.get("trt_timing_cache_enable", "") not in _OFF:
-        _cache(told, "timing", _made(cache_folder, source))
-    return told
+        values.setdefault("trt_int8_enable", "1")
+    if values.get("trt_engine_cache_enable", "") not in _OFF:
+        _cache(values, "engine", _made(cache_folder, source, _digest(source)))
+    if values.get("trt_timing_cache_enable", "") not in _OFF:
+        _cache(values, "timing", _made(cache_folder, source))
+    return values
 
 
-def _cache(told: dict[str, str], kind: str, folder: Path | None) -> None:
-    told[f"trt_{kind}_cache_enable"] = "1" if folder else "0"
+def _cache(values: dict[str, str], kind: str, folder: Path | None) -> None:
+    values[f"trt_{kind}_cache_enable"] = "1" if folder else "0"
     if folder:
-        told[f"trt_{kind}_cache_path"] = str(folder)
+        values[f"trt_{kind}_cache_path"] = str(folder)
 
 
 def _has_integers(source: bytes | Path) -> bool:

@@ -95,7 +95,7 @@ def read_configuration(folder: Path) -> Configuration:
             context=context,
             is_tied=bool(values.get("tie_word_embeddings", False)),
             window=_window(values),
-            end=tuple(int(one) for one in (end if isinstance(end, list) else [end] if end is not None else [])),
+            end=tuple(int(value) for value in (end if isinstance(end, list) else [end] if end is not None else [])),
             begin=() if begin is None else (int(begin),),
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
@@ -220,12 +220,12 @@ class _Writer:
 
     def _lengths(self) -> None:
         """Write each row's last position and the longest row, as GroupQueryAttention takes them."""
-        one, rows = self._constant("one", np.array(1, np.int64)), self._constant("columns", np.array([1], np.int64))
+        name, rows = self._constant("one", np.array(1, np.int64)), self._constant("columns", np.array([1], np.int64))
         held = self._node("ReduceSum", ["attention_mask", rows], "held", keepdims=0)
-        last = self._node("Sub", [held, one], "last_position")
+        last = self._node("Sub", [held, name], "last_position")
         self._node("Cast", [last], "last_positions", to=TensorProto.INT32)
         shape = self._node("Shape", ["attention_mask"], "mask_shape")
-        total = self._node("Gather", [shape, one], "total_length", axis=0)
+        total = self._node("Gather", [shape, name], "total_length", axis=0)
         self._node("Cast", [total], "total_lengths", to=TensorProto.INT32)
 
     def _angles(self) -> None:

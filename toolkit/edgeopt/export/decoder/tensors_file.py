@@ -117,7 +117,9 @@ def _places(file: Path) -> dict[str, _Place]:
             raise InvalidFileError(f"{file} is no safetensors file", remedy=_REMEDY)
         try:
             head = json.loads(stream.read(length))
-            return {name: _place(file, one, 8 + length, size) for name, one in head.items() if name != "__metadata__"}
+            return {
+                name: _place(file, value, 8 + length, size) for name, value in head.items() if name != "__metadata__"
+            }
         except RecursionError as error:
             raise InvalidFileError(f"{file} is damaged: its head nests too deeply", remedy=_REMEDY) from error
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:

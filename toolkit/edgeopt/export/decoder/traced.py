@@ -135,7 +135,7 @@ class TracedDecoder:
                     past_key_values=cache,
                     use_cache=True,
                 )
-                present = [one for layer in answer.past_key_values.layers for one in (layer.keys, layer.values)]
+                present = [value for layer in answer.past_key_values.layers for value in (layer.keys, layer.values)]
                 return (answer.logits, *present)
 
         return WithCache().eval()

@@ -19,14 +19,14 @@ def computation_hash(proto: onnx.ModelProto) -> str | None:
     Args:
         proto: Nodes in topological order; weights in the file.
     """
-    graph, versions = proto.graph, {one.domain: one.version for one in proto.opset_import}
+    graph, versions = proto.graph, {opset.domain: opset.version for opset in proto.opset_import}
     known = {"": ""}
-    known |= {one.name: _hash("input", one.name) for one in graph.input}
-    for one in graph.initializer:
-        value = numpy_helper.to_array(one)
-        known[one.name] = _hash("weight", value.dtype.str, str(value.shape), value.tobytes())
+    known |= {value_info.name: _hash("input", value_info.name) for value_info in graph.input}
+    for constant in graph.initializer:
+        value = numpy_helper.to_array(constant)
+        known[constant.name] = _hash("weight", value.dtype.str, str(value.shape), value.tobytes())
     for node in graph.node:
-        attributes = sorted(node.attribute, key=lambda one: one.name)
+        attributes = sorted(node.attribute, key=lambda constant: constant.name)
         if any(attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for attribute in attributes):
             return None
         defaults = _defaults(node, versions)
@@ -37,7 +37,9 @@ def computation_hash(proto: onnx.ModelProto) -> str | None:
         ]
         made = _hash(node.domain, node.op_type, *values, *(known[name] for name in node.input))
         known |= {name: _hash(made, str(i)) for i, name in enumerate(node.output) if name}
-    return _hash(str(len(graph.node)), *(part for one in graph.output for part in (one.name, known[one.name])))
+    return _hash(
+        str(len(graph.node)), *(part for constant in graph.output for part in (constant.name, known[constant.name]))
+    )
 
 
 def _defaults(node: onnx.NodeProto, versions: Mapping[str, int]) -> Mapping[str, onnx.AttributeProto]:

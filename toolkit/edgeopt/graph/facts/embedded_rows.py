@@ -16,11 +16,11 @@ def embedded_rows(model: Model, name: str) -> int | None:
         name: Of the input.
     """
     graph = model.proto.graph
-    sizes = {one.name: one.dims[0] for one in graph.initializer if one.dims}
-    known, found = {name}, list[int]()
+    sizes = {constant.name: constant.dims[0] for constant in graph.initializer if constant.dims}
+    known, result = {name}, list[int]()
     for node in graph.node:
         if node.op_type in _KEEPING and node.input and node.input[0] in known:
             known.update(node.output)
         if node.op_type == "Gather" and node.input[1] in known and node.input[0] in sizes:
-            found.append(int(sizes[node.input[0]]))
-    return min(found, default=None)
+            result.append(int(sizes[node.input[0]]))
+    return min(result, default=None)

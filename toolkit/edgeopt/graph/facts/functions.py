@@ -33,13 +33,13 @@ def require_bounded_functions(proto: ModelProto, where: str) -> None:
     called = {key: [_key(node) for node in _with_subgraphs(body.node)] for key, body in bodies.items()}
     sizes, depths, unsized = dict[_Key, int](), dict[_Key, int](), set(bodies)
     while unsized:
-        ready = [key for key in unsized if not any(one in unsized for one in called[key])]
+        ready = [key for key in unsized if not any(entry in unsized for entry in called[key])]
         if not ready:
             name = min(unsized)[1]
             raise InvalidFileError(f"{where}: its function {name!r} calls itself, over others or not", remedy=_REMEDY)
         for key in ready:
-            sizes[key] = sum(sizes.get(one, 1) for one in called[key])
-            depths[key] = 1 + max((depths.get(one, 0) for one in called[key]), default=0)
+            sizes[key] = sum(sizes.get(entry, 1) for entry in called[key])
+            depths[key] = 1 + max((depths.get(entry, 0) for entry in called[key]), default=0)
         if max(depths.values()) > _MOST_DEPTH:
             raise InvalidFileError(f"{where}: its functions nest deeper than {_MOST_DEPTH}", remedy=_REMEDY)
         unsized.difference_update(ready)

@@ -61,11 +61,11 @@ def _work_in(graph: GraphProto, outer: _Shapes) -> int | None:
 
 
 def _known_shapes(graph: GraphProto) -> dict[str, tuple[int, ...]]:
-    shapes = {one.name: tuple(one.dims) for one in graph.initializer}
+    shapes = {constant.name: tuple(constant.dims) for constant in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(one.dim_value > 0 for one in tensor.shape.dim):
-            shapes.setdefault(value.name, tuple(one.dim_value for one in tensor.shape.dim))
+        if tensor.HasField("shape") and all(size.dim_value > 0 for size in tensor.shape.dim):
+            shapes.setdefault(value.name, tuple(size.dim_value for size in tensor.shape.dim))
     for node in graph.node:
         if node.op_type == "Constant" and node.output and node.attribute and node.attribute[0].name == "value":
             shapes[node.output[0]] = tuple(node.attribute[0].t.dims)
@@ -87,7 +87,7 @@ def _work_of(node: NodeProto, shapes: _Shapes) -> int | None:
         return math.prod(data) * math.prod(weight[1:]) if data and weight else None
     if node.op_type in _PRODUCTS:
         data = shape(0)
-        transposed = any(one.name == "transA" and one.i for one in node.attribute)
+        transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
         return math.prod(out) * data[-2 if transposed else -1] if out is not None and data else None
     if node.op_type in _RECURRENT:
         data, weight, again = shape(0), shape(1), shape(2)

@@ -38,8 +38,8 @@ def maker_of(name: str, makers: ChainMap[str, onnx.NodeProto]) -> str:
         if node.op_type in _FIRST_RESULT:
             place = list(node.output).index(name) + _FIRST_RESULT[node.op_type]
             inner = [subgraph for subgraph in subgraphs([node]) if place < len(subgraph.output)]
-            found = {maker_of(graph.output[place].name, makers.new_child(nodes_by_output(graph))) for graph in inner}
-            return found.pop() if len(found) == 1 else str(node.op_type)
+            result = {maker_of(graph.output[place].name, makers.new_child(nodes_by_output(graph))) for graph in inner}
+            return result.pop() if len(result) == 1 else str(node.op_type)
         if node.op_type not in _KEEP_VALUES or not node.input:
             return str(node.op_type)
         name = node.input[0]
@@ -58,7 +58,7 @@ def maker_before(name: str, makers: Mapping[str, onnx.NodeProto], given: Set[str
         seen = set[str]()
         while (node := makers.get(name)) is not None and node.op_type in passed and node.input and name not in seen:
             seen.add(name)
-            changing = [one for one in node.input if not _is_constant(one, makers, given)]
+            changing = [value_info for value_info in node.input if not _is_constant(value_info, makers, given)]
             if node.op_type in _SHIFTS and len(changing) > 1:
                 break
             name = changing[0] if node.op_type in _SHIFTS and changing else node.input[0]

@@ -18,11 +18,11 @@ def part_of(graph: Graph, value: Value) -> Model | None:
     """
     found, seen, waiting = set[Node](), set[Value](), [value]
     while waiting:
-        one = waiting.pop()
-        if one in seen:
+        other = waiting.pop()
+        if other in seen:
             continue
-        seen.add(one)
-        node = graph.producer(one)
+        seen.add(other)
+        node = graph.producer(other)
         if node is None:
             continue
         if any(each.type is ir.AttributeType.GRAPH for each in node.attributes.values()):

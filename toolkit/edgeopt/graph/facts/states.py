@@ -22,19 +22,19 @@ def find_states(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
     equal shapes and one name but for numbers, if no other does: `h0` and `h1`. A model whose inputs or outputs would
     all be states has none: it makes a picture of a picture.
     """
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for spec in inputs:
         fitting = [other.name for other in outputs if _is_same(spec, other)]
-        if len(fitting) == 1 and fitting[0] not in found.values():
-            found[spec.name] = fitting[0]
-    for spec in (spec for spec in inputs if spec.name not in found):
+        if len(fitting) == 1 and fitting[0] not in states.values():
+            states[spec.name] = fitting[0]
+    for spec in (spec for spec in inputs if spec.name not in states):
         fitting = [
-            other.name for other in outputs if _is_numbered_alike(spec, other) and other.name not in found.values()
+            other.name for other in outputs if _is_numbered_alike(spec, other) and other.name not in states.values()
         ]
         rivals = [other for other in inputs if _words(other.name) == _words(spec.name)]
         if len(fitting) == len(rivals) == 1:
-            found[spec.name] = fitting[0]
-    return found if len(found) < min(len(inputs), len(outputs)) else {}
+            states[spec.name] = fitting[0]
+    return states if len(states) < min(len(inputs), len(outputs)) else {}
 
 
 def possible_states(
@@ -53,12 +53,12 @@ def possible_states(
     said = [output for output in outputs if output.name not in known.values()]
     if min(len(free), len(said)) < 2:
         return {}
-    found = {
+    result = {
         spec.name: tuple(other.name for other in said if (spec.dtype, spec.shape) == (other.dtype, other.shape))
         for spec in free
         if "float" in spec.dtype and 1 < len(spec.shape) < 4
     }
-    return {name: fitting for name, fitting in found.items() if fitting}
+    return {name: fitting for name, fitting in result.items() if fitting}
 
 
 def _is_same(spec: TensorSpec, other: TensorSpec) -> bool:

@@ -163,7 +163,7 @@ def _of_zip(path: Path) -> InvalidFileError:
 def _holds(path: Path, name: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
-            return any(name in one for one in archive.namelist())
+            return any(name in member for member in archive.namelist())
     except (OSError, zipfile.BadZipFile):
         return False
 

@@ -125,10 +125,10 @@ def lay_out(pieces: Sequence[Piece]) -> Layout:
     if len(files) == 1 and wanted >= _WHOLE * (whole := next(iter(files))).stat().st_size:
         return Layout(tuple(pieces), tuple(piece.offset for piece in pieces), whole)
     places, kept, end = dict[Piece, int](), list[Piece](), 0
-    for one in dict.fromkeys(pieces):
-        places[one] = -(-end // ALIGNED_BYTES) * ALIGNED_BYTES
-        end = places[one] + one.length
-        kept.append(one)
+    for other in dict.fromkeys(pieces):
+        places[other] = -(-end // ALIGNED_BYTES) * ALIGNED_BYTES
+        end = places[other] + other.length
+        kept.append(other)
     return Layout(tuple(kept), tuple(places[piece] for piece in kept), None)
 
 

@@ -49,9 +49,9 @@ def outside_files(path: Path) -> tuple[Path, ...]:
 
 def piece_of(tensor: TensorProto) -> Piece:
     """Return where the numbers of a tensor lie."""
-    told = {one.key: one.value for one in tensor.external_data}
-    length = int(told["length"]) if told.get("length") else told_bytes(tensor)
-    return Piece(Path(told.get("location", "")), int(told.get("offset") or 0), length)
+    values = {entry.key: entry.value for entry in tensor.external_data}
+    length = int(values["length"]) if values.get("length") else told_bytes(tensor)
+    return Piece(Path(values.get("location", "")), int(values.get("offset") or 0), length)
 
 
 def told_bytes(tensor: TensorProto) -> int:
@@ -78,7 +78,7 @@ def read_outside(proto: ModelProto, path: Path, *, may_stay: bool) -> None:
         InvalidFileError: If a file is absent, leads out of the model's tree or is too short.
     """
     main = proto.graph.initializer
-    for tensor in (one for one in main if one.data_location == TensorProto.EXTERNAL):
+    for tensor in (value for value in main if value.data_location == TensorProto.EXTERNAL):
         piece = _located(path, piece_of(tensor))
         if may_stay and piece.length >= LEAST_BYTES:
             _place(tensor, str(piece.file), piece.offset, piece.length)
@@ -190,13 +190,15 @@ def without_outside(proto: ModelProto) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(proto)
     graph: GraphProto = copy.graph
-    outside = [one for one in graph.initializer if one.data_location == TensorProto.EXTERNAL]
-    stored = [one for one in graph.initializer if one.data_location != TensorProto.EXTERNAL]
+    outside = [constant for constant in graph.initializer if constant.data_location == TensorProto.EXTERNAL]
+    stored = [constant for constant in graph.initializer if constant.data_location != TensorProto.EXTERNAL]
     if not outside:
         return copy
-    listed = {one.name for one in graph.input}
+    listed = {value_info.name for value_info in graph.input}
     graph.input.extend(
-        helper.make_tensor_value_info(one.name, one.data_type, one.dims) for one in outside if one.name not in listed
+        helper.make_tensor_value_info(value.name, value.data_type, value.dims)
+        for value in outside
+        if value.name not in listed
     )
     del graph.initializer[:]
     graph.initializer.extend(stored)
@@ -205,14 +207,20 @@ def without_outside(proto: ModelProto) -> ModelProto:
 
 def with_outside(made: ModelProto, source: ModelProto) -> ModelProto:
     """Put the weights that lie outside back into what a tool made of `without_outside`, in place, and return it."""
-    outside = {one.name: one for one in source.graph.initializer if one.data_location == TensorProto.EXTERNAL}
+    outside = {
+        constant.name: constant
+        for constant in source.graph.initializer
+        if constant.data_location == TensorProto.EXTERNAL
+    }
     if not outside:
         return made
-    read = {name for node in made.graph.node for name in _reads(node)} | {one.name for one in made.graph.output}
-    kept = [one for one in made.graph.input if one.name not in outside]
+    read = {name for node in made.graph.node for name in _reads(node)} | {
+        value_info.name for value_info in made.graph.output
+    }
+    kept = [value_info for value_info in made.graph.input if value_info.name not in outside]
     del made.graph.input[:]
     made.graph.input.extend(kept)
-    made.graph.initializer.extend(one for name, one in outside.items() if name in read)
+    made.graph.initializer.extend(value for name, value in outside.items() if name in read)
     return made
 
 
@@ -220,6 +228,6 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
-            for one in graph.node:
-                yield from _reads(one)
-            yield from (one.name for one in graph.output)
+            for value in graph.node:
+                yield from _reads(value)
+            yield from (value.name for value in graph.output)

@@ -64,17 +64,17 @@ def _is_text(message: Message) -> bool:
     for field, value in message.ListFields():
         several = value if field.is_repeated else (value,)
         if field.type == FieldDescriptor.TYPE_MESSAGE:
-            if not all(_is_text(one) for one in several):
+            if not all(_is_text(entry) for entry in several):
                 return False
-        elif field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(one, str) for one in several):
+        elif field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(entry, str) for entry in several):
             return False
     return True
 
 
 def _require_tensors(graph: GraphProto, where: str) -> None:
     """Raise unless the model takes and gives tensors of known types, in sizes that fit a memory."""
-    stored = {one.name for one in graph.initializer}
-    for value in (one for one in graph.input if one.name not in stored):
+    stored = {constant.name for constant in graph.initializer}
+    for value in (value_info for value_info in graph.input if value_info.name not in stored):
         _require_tensor(value, f"{where}: input {value.name!r}")
         tensor = value.type.tensor_type
         if tensor.elem_type not in _GIVEN_TYPES:
@@ -83,8 +83,8 @@ def _require_tensors(graph: GraphProto, where: str) -> None:
                 f"{where}: input {value.name!r} is of type {name}, which no engine takes out of a NumPy array",
                 remedy="export it with an input in float32 or float16; inside the model any type may stay",
             )
-        if math.prod(max(one.dim_value, 1) for one in tensor.shape.dim) > _MOST_NUMBERS:
-            sizes = "x".join(str(one.dim_value or "?") for one in tensor.shape.dim)
+        if math.prod(max(size.dim_value, 1) for size in tensor.shape.dim) > _MOST_NUMBERS:
+            sizes = "x".join(str(size.dim_value or "?") for size in tensor.shape.dim)
             raise UnsupportedError(
                 f"{where}: input {value.name!r} is too large: {sizes}", remedy="export a smaller one"
             )
@@ -92,8 +92,8 @@ def _require_tensors(graph: GraphProto, where: str) -> None:
         raise InvalidFileError(f"{where} has no outputs", remedy=_AGAIN)
     for value in graph.output:
         _require_tensor(value, f"{where}: output {value.name!r}")
-    for one in graph.initializer:
-        _require_type(one.data_type, f"{where}: constant {one.name!r}")
+    for entry in graph.initializer:
+        _require_type(entry.data_type, f"{where}: constant {entry.name!r}")
 
 
 def _require_tensor(value: ValueInfoProto, where: str) -> None:
@@ -124,7 +124,7 @@ def _require_known_ops(proto: ModelProto, where: str) -> None:
         raise UnsupportedError(
             f"{where}: custom op {', '.join(custom[:3])}",
             remedy=_FOR_TENSORRT
-            if any(one.partition(" ")[0].endswith("_TRT") for one in custom)
+            if any(name.partition(" ")[0].endswith("_TRT") for name in custom)
             else "export the model with standard ONNX ops, or replace the op before edgeopt",
         )
 
@@ -188,6 +188,6 @@ def _read_names(nodes: Iterable[NodeProto]) -> Iterator[str]:
         yield from node.input
         for graph in subgraphs([node]):
             made = {name for inner in graph.node for name in inner.output}
-            made |= {one.name for one in (*graph.input, *graph.initializer)}
-            read = (*_read_names(graph.node), *(one.name for one in graph.output))
+            made |= {value.name for value in (*graph.input, *graph.initializer)}
+            read = (*_read_names(graph.node), *(value_info.name for value_info in graph.output))
             yield from (name for name in read if name not in made)

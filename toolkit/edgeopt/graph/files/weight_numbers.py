@@ -57,10 +57,10 @@ def _weights(graph: GraphProto, around: dict[str, TensorProto]) -> Iterator[Tens
         graph: It may read constants of the graphs around it.
         around: Those, by name.
     """
-    known = around | {one.name: one for one in graph.initializer}
+    known = around | {constant.name: constant for constant in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.output:
-            known.update((node.output[0], one.t) for one in node.attribute if one.name == "value")
+            known.update((node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value")
     seen = set[str]()
     for node in graph.node:
         for name in node.input:

@@ -45,12 +45,12 @@ def drop_stale_shapes(proto: onnx.ModelProto) -> tuple[StaleShape, ...]:
         What was contradicted; empty where nothing was, or shapes cannot be derived.
     """
     graph = proto.graph
-    written = {one.name: one for one in (*graph.value_info, *graph.output) if _sizes(one)}
+    written = {entry.name: entry for entry in (*graph.value_info, *graph.output) if _sizes(entry)}
     derived = {info.name: info for info in _derived(proto)} if written else {}
     stale = [
-        StaleShape(name, _sizes(one), _sizes(derived[name]))
-        for name, one in written.items()
-        if name in derived and _contradict(_sizes(one), _sizes(derived[name]))
+        StaleShape(name, _sizes(entry), _sizes(derived[name]))
+        for name, entry in written.items()
+        if name in derived and _contradict(_sizes(entry), _sizes(derived[name]))
     ]
     if not stale or _is_rounded_up(proto.graph, stale):
         return ()
@@ -65,7 +65,7 @@ def _is_rounded_up(graph: onnx.GraphProto, stale: Iterable[StaleShape]) -> bool:
     """Whether the first contradiction is at a pool that rounds sizes up: engines and onnx disagree there."""
     names = {stale_shape.name for stale_shape in stale}
     first = next((node for node in graph.node if names.intersection(node.output)), None)
-    return first is not None and any(one.name == "ceil_mode" and one.i for one in first.attribute)
+    return first is not None and any(attribute.name == "ceil_mode" and attribute.i for attribute in first.attribute)
 
 
 def told_of(stale: Iterable[StaleShape]) -> str:
@@ -82,7 +82,7 @@ def _derived(proto: onnx.ModelProto) -> list[ValueInfoProto]:
     graph.name = proto.graph.name
     graph.node.extend(proto.graph.node)
     graph.input.extend(proto.graph.input)
-    listed = {one.name for one in proto.graph.input}
+    listed = {value_info.name for value_info in proto.graph.input}
     for tensor in proto.graph.initializer:
         if tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) <= _SHAPE_NUMBERS:
             graph.initializer.append(tensor)

@@ -134,8 +134,8 @@ def _rewrite_sizes(graph: Graph, nodes: Mapping[str, Node], sizes: Iterable[Size
         changed.setdefault((size.node, size.place), []).append(size)
     for (name, place), ones in changed.items():
         values = list(ones[0].values)
-        for one in ones:
-            values[one.entry] = int(_mask(one.channels, kept).sum())  # also -3 becomes a number from the front
+        for other in ones:
+            values[other.entry] = int(_mask(other.channels, kept).sum())  # also -3 becomes a number from the front
         if values != [*ones[0].values]:
             _write(graph, nodes[name], place, values, is_number=ones[0].entry < 0)
 

@@ -42,10 +42,10 @@ class Labels:
 
     def pin(self, labels: Channels, reason: str) -> bool:
         """Let entries stay, and return whether there were any."""
-        found = labels[labels != FIXED]
-        if found.size:
-            self.pinned.append((found, reason))
-        return bool(found.size)
+        result = labels[labels != FIXED]
+        if result.size:
+            self.pinned.append((result, reason))
+        return bool(result.size)
 
     @property
     def count(self) -> int:

@@ -99,7 +99,7 @@ class Tracer:
         array = self.constant(value)
         if array is None:
             raise PinnedError(f"{what} is computed while the model runs")
-        return tuple(int(one) for one in array.reshape(-1))
+        return tuple(int(entry) for entry in array.reshape(-1))
 
     # What rules write
 

@@ -105,13 +105,13 @@ def _use(constant_use: ConstantUse) -> Use:
 
 def _by_group(numbers: _Numbers, uses: Iterable[Use]) -> list[list[Use]]:
     """Return what each group has of these uses, in channels of its own."""
-    found: list[list[Use]] = [[] for _ in numbers.groups]
+    result: list[list[Use]] = [[] for _ in numbers.groups]
     for use in uses:
         whole = numbers.of(use.channels)
         for i in np.unique(numbers.group_of[whole[whole != FIXED]]):
             own = (whole >= numbers.starts[i]) & (whole < numbers.starts[i + 1])
-            found[i].append(replace(use, channels=channels(np.where(own, whole - numbers.starts[i], FIXED))))
-    return found
+            result[i].append(replace(use, channels=channels(np.where(own, whole - numbers.starts[i], FIXED))))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class _Numbers:
                 pinned = "it is one unit that cannot be divided"
             shown = roots if pinned else free
             self._number[shown] = np.arange(len(shown)) + self.starts[-1]
-            name = min(labels.makers[one] for one in np.unique(blocks[members]))
+            name = min(labels.makers[value] for value in np.unique(blocks[members]))
             self.groups.append(_Named(name, len(shown), pinned))
             self.starts.append(self.starts[-1] + len(shown))
         self.group_of = np.repeat(np.arange(len(self.groups)), np.diff(self.starts))

@@ -74,9 +74,9 @@ class Scored:
         Raises:
             KeyError, TypeError: If it is something else.
         """
-        told = dict(values)
-        lists = {name: tuple(told[name]) for name in ("resampled", "parted")}
-        return cls(**told | lists | {"accuracy": Accuracy(**told["accuracy"])})
+        result = dict(values)
+        lists = {name: tuple(result[name]) for name in ("resampled", "parted")}
+        return cls(**result | lists | {"accuracy": Accuracy(**result["accuracy"])})
 
 
 @dataclass(frozen=True, slots=True)

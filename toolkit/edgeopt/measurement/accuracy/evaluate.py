@@ -98,7 +98,7 @@ def answers(
     Raises:
         OutOfTime: At the end of a time limit.
     """
-    found, feedback = [], Feedback(frames.states)
+    result, feedback = [], Feedback(frames.states)
     for i, frame in enumerate(frames):
         require_time()
         if frames.begins_stream(i):
@@ -108,10 +108,10 @@ def answers(
         feedback.keep(outputs)
         if hear:
             hear(outputs)
-        found.append(task.postprocess(outputs, geometry))
+        result.append(task.postprocess(outputs, geometry))
         if tell:
             tell(what, i + 1, len(frames))
-    return found
+    return result
 
 
 def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float, kind: str = "picture") -> str:

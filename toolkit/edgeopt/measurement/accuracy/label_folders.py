@@ -32,10 +32,10 @@ def beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
         return labels.own_folder, labels
     places = list(_places(path, labels))
     for shown in (labels, *_shortened(labels)):
-        found = [(place, shown.named_in(place)) for place in places]
-        counts = [_count(place, named.files) for place, named in found]
+        result = [(place, shown.named_in(place)) for place in places]
+        counts = [_count(place, named.files) for place, named in result]
         if any(counts):
-            return found[counts.index(max(counts))]
+            return result[counts.index(max(counts))]
     for place in places:
         named = _by_stem(place, labels)
         if _count(place, named.files):

@@ -91,16 +91,16 @@ class _Bench:
         task = self.task(recipe)
         if self.labelled is None:
             frames = self.frames.spread(count)
-            found = answers(self.session, task, frames, self.tell, what)
-            return _Judged(recipe, self._sureness(task, found, frames), 0.0, None)
+            result = answers(self.session, task, frames, self.tell, what)
+            return _Judged(recipe, self._sureness(task, result, frames), 0.0, None)
         kept = _spread(len(self.labelled.frames), count)
         labels = self.labelled.labels.select(kept)
-        found = answers(self.session, task, self.labelled.frames.select(kept), self.tell, what)
-        rightness = task.rightness(found, labels)
-        sureness = self._sureness(task, found, self.labelled.frames) if rightness is None else rightness
+        result = answers(self.session, task, self.labelled.frames.select(kept), self.tell, what)
+        rightness = task.rightness(result, labels)
+        sureness = self._sureness(task, result, self.labelled.frames) if rightness is None else rightness
         if not is_final:
-            return _Judged(recipe, sureness, task.score(found, labels).value, None, rightness is not None)
-        scored = score(task, found, labels)
+            return _Judged(recipe, sureness, task.score(result, labels).value, None, rightness is not None)
+        scored = score(task, result, labels)
         return _Judged(recipe, sureness, scored.accuracy.value, scored, rightness is not None)
 
     def _sureness(self, task: Task, found: Sequence[Any], frames: Frames) -> NDArray[np.float64]:
@@ -118,10 +118,10 @@ class _Bench:
             tensors, geometry = task.preprocess(picture)
             to_nothing.append(task.postprocess(self.session.run(tensors), geometry))
         if not task.gives_boxes:
-            return np.array([float(task.sureness([one, *to_nothing])[0]) for one in found])
+            return np.array([float(task.sureness([value, *to_nothing])[0]) for value in found])
         repeated = [
-            min(task.agreement([one], [following]), max(task.agreement([one], [other]) for other in to_nothing))
-            for one, following in zip(found, [*found[1:], *found[:1]], strict=True)
+            min(task.agreement([value], [following]), max(task.agreement([value], [other]) for other in to_nothing))
+            for value, following in zip(found, [*found[1:], *found[:1]], strict=True)
         ]
         return np.asarray(sureness * (1 - np.clip(repeated, 0.0, 1.0)))
 
@@ -323,11 +323,11 @@ def _told_of(position: int, readings: Sequence[Recipe]) -> str:
 def _fitting_values(bench: _Bench, recipe: Recipe) -> Recipe:
     """Return the recipe with what the values of the outputs say of boxes and scores."""
     task, pictures = bench.task(recipe), bench.labelled.frames if bench.labelled else bench.frames
-    found = []
+    result = []
     for frame in pictures.spread(_LEAST_PICTURES):
         outputs = bench.session.run(task.preprocess(frame)[0])
-        found.append([np.asarray(outputs[output.name]) for output in bench.outputs])
-    return replace(recipe, postprocess=fitting_numbers(recipe.postprocess, recipe.input.size, found))
+        result.append([np.asarray(outputs[output.name]) for output in bench.outputs])
+    return replace(recipe, postprocess=fitting_numbers(recipe.postprocess, recipe.input.size, result))
 
 
 def other_readings(recipe: Recipe) -> list[Recipe]:
@@ -341,8 +341,8 @@ def other_readings(recipe: Recipe) -> list[Recipe]:
     if "float" in recipe.input.dtype:
         preprocesses += [_normalised(own, colour, *norm) for colour in colours for norm in NORMS.values()]
     distinct = {_gains(own): own}
-    for one in preprocesses:
-        distinct.setdefault(_gains(one), one)
+    for other in preprocesses:
+        distinct.setdefault(_gains(other), other)
     return [replace(recipe, preprocess=preprocess) for preprocess in list(distinct.values())[1:]]
 
 

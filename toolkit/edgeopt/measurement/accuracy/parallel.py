@@ -40,7 +40,7 @@ def simulate_answers(
         StepError: If the vendor's library dies or hangs.
     """
     count = 1 if frames.states else max(1, min(processes, len(frames)))
-    lock, found, stopped = Lock(), dict[int, Any](), Event()
+    lock, result, stopped = Lock(), dict[int, Any](), Event()
 
     def work(first: int) -> None:
         session, task, feedback = open_session(), make_task(), Feedback(frames.states)
@@ -57,9 +57,9 @@ def simulate_answers(
                 feedback.keep(outputs)
                 answer = task.postprocess(outputs, geometry)
                 with lock:
-                    found[i] = answer
+                    result[i] = answer
                     if tell:
-                        tell(what, len(found), len(frames))
+                        tell(what, len(result), len(frames))
         finally:
             session.close()
 
@@ -70,4 +70,4 @@ def simulate_answers(
         except BaseException:  # an interrupt does not wait for what is left
             stopped.set()
             raise
-    return [found[i] for i in range(len(frames))]
+    return [result[i] for i in range(len(frames))]

@@ -148,12 +148,12 @@ def find_queue_bound(figures: Figures) -> Finding | None:
     waits = wait is not None and bool(response) and wait / (response or 1.0) >= _BOUND_RATIO
     if not waits and dropped < _DROPPED_RATIO:
         return None
-    found = [f"a frame waits for {_ms(wait)} of {_ms(response)}"] if waits and wait and response else []
-    found += [f"{dropped:.1%} of the frames are dropped"] if dropped else []
+    queue_bound = [f"a frame waits for {_ms(wait)} of {_ms(response)}"] if waits and wait and response else []
+    queue_bound += [f"{dropped:.1%} of the frames are dropped"] if dropped else []
     if figures.utilisation is not None:
-        found.append(f"the workers are busy {figures.utilisation:.0%} of the time")
+        queue_bound.append(f"the workers are busy {figures.utilisation:.0%} of the time")
     what, command = _what_queues(figures)
-    return Finding("queue", what, ", ".join(found), command=command)
+    return Finding("queue", what, ", ".join(queue_bound), command=command)
 
 
 def _what_queues(figures: Figures) -> tuple[str, str]:

@@ -53,7 +53,7 @@ def run_rounds(
     Raises:
         EdgeoptError: If a process fails.
     """
-    found, anchors = [], [measure_anchor()]
+    result, anchors = [], [measure_anchor()]
     with tempfile.TemporaryDirectory(prefix="edgeopt-rounds-") as folder:
         for number in range(options.rounds):
             path = Path(folder) / f"{number}.npz"
@@ -64,13 +64,13 @@ def run_rounds(
                 longest_s=4 * options.measure_s + _SPARE_S,
                 remedy="run edgeopt bench without --rounds, or lower --seconds and --frames",
             )
-            found.append(Samples.read(path))
+            result.append(Samples.read(path))
             anchors.append(measure_anchor())
             if tell:
                 tell("process rounds", number + 1, options.rounds)
-    times = [samples.steady().served().response_ns for samples in found]
+    times = [samples.steady().served().response_ns for samples in result]
     quantiles = {f"p{p * 100:g}": combine_rounds(times, p) for p in (0.5, 0.9, 0.99)}
-    return Rounds(join_samples(found), quantiles, tuple(anchors))
+    return Rounds(join_samples(result), quantiles, tuple(anchors))
 
 
 def main() -> int:

@@ -84,7 +84,7 @@ class BenchResult:
         profile, trace = self.passes.profile, self.observed.memory
         if profile is None or profile.arena_held_bytes is None:
             return trace
-        missing = tuple(one for one in trace.missing if not one.startswith("arena"))
+        missing = tuple(name for name in trace.missing if not name.startswith("arena"))
         return replace(trace, arena_bytes=profile.arena_held_bytes, missing=missing)
 
     @property
@@ -284,28 +284,28 @@ def _memory(trace: MemoryTrace, growth: Growth | None) -> dict[str, Any]:
 
 def _passes(passes: Passes) -> dict[str, Any]:
     """Return what was asked for, as plain values."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "cpu": asdict(passes.cpu) | {"per_inference_ms": passes.cpu.per_inference_ms, "cores": passes.cpu.cores}
     }
     if passes.energy is not None:
-        found["energy"] = _energy(passes.energy)
+        result["energy"] = _energy(passes.energy)
     if passes.rounds is not None:
-        found["rounds"] = {name: asdict(quantile) for name, quantile in passes.rounds.quantiles.items()}
+        result["rounds"] = {name: asdict(quantile) for name, quantile in passes.rounds.quantiles.items()}
     if passes.sustained is not None:
-        found["sustained"] = passes.sustained.to_json()
+        result["sustained"] = passes.sustained.to_json()
     if passes.capacity is not None:
-        found["capacity"] = asdict(passes.capacity)
+        result["capacity"] = asdict(passes.capacity)
     if passes.cost is not None:
-        found["cost"] = asdict(passes.cost) | {"per_thousand": passes.cost.per_thousand}
+        result["cost"] = asdict(passes.cost) | {"per_thousand": passes.cost.per_thousand}
     if passes.batches:
-        found["batches"] = [_batch(point) for point in passes.batches]
+        result["batches"] = [_batch(point) for point in passes.batches]
     if passes.beside is not None:
-        found["beside"] = passes.beside.to_json()
+        result["beside"] = passes.beside.to_json()
     if passes.cold is not None:
-        found["cold"] = passes.cold.to_json()
+        result["cold"] = passes.cold.to_json()
     if passes.profile is not None:
-        found["profile"] = passes.profile.to_json()
-    return found
+        result["profile"] = passes.profile.to_json()
+    return result
 
 
 def _energy(found: Energy | NotMeasured) -> dict[str, Any]:

@@ -51,9 +51,9 @@ class Setup:
     def environment(self) -> Environment:
         """Return machine, software and subject, in full."""
         inputs, _ = self.subject.task.preprocess(self.readers[0]())
-        told = {"load": str(self.plan), "pictures": len(self.pictures)}
+        values = {"load": str(self.plan), "pictures": len(self.pictures)}
         info = {"seed": self.options.seed, "source": str(self.pictures.source)}
-        return self.subject.environment(told, info, inputs)
+        return self.subject.environment(values, info, inputs)
 
 
 def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOptions) -> Setup:

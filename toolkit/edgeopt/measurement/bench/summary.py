@@ -72,18 +72,18 @@ def _stage_table(result: BenchResult) -> Table:
         return f"{getattr(shares[name], part):.1%}" if name in shares else ""
 
     columns: dict[str, Callable[[tuple[str, Summary]], str]] = {
-        "stage": lambda one: one[0],
-        "min": lambda one: format_ms(one[1].min_ns),
-        "p1": lambda one: format_ms(one[1].p1.value_ns),
-        "p5": lambda one: format_ms(one[1].p5.value_ns),
-        "mean": lambda one: format_ms(one[1].mean_ns),
-        "p50": lambda one: format_ms(one[1].p50.value_ns),
-        "p90": lambda one: format_ms(one[1].p90.value_ns),
-        "p95": lambda one: format_ms(one[1].p95.value_ns),
-        "p99": lambda one: format_ms(one[1].p99.value_ns),
-        "max": lambda one: format_ms(one[1].max_ns),
-        "share": lambda one: share(one[0], "mean_ratio"),
-        "tail": lambda one: share(one[0], "tail_ratio"),
+        "stage": lambda pair: pair[0],
+        "min": lambda pair: format_ms(pair[1].min_ns),
+        "p1": lambda pair: format_ms(pair[1].p1.value_ns),
+        "p5": lambda pair: format_ms(pair[1].p5.value_ns),
+        "mean": lambda pair: format_ms(pair[1].mean_ns),
+        "p50": lambda pair: format_ms(pair[1].p50.value_ns),
+        "p90": lambda pair: format_ms(pair[1].p90.value_ns),
+        "p95": lambda pair: format_ms(pair[1].p95.value_ns),
+        "p99": lambda pair: format_ms(pair[1].p99.value_ns),
+        "max": lambda pair: format_ms(pair[1].max_ns),
+        "share": lambda pair: share(pair[0], "mean_ratio"),
+        "tail": lambda pair: share(pair[0], "tail_ratio"),
     }
     less = ("p1", "p5", "tail", "min", "p95", "mean", "max", "p90", "share", "p99")
     return make_table((ordered | result.waits).items(), columns, less=less)
@@ -162,8 +162,12 @@ def _kept(found: Beside) -> str:
     kept, beside = (
         found.share(0, arrangement).p99_ratio for arrangement in (Arrangement.SCHEDULED, Arrangement.BESIDE)
     )
-    told = {True: "kept within 10 %", False: "NOT kept within 10 %", None: "NOT DECIDED: measure longer with --seconds"}
-    return f"p99 of {name} scheduled: {kept} of alone, {told[found.is_kept]}; not scheduled: {beside}"
+    values = {
+        True: "kept within 10 %",
+        False: "NOT kept within 10 %",
+        None: "NOT DECIDED: measure longer with --seconds",
+    }
+    return f"p99 of {name} scheduled: {kept} of alone, {values[found.is_kept]}; not scheduled: {beside}"
 
 
 def _resources(result: BenchResult) -> Values:

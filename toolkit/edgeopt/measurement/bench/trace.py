@@ -202,22 +202,22 @@ def _operators(profile: str) -> Iterable[Event]:
     """Keep the profiler's own clock and threads; its microseconds are whole, so ends are cut to their parents'."""
     events = [other for other in read_events(profile) if other.get("ph") == "X"]
     open_until: dict[int, list[float]] = {}
-    for one in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
-        begin, end = float(one["ts"]), float(one["ts"] + one["dur"])
-        stack = open_until.setdefault(int(one["tid"]), [])
+    for entry in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+        begin, end = float(entry["ts"]), float(entry["ts"] + entry["dur"])
+        stack = open_until.setdefault(int(entry["tid"]), [])
         while stack and stack[-1] <= begin:
             stack.pop()
         end = min([end, *stack[-1:]])
         stack.append(end)
-        args = {key: value for key, value in one.get("args", {}).items() if value not in ("", [])}
-        name, shared = str(one["name"]).removesuffix("_kernel_time"), {"ph": "X", "pid": _OPERATORS}
-        category = f"operator {one.get('cat', '')}".strip()
+        args = {key: value for key, value in entry.get("args", {}).items() if value not in ("", [])}
+        name, shared = str(entry["name"]).removesuffix("_kernel_time"), {"ph": "X", "pid": _OPERATORS}
+        category = f"operator {entry.get('cat', '')}".strip()
         yield {
             **shared,
             "name": name,
             "cat": category,
             "ts": begin,
             "dur": end - begin,
-            "tid": one["tid"],
+            "tid": entry["tid"],
             "args": args,
         }

@@ -49,7 +49,7 @@ def exchanged_classes(task: Task, found: Sequence[Any], reference: Sequence[Any]
     if not exchanged:
         return {}
     agreement = task.agreement(found, reference)
-    renamed = task.agreement(found, [_renamed(one, exchanged) for one in reference])
+    renamed = task.agreement(found, [_renamed(value, exchanged) for value in reference])
     return exchanged if renamed - agreement > _EXPLAINED * (1 - agreement) else {}
 
 
@@ -59,7 +59,7 @@ def _pairs(mine: Any, theirs: Any) -> Iterator[tuple[int, int, float]]:
         if len(theirs.indices) and len(mine.indices):
             yield int(theirs.indices[0]), int(mine.indices[0]), 1.0
         return
-    before, after = (np.asarray(getattr(one, "classes", ())) for one in (theirs, mine))
+    before, after = (np.asarray(getattr(value, "classes", ())) for value in (theirs, mine))
     if before.ndim == 2 and before.shape == after.shape:
         both, pixels = np.unique(before.astype(np.int64) * _MOST_CLASSES + after, return_counts=True)
         for code, count in zip(both.tolist(), pixels.tolist(), strict=True):

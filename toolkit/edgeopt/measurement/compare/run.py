@@ -85,9 +85,9 @@ def compare(
             f"a comparison needs two, {len(given)} given",
             remedy="name the model to compare with first, then the others; edgeopt bench measures one",
         )
-    stored = [is_stored(Path(one)) and not is_bundle(Path(one)) for one in given]
+    stored = [is_stored(Path(name)) and not is_bundle(Path(name)) for name in given]
     if all(stored):
-        result = _compare_stored([read_stored(Path(one)) for one in given], compare_options.margin)
+        result = _compare_stored([read_stored(Path(name)) for name in given], compare_options.margin)
     elif any(stored):
         raise EdgeoptError(
             f"{given[stored.index(True)]} is an earlier result and {given[stored.index(False)]} is a model",

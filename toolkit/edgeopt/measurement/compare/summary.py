@@ -65,13 +65,13 @@ def _subjects(result: Comparison) -> Table:
     columns |= {f"{part} p50": time(part, "p50_ms") for part in result.parts}
     columns |= {f"{part} p99": time(part, "p99_ms") for part in result.parts}
     columns |= {
-        scored.accuracy.metric if scored else "metric": lambda one: (
-            f"{one.scored.accuracy.value:.4f}" if one.scored else ""
+        scored.accuracy.metric if scored else "metric": lambda value: (
+            f"{value.scored.accuracy.value:.4f}" if value.scored else ""
         ),
-        "drop": lambda one: f"{one.drop.value:+.4f}" if one.drop else "",
-        "95 % of the drop": lambda one: f"[{one.drop.low:+.4f}, {one.drop.high:+.4f}]" if one.drop else "",
-        "size": lambda one: "" if one.size_bytes is None else format_bytes(one.size_bytes),
-        "front": lambda one: "front" if one.on_front else "",
+        "drop": lambda value: f"{value.drop.value:+.4f}" if value.drop else "",
+        "95 % of the drop": lambda value: f"[{value.drop.low:+.4f}, {value.drop.high:+.4f}]" if value.drop else "",
+        "size": lambda value: "" if value.size_bytes is None else format_bytes(value.size_bytes),
+        "front": lambda value: "front" if value.on_front else "",
     }
     stages = [other for other in reversed(result.parts) if other not in ("frame", "execute")]
     tails, medians = [f"{one} p99" for one in (*stages, "execute")], [f"{one} p50" for one in stages]
@@ -81,13 +81,13 @@ def _subjects(result: Comparison) -> Table:
 
 def _ratios(result: Comparison) -> Table:
     columns: dict[str, Callable[[Judged], str]] = {
-        "model": lambda one: one[0].label,
-        "part": lambda one: one[1],
-        "speed": lambda one: f"{one[2].speedup:.3f}x",
-        "95 % interval": lambda one: f"[{one[2].low:.3f}, {one[2].high:.3f}]",
-        "verdict": lambda one: str(one[2].verdict),
-        "margin": lambda one: f"{one[2].margin:.1%}",
-        "to decide": lambda one: _to_decide(result, one[2]),
+        "model": lambda entry: entry[0].label,
+        "part": lambda entry: entry[1],
+        "speed": lambda entry: f"{entry[2].speedup:.3f}x",
+        "95 % interval": lambda entry: f"[{entry[2].low:.3f}, {entry[2].high:.3f}]",
+        "verdict": lambda entry: str(entry[2].verdict),
+        "margin": lambda entry: f"{entry[2].margin:.1%}",
+        "to decide": lambda entry: _to_decide(result, entry[2]),
     }
     judged = [(row, part, ratio) for row in result.rows for part, ratio in row.ratios.items()]
     return make_table(judged, columns, words=["part", "verdict", "to decide"], less=["margin", "to decide"])

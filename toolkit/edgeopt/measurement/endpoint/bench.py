@@ -204,27 +204,28 @@ def _alone(
             for prompt_token in options.prompt_tokens
         },
     }
-    rows: dict[int, list[Exchange]] = {one: [] for one in asked}
+    rows: dict[int, list[Exchange]] = {number: [] for number in asked}
     rounds, began_s = -1, monotonic()
     while rounds < _LEAST_ANSWERS or monotonic() - began_s < options.seconds:
-        for one, (words, tokens) in asked.items():
+        for index, (words, tokens) in asked.items():
             exchange = asker.ask(words, tokens)
             if rounds >= 0:
-                rows[one].append(exchange)
+                rows[index].append(exchange)
         began_s = monotonic() if rounds < 0 else began_s
         rounds += 1
         _tell(tell, "ask alone", began_s, options.seconds)
         if rounds >= _LEAST_ANSWERS and not any(other.is_whole for row in rows.values() for other in row):
             break
     times = {
-        one: times_of(f"prompt {one}" if one else "one word", row, sum(x.end_ns for x in row) / 1e9, limits)
-        for one, row in rows.items()
+        index: times_of(f"prompt {index}" if index else "one word", row, sum(x.end_ns for x in row) / 1e9, limits)
+        for index, row in rows.items()
     }
-    for one, found_times in times.items():
-        if one and not found_times.answers:
+    for index, found_times in times.items():
+        if index and not found_times.answers:
             text = next(iter(found_times.problems), "no answer")
             raise UnavailableError(
-                f"no prompt of {plural(one, 'token')} is answered: {text}", remedy="ask for shorter prompts or answers"
+                f"no prompt of {plural(index, 'token')} is answered: {text}",
+                remedy="ask for shorter prompts or answers",
             )
     return times[0], tuple(times[prompt_token] for prompt_token in options.prompt_tokens)
 

@@ -193,8 +193,8 @@ class Client:
         """
         try:
             status, body = self._get("/models")
-            found = json.loads(body)["data"] if status == _OK else []
-            return [str(one["id"]) for one in found]
+            result = json.loads(body)["data"] if status == _OK else []
+            return [str(value["id"]) for value in result]
         except (OSError, HTTPException) as error:
             raise UnavailableError(
                 f"no server answers at {self._place}: {why(error)}", remedy="start it, or correct the address"
@@ -358,8 +358,8 @@ def _has_text(event: dict[str, Any]) -> bool:
 
 def _queue_ms(header: str) -> float | None:
     """Return the duration that `Server-Timing` gives to `queue`; None where it tells none."""
-    for one in header.split(","):
-        name, *parts = (part.strip() for part in one.split(";"))
+    for word in header.split(","):
+        name, *parts = (part.strip() for part in word.split(";"))
         for part in parts:
             if name == "queue" and part.startswith("dur="):
                 try:

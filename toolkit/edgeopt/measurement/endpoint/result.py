@@ -119,7 +119,7 @@ def times_of(
     """
     whole = [exchange for exchange in exchanges if exchange.is_whole]
     counted = [exchange.prompt_tokens for exchange in whole if exchange.prompt_tokens]
-    told = [exchange.server_ttft_ms for exchange in whole if exchange.server_ttft_ms is not None]
+    parts = [exchange.server_ttft_ms for exchange in whole if exchange.server_ttft_ms is not None]
 
     told_tpot = [exchange.server_tpot_ms for exchange in whole if exchange.server_tpot_ms is not None]
     bursts = [exchange.burst_ratio for exchange in whole if len(exchange.pieces_ns) >= MANY_PIECES]
@@ -128,8 +128,8 @@ def times_of(
         return summarize(np.array(values, np.int64))
 
     def is_good(exchange: Exchange) -> bool:
-        found = {"TTFT": exchange.ttft_ns, "TPOT": exchange.tpot_ns}
-        return all(found[part] <= limit * 1e6 for part, limit in limits_ms.items())
+        result = {"TTFT": exchange.ttft_ns, "TPOT": exchange.tpot_ns}
+        return all(result[part] <= limit * 1e6 for part, limit in limits_ms.items())
 
     return EndpointTimes(
         words=words,
@@ -142,7 +142,7 @@ def times_of(
         tpot=summary([exchange.tpot_ns for exchange in whole if exchange.output_tokens > 1]),
         itl=summary([gap for exchange in whole for gap in exchange.gaps_ns]),
         whole=summary([exchange.end_ns for exchange in whole]),
-        server_ttft_ms=float(np.median(told)) if told else None,
+        server_ttft_ms=float(np.median(parts)) if parts else None,
         server_tpot_ms=float(np.median(told_tpot)) if told_tpot else None,
         burst_ratio=float(np.median(bursts)) if bursts else None,
         seconds=seconds,

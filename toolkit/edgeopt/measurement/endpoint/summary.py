@@ -59,9 +59,9 @@ def _values(result: EndpointBench) -> Iterator[Value]:
     yield Value("network", text)
     limits = ", ".join(f"{part} {format_budget(limit)} ms" for part, limit in result.limits_ms.items())
     yield Value("goodput", f"answers a second with {limits} or less")
-    for one in (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ())):
-        for problem, count in one.problems.items():
-            yield Value("no answer", f"{plural(count, 'request')}, {one.words}: {problem}")
+    for value in (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ())):
+        for problem, count in value.problems.items():
+            yield Value("no answer", f"{plural(count, 'request')}, {value.words}: {problem}")
     if result.cost:
         rate = f"at {result.cost.tokens_per_s:.4g} tokens/s"
         yield Value(

@@ -93,8 +93,8 @@ def _noise(audio: object) -> object:
 
     from edgeopt.graph.sound import Sound
 
-    told = cast("Any", audio)
-    return Sound((0.1 * np.random.default_rng(0).standard_normal(told.samples)).astype(np.float32), told.rate_hz)
+    result = cast("Any", audio)
+    return Sound((0.1 * np.random.default_rng(0).standard_normal(result.samples)).astype(np.float32), result.rate_hz)
 
 
 def _inputs(specs: object, path: str, shapes: dict[str, list[int]]) -> object:

@@ -326,10 +326,10 @@ def points_of(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint,
 
     The first point began in the parent: `perf_counter_ns` counts from the same instant in every process.
     """
-    begun = [began_ns, *(one["begun_ns"] for one in answered[1:])]
+    begun = [began_ns, *(entry["begun_ns"] for entry in answered[1:])]
     return tuple(
-        ColdPoint(one["name"], one["done_ns"] - begin, one["rss_bytes"], one["major_faults"])
-        for one, begin in zip(answered, begun, strict=True)
+        ColdPoint(entry["name"], entry["done_ns"] - begin, entry["rss_bytes"], entry["major_faults"])
+        for entry, begin in zip(answered, begun, strict=True)
     )
 
 
@@ -385,8 +385,8 @@ def measure_peaks(starts: Mapping[str, Start], repeats: int, tell: Tell | None =
         remedy = "leave it out with --skip memory; edgeopt bench shows whether the first run ever ends"
         return run_child("fresh_process.child", request, longest_s=LONGEST_S, remedy=remedy)["peak_bytes"] or 0
 
-    found = _in_turns(starts, repeats, once, tell)
-    return {name: [value for value in values if value] for name, values in found.items()}
+    peaks = _in_turns(starts, repeats, once, tell)
+    return {name: [value for value in values if value] for name, values in peaks.items()}
 
 
 def _in_turns(

@@ -95,9 +95,9 @@ class FreshTurns:
 
     def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
         """Return the ratio of one to another (the first) over processes; what a process gives is one value."""
-        found = [process.centre(label, part, against=against) for process in self.processes]
-        ratio = ratio_of_rounds(np.array(found), pairs=len(found), margin=margin)
-        return replace(ratio, processes=len(found))
+        result = [process.centre(label, part, against=against) for process in self.processes]
+        ratio = ratio_of_rounds(np.array(result), pairs=len(result), margin=margin)
+        return replace(ratio, processes=len(result))
 
     def samples(self, label: str) -> Samples:
         """Return the raw samples of one model, rounds numbered through."""

@@ -34,13 +34,13 @@ def parse_answer_budget(text: str) -> AnswerBudget:
         EdgeoptError: If it is none.
     """
     limits = dict[str, float]()
-    for one in text.split(","):
-        name, _, duration = one.partition(":")
+    for word in text.split(","):
+        name, _, duration = word.partition(":")
         part = PARTS.get(name.strip().lower(), "")
         if not part or part in limits:
-            problem = f"{short(one)} limits {part} twice" if part else f"{short(one)} limits neither ttft nor tpot"
+            problem = f"{short(word)} limits {part} twice" if part else f"{short(word)} limits neither ttft nor tpot"
             raise EdgeoptError(problem, remedy="write ttft:200ms,tpot:20ms, or one of them")
         if duration.strip().replace(".", "", 1).isdecimal():
-            raise EdgeoptError(f"{short(one)} has no unit", remedy=f"write {one.strip()}ms, or s")
+            raise EdgeoptError(f"{short(word)} has no unit", remedy=f"write {word.strip()}ms, or s")
         limits[part] = 1000 * parse_duration_s(duration)
     return AnswerBudget(limits)

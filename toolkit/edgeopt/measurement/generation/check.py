@@ -111,7 +111,7 @@ def read_writer_baseline(file: Path) -> WriterBaseline:
             **values
             | {
                 "losses": tuple(float(value) for value in values["losses"]),
-                "times_ns": tuple(tuple(float(one) for one in row) for row in values["times_ns"]),
+                "times_ns": tuple(tuple(float(entry) for entry in row) for row in values["times_ns"]),
                 "environment": Environment.from_json(values["environment"]),
             }
         )

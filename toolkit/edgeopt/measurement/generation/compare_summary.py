@@ -68,13 +68,13 @@ def _losses(result: WriterComparison) -> Table:
     columns: dict[str, Callable[[ComparedWriter], str]] = {"model": lambda writer: writer.label}
     if result.text and result.windows:
         columns |= {
-            "perplexity": lambda one: "" if one.perplexity is None else f"{one.perplexity:.3f}",
-            "rise": lambda one: str(one.rise) if one.rise else "",
-            "same tokens": lambda one: "" if one.agreement is None else f"{one.agreement:.1%}",
+            "perplexity": lambda value: "" if value.perplexity is None else f"{value.perplexity:.3f}",
+            "rise": lambda value: str(value.rise) if value.rise else "",
+            "same tokens": lambda value: "" if value.agreement is None else f"{value.agreement:.1%}",
         }
     columns |= {
-        "size": lambda one: format_bytes(one.size_bytes),
-        "cache a token": lambda one: format_bytes(one.token_bytes),
+        "size": lambda value: format_bytes(value.size_bytes),
+        "cache a token": lambda value: format_bytes(value.token_bytes),
     }
     return make_table(result.rows, columns, less=["cache a token", "size"])
 

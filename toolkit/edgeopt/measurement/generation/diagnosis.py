@@ -293,7 +293,7 @@ def find_big_customers(s: Symptoms) -> Finding | None:
     few, many, fast, slow = (float(length or 0) for length in (*lengths, *tpots))
     if many < 2 * few or not few or not fast:
         return None
-    each_short, each_long = (float(one or 0) for one in ((s.short_ttft_ms or 0) / few, (s.ttft_ms or 0) / many))
+    each_short, each_long = (float(number or 0) for number in ((s.short_ttft_ms or 0) / few, (s.ttft_ms or 0) / many))
     text = f"prompts of {few:.0f} and {many:.0f} tokens"
     what = "Big customers feel slower"
     if slow >= _BIG_RATIO * fast and slow * (s.output_tokens or 1) >= _NOTICED_MS:

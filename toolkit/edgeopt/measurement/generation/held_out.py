@@ -51,11 +51,11 @@ def read_sources(given: str, opened: EncoderDecoder) -> list[Prompt]:
     if not given:
         raise no_sources(opened)
     kind = kind_of(opened)
-    found = _sounds(Path(given), opened) if opened.hears else _texts(Path(given), opened)
-    if len(found) < LEAST_SOURCES:
-        text = f"{plural(len(found), 'window')} of sound" if opened.hears else plural(len(found), "text")
+    sources = _sounds(Path(given), opened) if opened.hears else _texts(Path(given), opened)
+    if len(sources) < LEAST_SOURCES:
+        text = f"{plural(len(sources), 'window')} of sound" if opened.hears else plural(len(sources), "text")
         raise EdgeoptError(f"{given} has {text}, {LEAST_SOURCES} are needed", remedy=f"pass {kind} with more of them")
-    return [found[i] for i in _kept(len(found))]
+    return [sources[i] for i in _kept(len(sources))]
 
 
 def read_transcripts(given: str, opened: EncoderDecoder) -> list[str]:
@@ -128,13 +128,13 @@ def require_answers(opened: EncoderDecoder, output_tokens: int) -> None:
 
 def hash_held(held: Sequence[HeldOut]) -> str:
     """Return the hash of sounds or texts with their answers."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for held_out in held:
-        found.update(
+        result.update(
             held_out.source.samples.tobytes() if isinstance(held_out.source, Sound) else repr(held_out.source).encode()
         )
-        found.update(repr(held_out.answer).encode())
-    return found.hexdigest()
+        result.update(repr(held_out.answer).encode())
+    return result.hexdigest()
 
 
 def no_sources(opened: EncoderDecoder | None = None) -> EdgeoptError:

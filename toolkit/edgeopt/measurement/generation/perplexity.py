@@ -79,7 +79,7 @@ def rise_between(original: TextScore, other: TextScore) -> Rise:
     if not np.isfinite(after).all():
         return Rise(float("inf"), float("inf"), float("inf"))
     drop = drop_of_means(after, before)  # what the loss falls by from the other to the original
-    return Rise(*(float(np.expm1(one)) for one in (drop.value, drop.low, drop.high)))
+    return Rise(*(float(np.expm1(number)) for number in (drop.value, drop.low, drop.high)))
 
 
 def agreement_between(original: TextScore, other: TextScore) -> float:

@@ -62,8 +62,8 @@ def open_again(side: Side) -> LanguageModel | EncoderDecoder:
 def labels_for(names: Sequence[str]) -> list[str]:
     """Return short labels of models: the last part of each path, numbered where two are alike."""
     short = [Path(name).name or name for name in names]
-    counts = {one: short.count(one) for one in short}
-    return [one if counts[one] == 1 else f"{one} ({i + 1})" for i, one in enumerate(short)]
+    counts = {word: short.count(word) for word in short}
+    return [word if counts[word] == 1 else f"{word} ({i + 1})" for i, word in enumerate(short)]
 
 
 def open_sides(models: Mapping[str, Path], threads: int, stack: ExitStack) -> list[Side]:
@@ -167,11 +167,11 @@ def _read_sources(pairs: Sequence[EncoderDecoder], label: str, options: SideOpti
     if not options.eval:
         sources = made_up(first, [min(options.prompt_tokens, *(pair.reads for pair in pairs))], 0)
         return Text("", "", (), f"pass --eval: {kind_of(first)}", tuple(sources))
-    found = read_sources(options.eval, first)
+    result = read_sources(options.eval, first)
     name = f"answers of {label} to {Path(options.eval).name}"
     if any(pair.tokenizer.encode(_PROBE) != first.tokenizer.encode(_PROBE) for pair in pairs[1:]):
-        return Text(name, "", (), "their tokens differ", tuple(found))
-    return Text(name, "", tuple(hold_out(first, found, options.output_tokens)), "", tuple(found))
+        return Text(name, "", (), "their tokens differ", tuple(result))
+    return Text(name, "", tuple(hold_out(first, result, options.output_tokens)), "", tuple(result))
 
 
 def score_sides(sides: Sequence[Side], text: Text, tell: Tell) -> dict[str, TextScore]:

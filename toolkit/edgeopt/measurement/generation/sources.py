@@ -84,8 +84,8 @@ class SourceBench:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        told = asdict(replace(self, cold=None))
-        return told | {"cold": self.cold.to_json()} if self.cold else told
+        values = asdict(replace(self, cold=None))
+        return values | {"cold": self.cold.to_json()} if self.cold else values
 
 
 @dataclass(slots=True)

@@ -122,8 +122,8 @@ def _verdict(result: GenerationBench) -> Verdict | None:
     ]
     best = result.best_slots
     judged += [(f"{load.load} in {plural(load.slots, 'slot')}", load.judged) for load in result.loads if load.judged]
-    told = judged if best is None else [pair for pair in judged if pair[1] is best.judged]
-    return verdict_of(judged, told, result.exit_code)
+    parts = judged if best is None else [pair for pair in judged if pair[1] is best.judged]
+    return verdict_of(judged, parts, result.exit_code)
 
 
 def _key_figures(result: GenerationBench) -> Iterator[KeyFigure]:

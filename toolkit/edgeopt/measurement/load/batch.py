@@ -73,7 +73,7 @@ class _BatchTask(FrameTask):
         return batch, geometries
 
     def postprocess(self, outputs: Tensors, geometry: Any) -> Any:
-        return [self.task.postprocess(part_of(outputs, i, self.size), one) for i, one in enumerate(geometry)]
+        return [self.task.postprocess(part_of(outputs, i, self.size), value) for i, value in enumerate(geometry)]
 
     def count(self, answer: Any) -> int:
         return sum(map(self.task.count, answer))

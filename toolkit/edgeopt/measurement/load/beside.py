@@ -163,7 +163,7 @@ def run_beside(
     terms = {first.name: Terms(priority=1, fps=_steady_rate(plan)), second.name: Terms()}
     lane = Lane(terms) if first.cores == second.cores else None
     found: dict[tuple[int, Arrangement], list[Samples]] = {}
-    blocks = [(number, one) for number in range(_ROUNDS) for one in _order(number)]
+    blocks = [(number, pair) for number in range(_ROUNDS) for pair in _order(number)]
     for done, (number, (places, arrangement)) in enumerate(blocks):
         if tell is not None:
             tell("arrangements", done, len(blocks))
@@ -204,13 +204,13 @@ def _order(number: int) -> Iterator[tuple[tuple[int, ...], Arrangement]]:
 
 
 def _together(runs: Mapping[int, Callable[[], Samples]]) -> dict[int, Samples]:
-    found: dict[int, Samples] = {}
+    result: dict[int, Samples] = {}
 
     def call(place: int) -> None:
-        found[place] = runs[place]()
+        result[place] = runs[place]()
 
     run_together([partial(call, place) for place in runs], lambda: None)
-    return found
+    return result
 
 
 Load = Callable[[Pictures, Pipeline, float, int], Samples]

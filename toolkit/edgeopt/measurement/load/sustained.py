@@ -94,17 +94,17 @@ def sustained_curve(samples: Samples, readings: Sequence[Reading] = (), *, windo
     begin, end = (int(rows.done_ns.min()), int(rows.done_ns.max())) if len(rows) else (0, 0)
     edges = np.linspace(begin, end, windows + 1)
     placed = readings if samples.epoch_ns else ()
-    found = tuple(
+    result = tuple(
         _window(rows, placed, float(low), float(high), is_last=i == windows - 1)
         for i, (low, high) in enumerate(pairwise(edges))
     )
     fifth = (end - begin) / 5
     return Sustained(
-        windows=found,
+        windows=result,
         first=quantile(rows.frame_ns[rows.done_ns <= begin + fifth], 0.5),
         last=quantile(rows.frame_ns[rows.done_ns >= end - fifth], 0.5),
-        slow_from_s=_slow_from(found),
-        throttled_from_s=_throttled_from(found),
+        slow_from_s=_slow_from(result),
+        throttled_from_s=_throttled_from(result),
         missing=_missing(placed),
     )
 
@@ -137,19 +137,19 @@ def _slow_from(windows: Sequence[Window]) -> float | None:
     if not known:
         return None
     limit, since = (known[0].p50.value_ns or 0) * _SLOW_RATIO, None
-    for one in reversed(known[1:]):
-        if (one.p50.value_ns or 0) <= limit:
+    for other in reversed(known[1:]):
+        if (other.p50.value_ns or 0) <= limit:
             break
-        since = one.begin_s
+        since = other.begin_s
     return since
 
 
 def _throttled_from(windows: Sequence[Window]) -> float | None:
     full = next((window.frequency_mhz for window in windows if window.frequency_mhz), None)
-    for one in windows:
-        fell = full is not None and one.frequency_mhz is not None and one.frequency_mhz < _LOW_FREQUENCY * full
-        if fell or one.heat_throttled:
-            return one.begin_s
+    for other in windows:
+        fell = full is not None and other.frequency_mhz is not None and other.frequency_mhz < _LOW_FREQUENCY * full
+        if fell or other.heat_throttled:
+            return other.begin_s
     return None
 
 

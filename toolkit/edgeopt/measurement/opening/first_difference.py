@@ -53,7 +53,7 @@ def _tensors(model: Model, names: Sequence[str], sample: Tensors, options: Sessi
     """Return what a model makes of `names` where nothing is optimized."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    known = {one.name for one in proto.graph.output}
+    known = {value_info.name for value_info in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
     as_written = replace(options, entries={**options.entries, **UNOPTIMIZED})
     CHILD.open("tensors", "onnxruntime", Model(proto, model.name).data, as_written)

@@ -121,11 +121,11 @@ def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], targ
         finally:
             if model.size_bytes > LARGE_BYTES:
                 CHILD.close()  # with what its memory keeps of the weights
-    found = _known[key]
-    if isinstance(found, Correction):
-        return found
+    correction = _known[key]
+    if isinstance(correction, Correction):
+        return correction
     if is_own:
-        raise found
+        raise correction
     return Correction()
 
 

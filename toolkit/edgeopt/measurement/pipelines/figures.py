@@ -48,12 +48,12 @@ def stage_costs(
     parts = {stage.name: (stage.kind, names_of(stage)) for stage in description.stages}
     if "load" in rows.stages:
         parts = {"load": ("load", ("load",)), **parts}
-    found = []
+    result = []
     for name, (kind, names) in parts.items():
         took = np.sum([rows.stage(other) for other in names], axis=0)
         counts = runs[name][is_steady] if name in runs else np.ones(1, np.int64)
         mean_ms = float(took.mean()) / 1e6
-        found.append(
+        result.append(
             StageCost(
                 name=name,
                 kind=kind,
@@ -65,4 +65,4 @@ def stage_costs(
                 runs_most=int(counts.max()),
             )
         )
-    return tuple(found)
+    return tuple(result)

@@ -101,7 +101,7 @@ def _record_of(value: Any) -> Mapping[Any, Any] | None:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple) and len({type(one) for one in value}) > 1:
+    if isinstance(value, tuple) and len({type(entry) for entry in value}) > 1:
         return dict(enumerate(value))
     return None
 

@@ -73,12 +73,12 @@ def _sum(result: PipelineBench) -> tuple[Value, ...]:
 def _times(result: PipelineBench) -> Table:
     summary = {name: other for name, other in result.summary.items() if name != FRAME} | {FRAME: result.summary[FRAME]}
     columns: dict[str, Callable[[tuple[str, Summary]], str]] = {
-        "stage": lambda one: one[0],
-        "mean": lambda one: format_ms(one[1].mean_ns),
-        "p50": lambda one: format_ms(one[1].p50.value_ns),
-        "p90": lambda one: format_ms(one[1].p90.value_ns),
-        "p99": lambda one: format_ms(one[1].p99.value_ns),
-        "max": lambda one: format_ms(one[1].max_ns),
+        "stage": lambda pair: pair[0],
+        "mean": lambda pair: format_ms(pair[1].mean_ns),
+        "p50": lambda pair: format_ms(pair[1].p50.value_ns),
+        "p90": lambda pair: format_ms(pair[1].p90.value_ns),
+        "p99": lambda pair: format_ms(pair[1].p99.value_ns),
+        "max": lambda pair: format_ms(pair[1].max_ns),
     }
     return make_table(summary.items(), columns)
 

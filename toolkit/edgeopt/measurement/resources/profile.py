@@ -125,19 +125,19 @@ def parse_profile(text: str, *, warmup_runs: int = _WARMUP) -> Profile:
     Source: onnxruntime/core/common/profiler.cc: complete events ("X") of the categories Session and Node, times in us.
     """
     events = [event for event in read_events(text) if event.get("ph") == "X"]
-    runs = sorted((one for one in events if one.get("name") == _RUN), key=lambda one: one["ts"])
+    runs = sorted((entry for entry in events if entry.get("name") == _RUN), key=lambda entry: entry["ts"])
     counted = runs[min(warmup_runs, max(0, len(runs) - 1)) :]
     begin = counted[0]["ts"] if counted else 0
     kernels = [event for event in events if str(event.get("name", "")).endswith(_KERNEL) and event["ts"] >= begin]
     whole = sum(kernel["dur"] for kernel in kernels)
     by_node: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for one in kernels:
-        by_node[str(one["args"].get("node_index", "")), one["name"]].append(one)
+    for entry in kernels:
+        by_node[str(entry["args"].get("node_index", "")), entry["name"]].append(entry)
     nodes = [_node(found, whole) for found in by_node.values()]
     return Profile(
         nodes=tuple(sorted(nodes, key=lambda node: -node.total_us)),
         runs=len(counted),
-        run_us=sum(one["dur"] for one in counted),
+        run_us=sum(entry["dur"] for entry in counted),
         arena_held_bytes=max(
             (int(kernel["args"]["mem_arena_held"]) for kernel in kernels if _has_arena(kernel)), default=None
         ),
@@ -169,9 +169,9 @@ def _shapes(found: Any) -> tuple[str, ...]:
         return ()
     return tuple(
         f"{kind} {'x'.join(map(str, shape)) or 'scalar'}"
-        for one in found
-        if isinstance(one, dict)
-        for kind, shape in one.items()
+        for value in found
+        if isinstance(value, dict)
+        for kind, shape in value.items()
     )
 
 

@@ -180,7 +180,7 @@ def block_medians(samples: Samples, part: str) -> NDArray[np.float64]:
     rows = samples.steady().served()
     times = rows.part(part)
     if rows.round_id is not None and len(np.unique(rows.round_id)) > 2:
-        return np.array([np.median(times[rows.round_id == one]) for one in np.unique(rows.round_id)])
+        return np.array([np.median(times[rows.round_id == value]) for value in np.unique(rows.round_id)])
     blocks = max(1, min(_MOST_BLOCKS, len(times) // _LEAST_BLOCK))
     return np.array([np.median(block) for block in np.array_split(times, blocks) if len(block)])
 

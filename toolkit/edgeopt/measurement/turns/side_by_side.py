@@ -62,9 +62,9 @@ def open_sides(
         EdgeoptError: If one cannot be opened.
     """
     opened = partial(open_subject, target=target, recipe=recipe, threads=threads, shapes=shapes, sizes=sizes)
-    subjects = [_at_rest(opened(one)) for one in given]
+    subjects = [_at_rest(opened(name)) for name in given]
     labels = distinct_labels([subject.name for subject in subjects], given)
-    return tuple(_side(*one) for one in zip(labels, given, subjects, strict=True))
+    return tuple(_side(*entry) for entry in zip(labels, given, subjects, strict=True))
 
 
 def _at_rest(subject: Subject) -> Subject:
@@ -105,10 +105,10 @@ def require_fed(sides: Sequence[Side], frames: Frames) -> None:
 def distinct_labels(names: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
     """Return a label for each: its name, what was typed where names are the same, a number where that is too."""
     doubled = {name for name, count in Counter(names).items() if count > 1}
-    told = [path if name in doubled else name for name, path in zip(names, given, strict=True)]
+    parts = [path if name in doubled else name for name, path in zip(names, given, strict=True)]
     seen: Counter[str] = Counter()
     labels = []
-    for label in told:
+    for label in parts:
         seen[label] += 1
         labels.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
     return tuple(labels)
@@ -134,19 +134,19 @@ def run_in_turns(
     """
     openers = {side.label: partial(side.subject.open_again, side.subject.opening.sharing) for side in sides}
     workers = sides[0].subject.threads
-    told = partial(tell, "measure in turns") if tell else None
+    result = partial(tell, "measure in turns") if tell else None
     rest(sides)
     turns = take_turns_one_open if any(side.subject.is_large for side in sides) else take_turns
-    return turns(openers, frames, Pace(seconds), workers=workers, seed=seed, tell=told)
+    return turns(openers, frames, Pace(seconds), workers=workers, seed=seed, tell=result)
 
 
 def score_side(side: Side, labelled: LabelledFrames, tell: Progress | None = None) -> Scored:
     """Return the accuracy of one side on labelled pictures, with the metric's own thresholds."""
     subject = side.subject
     task = make_task(subject.recipe, subject.inputs, subject.outputs, evaluating=True)
-    found = answers(subject.session, task, labelled.frames, tell, f"evaluate {side.label}")
+    result = answers(subject.session, task, labelled.frames, tell, f"evaluate {side.label}")
     rest([side])
-    return score(task, found, labelled.labels)
+    return score(task, result, labelled.labels)
 
 
 def labels_of(recipe: Recipe) -> Path | None:

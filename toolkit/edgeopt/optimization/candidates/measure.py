@@ -268,27 +268,27 @@ class _Proof:
         """Run processes: the least number, and more while they fit into the time."""
         assert self._bench.fresh is not None
         clock, tell = self._bench.machine.clock, self._bench.tell
-        began, found, last_s = clock(), list[Turns](), 0.0
-        while len(found) < LEAST_PROCESSES or (
-            len(found) < most
+        began, result, last_s = clock(), list[Turns](), 0.0
+        while len(result) < LEAST_PROCESSES or (
+            len(result) < most
             and (clock() - began) / 1e9 + last_s <= self._bench.confirm_seconds
             and last_s <= time_left_s()
         ):
-            if len(names) > 1 and not self._has_time(last_s or self._least_s(names), LEAST_PROCESSES - len(found)):
+            if len(names) > 1 and not self._has_time(last_s or self._least_s(names), LEAST_PROCESSES - len(result)):
                 names = names[:1]  # at least the best is proven
                 last_s *= _ALONE
-            self._require_time(last_s or self._least_s(names), LEAST_PROCESSES - len(found))
+            self._require_time(last_s or self._least_s(names), LEAST_PROCESSES - len(result))
             started = clock()
-            found.append(self._bench.fresh(names, self._pace, self._bench.seed + len(found)))
+            result.append(self._bench.fresh(names, self._pace, self._bench.seed + len(result)))
             last_s = (clock() - started) / 1e9
             self._readings.append(self._bench.machine.read())
             self._anchors.append(self._bench.machine.measure_anchor())
             if tell:
-                tell(f"confirm {', '.join(names)} in fresh processes", len(found), most)
+                tell(f"confirm {', '.join(names)} in fresh processes", len(result), most)
         if tell:
             tell(f"confirm {', '.join(names)} in fresh processes", most, most)
-        common = set[str](found[-1].samples)
-        return FreshTurns(tuple(other.with_models(common) for other in found))
+        common = set[str](result[-1].samples)
+        return FreshTurns(tuple(other.with_models(common) for other in result))
 
     def _least_s(self, names: Sequence[str]) -> float:
         """Return what a fresh process takes at least, by the frames that it runs."""
@@ -321,13 +321,15 @@ class _Proof:
         remedy = longer(limit_s + missing_s) if limit_s else LONGER
         self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {self.unproven}", remedy))
 
-    def is_faster(self, one: str, other: str) -> bool:
+    def is_faster(self, name: str, other: str) -> bool:
         """Return whether the first is proven faster than the second, by whole frames."""
         if self._bench.fresh is None:
-            return one != other and self._turns.ratio(one, "frame", against=other).verdict is Change.FASTER
-        labels = [fresh_turns for fresh_turns in self._found if {one, other} <= fresh_turns.processes[0].samples.keys()]
-        return one != other and any(
-            label.ratio(one, "frame", against=other).verdict is Change.FASTER for label in labels
+            return name != other and self._turns.ratio(name, "frame", against=other).verdict is Change.FASTER
+        labels = [
+            fresh_turns for fresh_turns in self._found if {name, other} <= fresh_turns.processes[0].samples.keys()
+        ]
+        return name != other and any(
+            label.ratio(name, "frame", against=other).verdict is Change.FASTER for label in labels
         )
 
     def samples(self) -> Mapping[str, Samples]:

@@ -37,17 +37,19 @@ def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
     if rival is None:
         _offer_in_float(run, model, parent)
     for engine in (run.context.engine, *run.context.alternatives):
-        makers = {one: _maker(one, engine.target) for one in _runnable(run, engine)}
+        makers = {precision: _maker(precision, engine.target) for precision in _runnable(run, engine)}
         if engine is run.context.engine:
-            makers = {one: name for one, name in makers.items() if one not in _made_in_line(run.context)}
-        planned = {one: name for one, name in makers.items() if name in run.plan.steps}
-        searched = [one for one, name in planned.items() if run.plan.steps[name].in_line]
-        converted = {one: name for one, name in planned.items() if one not in searched}
+            makers = {
+                precision: name for precision, name in makers.items() if precision not in _made_in_line(run.context)
+            }
+        planned = {precision: name for precision, name in makers.items() if name in run.plan.steps}
+        searched = [precision for precision, name in planned.items() if run.plan.steps[name].in_line]
+        converted = {precision: name for precision, name in planned.items() if precision not in searched}
         joined, its_parent = _with_joined_attention(run, engine, model, parent, rival)
         for precision, name in converted.items():
             setting = Setting(engine, precision, _name(engine, precision, rival))
             _offer_converted(run, name, setting, joined, its_parent)
-        as_it_is = [one for one, name in makers.items() if not name]
+        as_it_is = [precision for precision, name in makers.items() if not name]
         _offer(run, engine, as_it_is, [Outcome(model, {})], parent, parent.steps, rival)
         if searched:
             step = planned[searched[0]]
@@ -58,7 +60,7 @@ def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
 def offer_as_it_is(run: Run, rival: Rival) -> None:
     """Offer a model to the device's other engines in the precisions that they run any model in."""
     for engine in run.context.alternatives:
-        precisions = [one for one in _runnable(run, engine) if not _maker(one, engine.target)]
+        precisions = [name for name in _runnable(run, engine) if not _maker(name, engine.target)]
         _offer(run, engine, precisions, [Outcome(rival.model, {})], rival.candidate, rival.candidate.steps, rival)
 
 
@@ -128,13 +130,13 @@ def _with_joined_attention(
 
 def _runnable(run: Run, engine: Engine) -> list[str]:
     """Return the precisions of a profile that this machine has; where it is not the target, all."""
-    found = []
+    result = []
     for precision in engine.target.precisions:
         if not run.context.target.why_not_here() and (reason := engine.target.why_no_precision(precision)):
             run.context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
         else:
-            found.append(precision)
-    return found
+            result.append(precision)
+    return result
 
 
 def _name(engine: Engine, precision: str, rival: Rival | None = None) -> str:

@@ -174,8 +174,8 @@ def score_on_labels(
     """Return a model's metric on the labelled pictures; None without any."""
     if labelled is None:
         return None
-    found = answers(session, task, labelled.frames, context.listener.progress, f"evaluate {name}")
-    return score(task, found, labelled.labels)
+    result = answers(session, task, labelled.frames, context.listener.progress, f"evaluate {name}")
+    return score(task, result, labelled.labels)
 
 
 def stored_baseline(run: Run) -> Scored | None:

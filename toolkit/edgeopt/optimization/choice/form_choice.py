@@ -56,8 +56,8 @@ class FormChoice:
             return valid[0] if valid else None
         tested = sorted(for_labels(valid, _MOST_SCORED), key=lambda attempt: -attempt.agreement)
         judged = [*zip(tested, in_order([self._judge(attempt, self.baseline) for attempt in tested]), strict=True)]
-        for one, judgement in judged:
-            self.tried[one.name] = replace(self.tried[one.name], judgement=judgement)
+        for other, judgement in judged:
+            self.tried[other.name] = replace(self.tried[other.name], judgement=judgement)
         chosen = self._chosen(judged)
         refused = [
             f"{attempt.name}: {judgement.word}, {judgement}." for attempt, judgement in judged if attempt is not chosen
@@ -76,9 +76,9 @@ class FormChoice:
         still_open = [(attempt, judgement) for attempt, judgement in judged if judgement.is_open or self.is_decided]
         if not still_open:
             return None
-        one, judgement = min(still_open, key=lambda pair: (pair[1].risk, -pair[0].speed_ratio))
+        other, judgement = min(still_open, key=lambda pair: (pair[1].risk, -pair[0].speed_ratio))
         self.context.notes.append(Note(NoteKind.WARNING, f"accuracy not decided: {judgement}", judgement.remedy))
-        return one
+        return other
 
     def _judge(self, attempt: Attempt, baseline: Scored) -> Judgement:
         """Return what is proven of a form on the labels, and keep its metric."""

@@ -192,10 +192,10 @@ def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Pa
         for candidate in candidates
         if candidate.precision == "fp32" and not candidate.profile and not candidate.refused
     ]
-    one = full[-1] if full else candidates[0]
-    same = next((part.name for part in chain if part.file == one.file), "fallback-cpu.onnx")
+    other = full[-1] if full else candidates[0]
+    same = next((part.name for part in chain if part.file == other.file), "fallback-cpu.onnx")
     engine = Engine(target, load_executor("onnxruntime"), run.context.engine.threads)
-    return [_Part(same, one.file, one, "fp32", target, 0, engine)]
+    return [_Part(same, other.file, other, "fp32", target, 0, engine)]
 
 
 def _part(run: Run, name: str, candidate: Candidate) -> _Part:

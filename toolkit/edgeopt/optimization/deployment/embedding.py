@@ -193,15 +193,15 @@ def _runnable(run: Run, best: Candidate, what: Embedding) -> Runnable:
 
 def _agreement(run: Run, before: Runnable, after: Runnable) -> float:
     """Return how far the answers of an application stay the same."""
-    pictures, found = run.context.judged_pictures, list[list[Any]]()
+    pictures, result = run.context.judged_pictures, list[list[Any]]()
     if pictures.tensors is not None:
         pictures = run.timed.spread(min(AGREEMENT_PICTURES, run.context.most_pictures))
     for runnable in (before, after):
         task, session = runnable.open()
-        found.append(answers(session, task, pictures))
+        result.append(answers(session, task, pictures))
         session.close()
     task = make_task(before.recipe, before.inputs, before.outputs, evaluating=False)
-    return task.agreement(found[1], found[0])
+    return task.agreement(result[1], result[0])
 
 
 def _judge(run: Run, scored: Scored | None, after: Runnable) -> Judgement:
@@ -213,12 +213,12 @@ def _judge(run: Run, scored: Scored | None, after: Runnable) -> Judgement:
         if judged is not None:
             return as_labels_prove(run, judged)
     frames = run.timed if run.context.pictures.tensors is not None else samples_that_judge(run, 1)
-    found = list[list[Any]]()
+    result = list[list[Any]]()
     for runnable in (_runnable(run, run.candidates[0], _nothing(run)), after):
         task, session = runnable.open()
-        found.append(answers(session, task, frames))
+        result.append(answers(session, task, frames))
         session.close()
-    return judge_answers(run, task, found[1], found[0])
+    return judge_answers(run, task, result[1], result[0])
 
 
 def _why_not(best: Candidate, judged: Judgement, agreement: float, *, is_asked: bool) -> str:
@@ -252,9 +252,9 @@ def _score(run: Run, best: Candidate, embedding: Embedding, model: Model) -> Sco
         made.outputs,
         evaluating=True,
     )
-    found = answers(session, task, run.labelled.frames, run.listener.progress, "evaluate what is embedded")
+    result = answers(session, task, run.labelled.frames, run.listener.progress, "evaluate what is embedded")
     session.close()
-    return score(task, found, run.labelled.labels)
+    return score(task, result, run.labelled.labels)
 
 
 _THRESHOLDS = ("score_threshold", "iou_threshold", "max_detections")

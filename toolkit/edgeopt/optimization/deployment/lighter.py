@@ -90,13 +90,13 @@ class _Judge:
             return candidate.judgement.agreement
         if self._reference is None:
             self._reference = answers_of_original(self._run, self._frames)
-        task, found = self._answers(candidate)
-        return task.agreement(found, self._reference)
+        task, result = self._answers(candidate)
+        return task.agreement(result, self._reference)
 
     def _score(self, candidate: Candidate) -> float:
         assert self._run.labelled is not None
-        task, found = self._answers(candidate)
-        return score(task, found, self._run.labelled.labels).accuracy.value
+        task, result = self._answers(candidate)
+        return score(task, result, self._run.labelled.labels).accuracy.value
 
     def _answers(self, candidate: Candidate) -> tuple[Task, list[Any]]:
         """Return the task of a candidate, and its answers to all samples."""

@@ -37,8 +37,8 @@ def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
         model = load_model(file)
         data, beside = in_bundle(model, weights)
         precision = heard if file == files.encoder else (written or heard).partition("+")[0]
-        one = make_artefact(file.name, data, precision, target, report.threads, model.inputs, model.outputs)
-        made.append((replace(one, weights=beside, expected=Expected(agreement=best.agreement)), data))
+        other = make_artefact(file.name, data, precision, target, report.threads, model.inputs, model.outputs)
+        made.append((replace(other, weights=beside, expected=Expected(agreement=best.agreement)), data))
     with open_encoder_decoder(Path(best.file), report.threads) as judged:
         test, numbers, limit = record_pair(judged, best.precision)
     named = {artefact.file: (artefact, data) for artefact, data in made}

@@ -157,7 +157,8 @@ def optimize_encoder_decoder(
         chosen=choose_form(forms, options.budget),
         seconds=0.0,
         budget=options.budget,
-        told_lengths=f"{lengths_of([text.source for text in held])}, answers of {plural(options.output_tokens, 'token')}",
+        told_lengths=f"{lengths_of([text.source for text in held])}, answers of "
+        f"{plural(options.output_tokens, 'token')}",
         told_judge=f"the original's answers to {_told(held)} of {Path(options.eval).name}",
         asks="SOUND.wav" if files.audio else "--prompt TEXT",
     )

@@ -35,23 +35,23 @@ def refuse_by_words(contest: Contest, entrants: Sequence[Entrant], shares: TimeS
     left = [entrant for entrant in entrants if not entrant.out]
     if shares.was_cut or not left or not all(held_out.transcript for held_out in held):
         return ()
-    told, heard = list[str](), set[str]()
+    parts, heard = list[str](), set[str]()
     with shares.part(Share.WORDS):
         base = word_error_rate(contest.original, held)
-        told.append(f"original {base:.1%}")
-        for i, one in enumerate(left):
+        parts.append(f"original {base:.1%}")
+        for i, other in enumerate(left):
             contest.listener.progress("hear the words", i, len(left))
-            with open_writer(one.file, contest.threads) as opened:
+            with open_writer(other.file, contest.threads) as opened:
                 assert isinstance(opened, EncoderDecoder)
                 rate = word_error_rate(opened, held)
-            told.append(f"{one.name} {rate:.1%}")
-            heard.add(one.name)
+            parts.append(f"{other.name} {rate:.1%}")
+            heard.add(other.name)
             if rate > base + contest.max_rise:
-                one.out, one.is_unfit = f"its word error rate is {rate:.1%}, the original's {base:.1%}", True
+                other.out, other.is_unfit = f"its word error rate is {rate:.1%}, the original's {base:.1%}", True
         contest.listener.progress("hear the words", len(left), len(left))
-    for one in left:
-        one.out = one.out if one.name in heard else _LATE
-    return (Note(NoteKind.INFO, f"word error rate of {plural(len(held), 'sound')}: {', '.join(told)}"),)
+    for other in left:
+        other.out = other.out if other.name in heard else _LATE
+    return (Note(NoteKind.INFO, f"word error rate of {plural(len(held), 'sound')}: {', '.join(parts)}"),)
 
 
 def word_error_rate(model: EncoderDecoder, held: Sequence[HeldOut]) -> float:

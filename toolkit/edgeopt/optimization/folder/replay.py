@@ -54,10 +54,10 @@ class Replay:
 
     def of(self, name: str) -> Sequence[StoredDecisions]:
         """Return what decided the candidates of one search: `quantize`, `quantize-2` and so on."""
-        found = [self.decided[name]] if name in self.decided else []
-        while f"{name}-{len(found) + 1}" in self.decided and found:
-            found.append(self.decided[f"{name}-{len(found) + 1}"])
-        return found
+        result = [self.decided[name]] if name in self.decided else []
+        while f"{name}-{len(result) + 1}" in self.decided and result:
+            result.append(self.decided[f"{name}-{len(result) + 1}"])
+        return result
 
     def outcomes(self, step: str, model: Model) -> Sequence[Outcome]:
         """Return the models of a step that costs accuracy, as they lie there: measured or trained, not made again.
@@ -74,17 +74,17 @@ class Replay:
             [candidate for candidate in self.candidates.values() if candidate.steps[-1:] == (step,)],
             list[Outcome](),
         )
-        for one in mine:
-            if self.candidates[one.parent].sha256 != model.fingerprint:
+        for other in mine:
+            if self.candidates[other.parent].sha256 != model.fingerprint:
                 raise EdgeoptError(
                     f"the model before {step} is not that of {self.source}",
                     remedy="give the options of that run, and install its packages",
                 )
-            made = load_model(self.source / one.file, one.name)
-            if made.fingerprint != one.sha256:
-                raise InvalidFileError(f"{self.source / one.file} was changed since it was written", remedy=_REMEDY)
+            made = load_model(self.source / other.file, other.name)
+            if made.fingerprint != other.sha256:
+                raise InvalidFileError(f"{self.source / other.file} was changed since it was written", remedy=_REMEDY)
             note = Note(NoteKind.INFO, f"as {self.source} has it")
-            outcomes.append(Outcome(made, one.changes, (note, *one.notes), one.options))
+            outcomes.append(Outcome(made, other.changes, (note, *other.notes), other.options))
         return outcomes
 
     def files_beside(self, candidate: str) -> Mapping[str, str]:

@@ -78,8 +78,8 @@ def _labels_fingerprints(labelled: LabelledFrames) -> list[str]:
 
 def fingerprint_files(files: Sequence[Path]) -> str:
     """Return the hash of files by name and content, wherever they lie."""
-    told = [*(file.name for file in files), *map(sha256_of, files)]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    parts = [*(file.name for file in files), *map(sha256_of, files)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def open_workspace(folder: Path, description: Mapping[str, Any], *, resume: bool) -> Workspace:
@@ -109,7 +109,7 @@ def _why_not_taken_up(workspace: Workspace, description: Mapping[str, Any]) -> S
     known = before.get("run")
     known = known if isinstance(known, dict) else {}
     now = json.loads(json.dumps(description))
-    differing = sorted(one for one in {*known, *now} if known.get(one) != now.get(one))
+    differing = sorted(value for value in {*known, *now} if known.get(value) != now.get(value))
     return (Note(NoteKind.WARNING, f"nothing is taken up: it was another run, by its {', '.join(differing)}"),)
 
 

@@ -102,7 +102,9 @@ class Workspace:
             if values["key"] != self.key:
                 return None
             candidate, hashes = candidate_from_json(values["candidate"]), dict(values["files"])
-            changed = [one for one in {**dict.fromkeys(_files(candidate)), **hashes} if self._hash(one) != hashes[one]]
+            changed = [
+                value for value in {**dict.fromkeys(_files(candidate)), **hashes} if self._hash(value) != hashes[value]
+            ]
         except (InvalidFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # absent, torn or of another version: the candidate is made again
         if changed:

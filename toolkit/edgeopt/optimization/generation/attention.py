@@ -71,10 +71,10 @@ class AttentionTrials:
 
     def notes(self) -> list[Note]:
         """Return what was found."""
-        told = [f"{ratio}" for ratio in self._found.values() if ratio is not None and ratio.verdict is Change.FASTER]
-        if not told:
+        parts = [f"{ratio}" for ratio in self._found.values() if ratio is not None and ratio.verdict is Change.FASTER]
+        if not parts:
             return []
-        detail = f"attention of prompts in one piece: {told[0]} as fast as in ONNX Runtime's tiles (flash_attention)"
+        detail = f"attention of prompts in one piece: {parts[0]} as fast as in ONNX Runtime's tiles (flash_attention)"
         return [Note(NoteKind.INFO, detail)]
 
 
@@ -109,15 +109,15 @@ def alone_in(model: Model, head: int = 0) -> AttentionAlone | None:
         model: A decoder.
         head: Numbers of a head where the model leaves them free.
     """
-    node = next((one for one in model.proto.graph.node if one.op_type == SHARING_OP), None)
+    node = next((value for value in model.proto.graph.node if value.op_type == SHARING_OP), None)
     cache = {spec.name: spec for spec in model.inputs}.get(node.input[_PAST_KEY]) if node is not None else None
     if node is None or cache is None:
         return None
-    stored = {one.name: one for one in model.proto.graph.initializer}
+    stored = {constant.name: constant for constant in model.proto.graph.initializer}
     more = [name for name in node.input[_TOTAL + 1 :] if name]
     sizes = [one for one in (cache.shape[1], cache.shape[3]) if isinstance(one, int)]
-    heads = next((one.i for one in node.attribute if one.name == "num_heads"), 0)
-    if any(one not in stored or stored[one].external_data for one in more) or not sizes or not heads:
+    heads = next((attribute.i for attribute in node.attribute if attribute.name == "num_heads"), 0)
+    if any(value not in stored or stored[value].external_data for value in more) or not sizes or not heads:
         return None
     width = sizes[1] if len(sizes) > 1 else head
     if not width:

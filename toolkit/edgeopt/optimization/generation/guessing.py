@@ -30,8 +30,8 @@ class _Guessing:
         self.model.forget()
 
     def generate(self, prompt: str | Sequence[int], asked: Asked | None = None) -> Generation:
-        told = replace(asked or Asked(), guesses=self.plan.guesses, uses_draft=self.plan.by == DRAFT, exact=True)
-        return self.model.generate(prompt, told)
+        result = replace(asked or Asked(), guesses=self.plan.guesses, uses_draft=self.plan.by == DRAFT, exact=True)
+        return self.model.generate(prompt, result)
 
 
 def choose_guesses(

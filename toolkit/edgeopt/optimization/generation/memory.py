@@ -18,7 +18,9 @@ def require_memory(loaded: Model) -> None:
     Raises:
         EdgeoptError: If so.
     """
-    inputs = {one.name: one.dims[0] for one in loaded.proto.graph.initializer if len(one.dims) == _MATRIX}
+    inputs = {
+        constant.name: constant.dims[0] for constant in loaded.proto.graph.initializer if len(constant.dims) == _MATRIX
+    }
     products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
     needed = 8 * loaded.size_bytes + sum(Gram.bytes_of(inputs[product]) for product in products if product in inputs)
     require_room(needed)

@@ -229,9 +229,9 @@ class Made:
     def take(self, group: Sequence[Entrant]) -> None:
         """Keep what was judged; one on which the engine aborted has no score, and is left out."""
         self.entrants += [entrant for entrant in group if entrant.score is not None]
-        for one in group:
-            if one.score is None:
-                self.leave_out(one.name, one.out)
+        for other in group:
+            if other.score is None:
+                self.leave_out(other.name, other.out)
 
     def missing_of(self, names: Sequence[str]) -> list[str]:
         """Return those of some names that were neither judged nor left out."""
@@ -244,8 +244,8 @@ class Made:
     @property
     def notes(self) -> list[Note]:
         """Why forms were left out."""
-        told = [f"left out: {', '.join(names)}: {why}" for why, names in self.left_out.items()]
-        return [*(Note(NoteKind.INFO, one) for one in told), *self.more]
+        parts = [f"left out: {', '.join(names)}: {why}" for why, names in self.left_out.items()]
+        return [*(Note(NoteKind.INFO, name) for name in parts), *self.more]
 
 
 def _enter(

@@ -39,14 +39,14 @@ class Left:
 
     def is_finished(self, form: str) -> bool:
         """Return whether a form was made by such a run, and is whole."""
-        told, files = _read(self.place(form) / _DONE), self._graphs(form)
-        is_of_run = self.resumes and told.get("run") == self.run
-        return is_of_run and all(file.is_file() for file in files) and told.get("sha256") == _hash(files)
+        values, files = _read(self.place(form) / _DONE), self._graphs(form)
+        is_of_run = self.resumes and values.get("run") == self.run
+        return is_of_run and all(file.is_file() for file in files) and values.get("sha256") == _hash(files)
 
     def finish(self, form: str) -> None:
         """Mark a form as made."""
-        told = {"run": self.run, "sha256": _hash(self._graphs(form))}
-        write_beside(self.place(form) / _DONE, json.dumps(told) + "\n")
+        values = {"run": self.run, "sha256": _hash(self._graphs(form))}
+        write_beside(self.place(form) / _DONE, json.dumps(values) + "\n")
 
     def _graphs(self, form: str) -> list[Path]:
         return [self.place(form) / name for name in self.graphs]

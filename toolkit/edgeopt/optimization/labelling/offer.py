@@ -79,9 +79,11 @@ def open_labelling(
     is_shown = frames.holds_pictures or frames.kind == "text"
     if not is_shown or not frames.paths or len(set(frames.names)) != len(frames):
         return None
-    choices = [task.choice(one) for one in reference]
+    choices = [task.choice(value) for value in reference]
     original = as_texts(choices, recipe.class_name)
-    texts = {name: as_texts([task.choice(one) for one in found], recipe.class_name) for name, found in answered.items()}
+    texts = {
+        name: as_texts([task.choice(value) for value in found], recipe.class_name) for name, found in answered.items()
+    }
     known = {name: each for name, each in texts.items() if each is not None}
     order = drawn_order(len(frames), _steering(run, frames))
     if original is None or not known or not len(order):

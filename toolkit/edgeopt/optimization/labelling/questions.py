@@ -107,14 +107,14 @@ def as_texts(choices: Sequence[Hashable | None], class_name: Any) -> list[str] |
         choices: Of `Task.choice`.
         class_name: Returns the name of a class by its index.
     """
-    found = list[str]()
+    result = list[str]()
     for choice in choices:
         if isinstance(choice, frozenset):
             if len(choice) > 1:
                 return None
-            found.append(str(class_name(next(iter(choice)))) if choice else "nothing")
+            result.append(str(class_name(next(iter(choice)))) if choice else "nothing")
         elif isinstance(choice, str):
-            found.append(choice or "nothing")
+            result.append(choice or "nothing")
         else:
             return None
-    return found
+    return result

@@ -158,8 +158,8 @@ def _on_integers(
     wanted = _outputs(engine, dense, task, watched)
 
     def loss(form: Model) -> float:
-        found = _outputs(engine, form, task, watched)
-        return float(np.mean([task.loss([a], [b]) for a, b in zip(found, wanted, strict=True)]))
+        result = _outputs(engine, form, task, watched)
+        return float(np.mean([task.loss([a], [b]) for a, b in zip(result, wanted, strict=True)]))
 
     ears.say(f"forms of {student.name} by the rules of {target}, without training")
     start = best_start(integer_forms(plain, rules, inputs), loss)
@@ -192,9 +192,9 @@ def _agreement(given: Given, engine: Engine, pictures: Frames, student: Model, d
 def _score(given: Given, engine: Engine, labelled: LabelledFrames, model: Model, ears: Ears) -> Scored:
     task = make_task(given.recipe, model.inputs, model.outputs, evaluating=True)
     session = engine.open(model, engine.target.float_precision)
-    found = answers(session, task, labelled.frames, ears.progress, f"evaluate {model.name}")
+    result = answers(session, task, labelled.frames, ears.progress, f"evaluate {model.name}")
     session.close()
-    return score(task, found, labelled.labels)
+    return score(task, result, labelled.labels)
 
 
 def _labelled(before: Scored, after: Scored) -> Change | None:

@@ -67,5 +67,5 @@ class FinetuneResult:
         """Return plain values."""
         values = asdict(self)
         curve = [{**asdict(check), "learned": check.learned if check.step else None} for check in self.curve]
-        told = {"data": str(self.data), "file": str(self.file) if self.file else None, "curve": curve}
-        return {**values, **told, "exit_code": self.exit_code}
+        result = {"data": str(self.data), "file": str(self.file) if self.file else None, "curve": curve}
+        return {**values, **result, "exit_code": self.exit_code}

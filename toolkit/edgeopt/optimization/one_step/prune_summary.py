@@ -60,10 +60,10 @@ def why_dense(report: Report) -> str:
     """Return why no pruned model was chosen: what pruning itself says, or else what became of its points."""
     refused = "; ".join(f"{candidate.name} {candidate.refused}" for candidate in report.candidates if candidate.refused)
     account = account_of(report)
-    told = [
+    parts = [
         note.detail for note in report.notes if note.kind is NoteKind.SKIPPED and note.detail.startswith("no pruning")
     ]
-    return refused or (account.why if account else "") or "; ".join(told) or report.reason
+    return refused or (account.why if account else "") or "; ".join(parts) or report.reason
 
 
 def _accuracy(report: Report, candidate: Candidate) -> str:

@@ -124,7 +124,9 @@ class Judge:
     def _without_pictures(self, answer: Answer) -> Answer:
         """Keep what is compared: views of all frames would be all frames."""
         kept = {name: answer.stages[name] for name in (*self._last.takes, self._last.name) if name in answer.stages}
-        light = {name: replace(one, pictures=()) if isinstance(one, Crops) else one for name, one in kept.items()}
+        light = {
+            name: replace(value, pictures=()) if isinstance(value, Crops) else value for name, value in kept.items()
+        }
         return replace(answer, stages=light)
 
     def _judge(self, pipeline: Pipeline, answers: Sequence[Answer]) -> Judged:
@@ -155,8 +157,8 @@ class Judge:
         """
         if self._last.kind == "model" and self._last.takes[0] == FRAME:
             task = pipeline.models[self._last.name].task
-            found, reference = ([answer.last for answer in some] for some in (answers, self.answers))
-            return task.agreement(found, reference), agreement_of_each(task, found, reference)
+            result, reference = ([answer.last for answer in some] for some in (answers, self.answers))
+            return task.agreement(result, reference), agreement_of_each(task, result, reference)
         each = [self._alike(pipeline, *pair) for pair in zip(answers, self.answers, strict=True)]
         return float(np.mean(each)), np.array(each, np.float64)
 

@@ -113,11 +113,11 @@ class _Inputs:
         pictures = answer.stages[self._stage.takes[0]]
         if isinstance(pictures, Crops):
             pictures = pictures.pictures
-        for one in (pictures if isinstance(pictures, list | tuple) else [pictures])[: self._each]:
-            if isinstance(one, Mapping):
-                self._samples.append({name: np.asarray(value) for name, value in one.items()})
+        for entry in (pictures if isinstance(pictures, list | tuple) else [pictures])[: self._each]:
+            if isinstance(entry, Mapping):
+                self._samples.append({name: np.asarray(value) for name, value in entry.items()})
                 continue
-            is_ok, data = cv2.imencode(".png", np.ascontiguousarray(one))
+            is_ok, data = cv2.imencode(".png", np.ascontiguousarray(entry))
             assert is_ok
             self._count += 1
             write_beside(self.folder / f"{self._count:05d}.png", data.tobytes())

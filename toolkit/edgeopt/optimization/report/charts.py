@@ -16,26 +16,26 @@ from edgeopt.system.text import format_budget, format_bytes
 def key_figures(report: Report) -> tuple[KeyFigure, ...]:
     """Return speed, slowest frames, accuracy and size of what was chosen."""
     best, first = report.best, report.candidates[0]
-    found = []
+    result = []
     if best.speed:
         proof = f"95 % interval {best.speed.low:.2f} to {best.speed.high:.2f}"
-        found.append(KeyFigure("Speed, whole frames", f"{best.speed.speedup:.2f}x", proof))
+        result.append(KeyFigure("Speed, whole frames", f"{best.speed.speedup:.2f}x", proof))
     if best.latency:
         frame = best.latency.frame
         value = frame.p50_ms if frame.p99_ms is None else frame.p99_ms
         label = "Frame time, p50" if frame.p99_ms is None else "Frame time, p99"
         if value is not None:
-            found.append(KeyFigure(label, ms(value), f"budget {format_budget(report.budget_ms)} ms"))
+            result.append(KeyFigure(label, ms(value), f"budget {format_budget(report.budget_ms)} ms"))
     if accuracy := accuracy_of(best):
         lost = f"{best.word}: drop {best.drop:+.4f}, was {_accuracy_or(first)}" if best.drop is not None else ""
-        found.append(KeyFigure(report.metric, f"{accuracy.value:.4f}", lost or "of the original"))
+        result.append(KeyFigure(report.metric, f"{accuracy.value:.4f}", lost or "of the original"))
     elif best.agreement is not None:
         known = best.judgement.agreement if best.judgement and best.judgement.agreement is not None else best.agreement
         word = f"{best.word}: " if best.word else ""
-        found.append(KeyFigure("Agreement", f"{known:.3f}", f"{word}with the original's answers, no labels"))
+        result.append(KeyFigure("Agreement", f"{known:.3f}", f"{word}with the original's answers, no labels"))
     change = "" if best is first else f"was {format_bytes(first.size_bytes)}"
-    found.append(KeyFigure("Size", format_bytes(best.size_bytes), change))
-    return tuple(found)
+    result.append(KeyFigure("Size", format_bytes(best.size_bytes), change))
+    return tuple(result)
 
 
 def _accuracy_or(candidate: Candidate) -> str:

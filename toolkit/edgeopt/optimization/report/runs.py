@@ -57,7 +57,9 @@ class EarlierRun:
         values = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "samples"
         }
-        values |= {name: dataclasses.asdict(one) if (one := values[name]) else None for name in ("latency", "accuracy")}
+        values |= {
+            name: dataclasses.asdict(value) if (value := values[name]) else None for name in ("latency", "accuracy")
+        }
         return values | {"folder": str(self.folder), "environment": self.environment.to_json()}
 
 

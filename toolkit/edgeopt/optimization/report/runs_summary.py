@@ -132,8 +132,8 @@ def _emphasis(place: int) -> Emphasis:
 
 def _budget(runs: Sequence[EarlierRun]) -> Limit | None:
     """Return the budget that all runs have; None where they have several."""
-    found = {run.budget_ms for run in runs}
-    return Limit(f"budget {format_budget(runs[0].budget_ms)} ms", runs[0].budget_ms) if len(found) == 1 else None
+    result = {run.budget_ms for run in runs}
+    return Limit(f"budget {format_budget(runs[0].budget_ms)} ms", runs[0].budget_ms) if len(result) == 1 else None
 
 
 def _differences(runs: Sequence[EarlierRun]) -> Table:

@@ -118,9 +118,9 @@ def _stage_columns(report: Report) -> Columns:
         return lambda candidate: show(candidate.latency.stages.get(stage) if candidate.latency else None)
 
     shares: dict[str, float] = {}
-    for one in report.candidates:
-        for name, time in (one.latency.stages if one.latency else {}).items():
-            whole = one.latency.frame.p50_ms if one.latency else None
+    for other in report.candidates:
+        for name, time in (other.latency.stages if other.latency else {}).items():
+            whole = other.latency.frame.p50_ms if other.latency else None
             shares[name] = max(shares.get(name, 0.0), (time.p50_ms or 0.0) / (whole or 1.0))
     shown = {name: times(name) for name, share in shares.items() if share >= _SHOWN_FROM}
     return {"candidate": lambda candidate: candidate.name, **shown}

@@ -84,9 +84,11 @@ def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
     if asked is not None or (facts.path.parent / "recipe.toml").is_file():
         choice = choose_recipe(asked, facts.path, facts.inputs, facts.outputs, facts.metadata)
         return _of_given(choice, facts)
-    told = configured(facts.path, facts.inputs, facts.outputs, facts.metadata, {})
-    if told and (told.recipe.task != ARRAYS_RECIPE or not recognised(facts.inputs, facts.outputs, facts.metadata)[0]):
-        return _of_given(told, facts)
+    result = configured(facts.path, facts.inputs, facts.outputs, facts.metadata, {})
+    if result and (
+        result.recipe.task != ARRAYS_RECIPE or not recognised(facts.inputs, facts.outputs, facts.metadata)[0]
+    ):
+        return _of_given(result, facts)
     if found := text_recipe(facts.path.parent, None, facts.inputs, facts.outputs):
         recipe, comments = found
         recipe = replace(recipe, name=facts.name, source=facts.path.name)
@@ -180,10 +182,12 @@ class _Drafting:
         usual = (_SIDE_OF_CLASSES if self._are_classes() else _SIDE,) * 2
         if scores_of_step((height, width), self._facts.outputs):
             usual = LINE_SIZE
-        likely = tuple(one if isinstance(one, int) else side for one, side in zip((height, width), usual, strict=True))
+        likely = tuple(
+            value if isinstance(value, int) else side for value, side in zip((height, width), usual, strict=True)
+        )
         question = about_size(picture.name, (likely[0], likely[1]))
-        found = self._tell("input.size", question, "height, width; the model takes any")
-        return found[0], found[1]
+        result = self._tell("input.size", question, "height, width; the model takes any")
+        return result[0], result[1]
 
     def _are_classes(self) -> bool:
         recipe, (first, *others) = replace(find_recipe(_CLASSIFIER), match=()), self._facts.outputs
@@ -208,8 +212,8 @@ class _Drafting:
             return reader
         head = head_of(fitting[0].postprocess.decoder) if len(fitting) == 1 else None
         if head and (doubt := head.why_unlikely(fitting[0].postprocess, facts.outputs[0], facts.answers)):
-            found = self._tell("task", about_recipe([arrays, *fitting]), f"{doubt}: {outputs}")
-            return self._decoding(found) if found.decodes else found
+            result = self._tell("task", about_recipe([arrays, *fitting]), f"{doubt}: {outputs}")
+            return self._decoding(result) if result.decodes else result
         if len(fitting) == 1:
             self._comments["task"] = f"outputs as recipe {fitting[0].name} reads: {outputs}"
             return self._decoding(fitting[0])
@@ -225,9 +229,9 @@ class _Drafting:
         if len(readings) == 1:
             self._comments["task"] = f"no decoder reads these outputs: {outputs}"
             return arrays
-        found = self._tell("task", about_recipe(readings), f"outputs are {outputs}")
-        assert isinstance(found, Recipe)
-        return self._decoding(found)
+        result = self._tell("task", about_recipe(readings), f"outputs are {outputs}")
+        assert isinstance(result, Recipe)
+        return self._decoding(result)
 
     def _row(self, outputs: str) -> Recipe:
         """Return the recipe of a classifier, or of tensors where the numbers are rather no scores."""
@@ -396,15 +400,15 @@ class _Drafting:
     def _named(self, recipe: Recipe) -> Recipe:
         """Return the recipe with name, description, licence and source as the metadata tell."""
         metadata, name = self._facts.metadata, self._facts.name
-        told = {key: metadata.get(key, "").strip() for key in ("description", "license", "docs", "author")}
-        if not told["license"]:
+        values = {key: metadata.get(key, "").strip() for key in ("description", "license", "docs", "author")}
+        if not values["license"]:
             self._comments["license"] = "the model does not tell it"
         return replace(
             recipe,
             name=name,
-            description=told["description"] or f"{name}, {plural(len(self._facts.outputs), 'output')}",
-            license=told["license"] or "unknown",
-            source=told["docs"] or told["author"] or self._facts.path.name,
+            description=values["description"] or f"{name}, {plural(len(self._facts.outputs), 'output')}",
+            license=values["license"] or "unknown",
+            source=values["docs"] or values["author"] or self._facts.path.name,
         )
 
 

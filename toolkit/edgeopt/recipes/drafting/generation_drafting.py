@@ -76,7 +76,7 @@ def _of_template(tokenizer: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the special tokens that a tokenizer's template writes before a text."""
     whole = tokenizer.get("post_processor")
     steps = whole.get("processors", [whole]) if isinstance(whole, dict) else []
-    found = list[int]()
+    result = list[int]()
     for step in steps:
         if not isinstance(step, dict) or step.get("type") != "TemplateProcessing":
             continue
@@ -84,10 +84,10 @@ def _of_template(tokenizer: Mapping[str, Any]) -> tuple[int, ...]:
             for piece in step["single"]:
                 if "SpecialToken" not in piece:
                     break
-                found += [int(number) for number in step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]]
+                result += [int(number) for number in step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]]
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidFileError(f"{TOKENIZER} has a template that is none: {error}", remedy=_REMEDY) from error
-    return tuple(found)
+    return tuple(result)
 
 
 def _of_genai(folder: Path) -> Generation | None:
@@ -95,10 +95,10 @@ def _of_genai(folder: Path) -> Generation | None:
     if not file.is_file():
         return None
     model = _read(file).get("model")
-    told = model if isinstance(model, dict) else {}
-    decoder = told.get("decoder")
+    values = model if isinstance(model, dict) else {}
+    decoder = values.get("decoder")
     head = decoder.get("head_size", 0) if isinstance(decoder, dict) else 0
-    return replace(_generation(file, told, "context_length"), head=head if isinstance(head, int) else 0)
+    return replace(_generation(file, values, "context_length"), head=head if isinstance(head, int) else 0)
 
 
 def _of_hugging_face(folder: Path) -> Generation | None:

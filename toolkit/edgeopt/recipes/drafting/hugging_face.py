@@ -115,7 +115,7 @@ class Configuration:
         told = self.values.get("id2label")
         if not isinstance(told, Mapping) or not all(str(key).isdecimal() for key in told):
             return ()
-        names = [" ".join(str(name).split()) for _, name in sorted(told.items(), key=lambda one: int(one[0]))]
+        names = [" ".join(str(name).split()) for _, name in sorted(told.items(), key=lambda pair: int(pair[0]))]
         is_numbered = all(name == f"LABEL_{i}" for i, name in enumerate(names))
         return () if is_numbered else tuple(names)
 
@@ -288,10 +288,10 @@ def _read_preprocess(processor: Mapping[str, Any], is_grey: bool) -> tuple[Prepr
     mean, std = processor.get("image_mean"), processor.get("image_std")
     if processor.get("do_normalize", True) and mean and std:
         made = replace(made, mean=tuple(map(float, mean)), std=tuple(map(float, std)))
-    if not all(one > 0 for one in made.std):
+    if not all(number > 0 for number in made.std):
         raise ValueError(f"image_std is {std}")
     if does_rescale and processor.get("rescale_offset"):  # EfficientNet's: value * scale - 1
-        made = replace(made, mean=tuple(1 + one for one in made.mean))
+        made = replace(made, mean=tuple(1 + number for number in made.mean))
     if processor.get("include_top") and std:  # EfficientNet's classifiers divide twice
-        made = replace(made, std=tuple(mine * float(one) for mine, one in zip(made.std, std, strict=True)))
+        made = replace(made, std=tuple(mine * float(value) for mine, value in zip(made.std, std, strict=True)))
     return made, tuple(notes)

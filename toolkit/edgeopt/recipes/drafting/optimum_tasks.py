@@ -139,7 +139,7 @@ _OF_OUTPUTS = {
 """Output to the one task that has it."""
 _SOUNDS = ("input_values", "input_features")
 """Inputs that hear."""
-TASK_NAMES = tuple(sorted(f"{one}{WITH_PAST}" if one == GENERATION else one for one in _BY_NAME))
+TASK_NAMES = tuple(sorted(f"{name}{WITH_PAST}" if name == GENERATION else name for name in _BY_NAME))
 """Those that `edgeopt export` takes."""
 
 
@@ -184,7 +184,7 @@ def task_of_class(
     optimum_task = next((task for task in _TASKS if class_name.endswith(task.ends)), None) if class_name else None
     if optimum_task and optimum_task.name == "text-classification" and {*inputs} & {*_SOUNDS}:
         optimum_task = _BY_NAME["audio-classification"]  # Wav2Vec2ForSequenceClassification
-    shown = next((_OF_OUTPUTS[one] for one in outputs or () if one in _OF_OUTPUTS), "")
+    shown = next((_OF_OUTPUTS[name] for name in outputs or () if name in _OF_OUTPUTS), "")
     if shown and "logits" not in (outputs or ()):
         return _BY_NAME[shown]
     return optimum_task

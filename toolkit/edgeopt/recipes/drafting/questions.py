@@ -80,12 +80,12 @@ class Question:
 
 def name_of_reading(preprocess: Preprocess) -> str:
     """Return how pictures are fed in a few words, such as `BGR, 0 to 1`."""
-    found = _ends(preprocess.colour, preprocess.scale, preprocess.mean, preprocess.std)
+    result = _ends(preprocess.colour, preprocess.scale, preprocess.mean, preprocess.std)
     order = -1 if preprocess.colour is Colour.BGR else 1
     known = {
         _ends(preprocess.colour, norm[0], norm[1][::order], norm[2][::order]): name for name, norm in NORMS.items()
     }
-    return f"{preprocess.colour}, {known.get(found, 'other values')}"
+    return f"{preprocess.colour}, {known.get(result, 'other values')}"
 
 
 def _ends(colour: Colour, scale: float, mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[float, ...]:
@@ -93,7 +93,7 @@ def _ends(colour: Colour, scale: float, mean: tuple[float, ...], std: tuple[floa
     if colour is Colour.GREY:
         mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
     channels = [(mean[i % len(mean)], std[i % len(std)]) for i in range(3)]
-    return tuple(round((level * scale - one) / by, 3) for one, by in channels for level in (0, 255))
+    return tuple(round((level * scale - number) / by, 3) for number, by in channels for level in (0, 255))
 
 
 Ask: TypeAlias = Callable[[Question], Any]
@@ -140,13 +140,13 @@ def about_size(name: str, likely: tuple[int, int]) -> Question:
 def about_dimension(name: str, inputs: Sequence[str]) -> Question:
     """Return the question for a free dimension that is no height, width or batch."""
     options = {str(size): size for size in (128, 64, 256, 512, 1)}
-    told = f"Which size shall dimension {name} of input {', '.join(inputs)} have?"
-    return Question(told, options, "a whole number", lambda text: _read_sizes(text, 1)[0])
+    line = f"Which size shall dimension {name} of input {', '.join(inputs)} have?"
+    return Question(line, options, "a whole number", lambda text: _read_sizes(text, 1)[0])
 
 
 def about_labels(count: int) -> Question:
     """Return the question for the file of class names."""
-    told = f"What are the {count} classes called?" if count else "What are the classes called?"
+    line = f"What are the {count} classes called?" if count else "What are the classes called?"
 
     def read(text: str) -> tuple[str, ...]:
         names = read_class_names(Path(), text)
@@ -154,7 +154,7 @@ def about_labels(count: int) -> Question:
             raise EdgeoptError(f"{text} holds {len(names)} names, the model has {count} classes", remedy="correct it")
         return names
 
-    return Question(told, {"by their numbers": ()}, "the path of a file, one name a line", read)
+    return Question(line, {"by their numbers": ()}, "the path of a file, one name a line", read)
 
 
 def about_alphabet(count: int, *, is_sure: bool = False) -> Question:
@@ -175,10 +175,10 @@ def about_alphabet(count: int, *, is_sure: bool = False) -> Question:
             )
         return first
 
-    told = f"Which characters do the {count} scores of a step stand for, if it reads text?"
+    line = f"Which characters do the {count} scores of a step stand for, if it reads text?"
     options = {f"by their places: [1] to [{count - 1}]": Alphabet.numbered(count), "it reads no text": Alphabet()}
     likely = options if is_sure else dict(reversed(options.items()))
-    return Question(told, likely, "the path of its dictionary, one character a line", read)
+    return Question(line, likely, "the path of its dictionary, one character a line", read)
 
 
 def about_recipe(recipes: Sequence[Recipe]) -> Question:
@@ -194,8 +194,8 @@ def _read_size(text: str) -> tuple[int, int]:
 def _read_sizes(text: str, count: int) -> tuple[int, ...]:
     sizes = parse_shape(f"input={text}")[1]
     if len(sizes) != count or max(sizes) > MOST_PIXELS_A_SIDE:
-        told = " ".join(("HEIGHTxWIDTH,",) if count == 2 else ())
-        raise EdgeoptError(f"{short(text)} is no size", remedy=f"type {told} whole numbers up to {MOST_PIXELS_A_SIDE}")
+        line = " ".join(("HEIGHTxWIDTH,",) if count == 2 else ())
+        raise EdgeoptError(f"{short(text)} is no size", remedy=f"type {line} whole numbers up to {MOST_PIXELS_A_SIDE}")
     return sizes
 
 
@@ -213,7 +213,7 @@ def _read_norm(text: str) -> Norm:
 
 def _number(text: str) -> float:
     over, _, under = text.partition("/")
-    found = float(over) / float(under or 1)
-    if not math.isfinite(found):
+    result = float(over) / float(under or 1)
+    if not math.isfinite(result):
         raise ValueError(text)
-    return found
+    return result

@@ -71,9 +71,9 @@ def row_kind(output: TensorSpec, answers: Sequence[NDArray[Any]], *, has_names: 
     """
     count = max((size for size in output.shape if isinstance(size, int)), default=0)
     words = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", output.name).lower()))
-    told = words & (_PLACES | _NUMBERS)
-    if told and not words & _CLASSES:
-        return RowKind(False, True, f"the output is called {sorted(told)[0]}")
+    result = words & (_PLACES | _NUMBERS)
+    if result and not words & _CLASSES:
+        return RowKind(False, True, f"the output is called {sorted(result)[0]}")
     if output.op in (*SPREADING, "QLinearSoftmax"):
         return RowKind(True, True, f"the graph ends in {output.op}")
     if has_names or words & _CLASSES or count in _CLASS_COUNTS:

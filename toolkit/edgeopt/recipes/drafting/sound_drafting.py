@@ -154,10 +154,10 @@ class _SoundDrafting:
         if len(kinds) == 1:
             self._comments["task"] = f"no task reads these outputs of a sound: {shown}"
             return kinds[0]
-        found: Recipe = self._tell("task", about_recipe(kinds), f"outputs are {shown}")
-        if found.task == "classification":
-            found = self._labelled(found, said)
-        return found
+        result: Recipe = self._tell("task", about_recipe(kinds), f"outputs are {shown}")
+        if result.task == "classification":
+            result = self._labelled(result, said)
+        return result
 
     def _kinds(self, recipe: Recipe, said: Sequence[TensorSpec]) -> list[Recipe]:
         """Return the readings of one output, the likeliest first."""

@@ -32,10 +32,10 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         assert isinstance(bands, int)
         assert isinstance(frames, int)
         heard = Audio(rate_hz=_RATE_HZ, features=Features.WHISPER, samples=frames * _STEP, bands=bands)
-        told = {"audio.features": f"the model takes {features}", "audio.samples": f"{frames} frames of {_STEP}"}
-        told["audio.normalise"] = f"{NOT_KNOWN}some bring the samples to deviation 1 before, as do_normalize asks for"
+        values = {"audio.features": f"the model takes {features}", "audio.samples": f"{frames} frames of {_STEP}"}
+        values["audio.normalise"] = f"{NOT_KNOWN}some bring the samples to deviation 1 before, as do_normalize asks for"
         told_of = "Sounds as features in, outputs as they are"
-        return replace(_arrays(), name="whisper_features", description=told_of, audio=heard), told
+        return replace(_arrays(), name="whisper_features", description=told_of, audio=heard), values
     states = find_states(inputs, outputs)
     kinds = {(spec.shape[0], spec.shape[-1]) for spec in inputs if spec.name in states and len(spec.shape) == 3}
     said = [output for output in outputs if output.name not in states.values()]
@@ -56,12 +56,12 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         postprocess=Postprocess("probability", score_threshold=0.5),
         evaluation=Evaluation("f1"),
     )
-    told = {
+    values = {
         "task": f"Silero's detector of speech, by its inputs and states: {', '.join(map(str, inputs))}",
         "audio.rate_hz": "as usual; 8000 with samples = 256, context = 32 where the model takes that too",
         "postprocess.score_threshold": "as usual",
     }
-    return recipe, told
+    return recipe, values
 
 
 def _arrays() -> Recipe:

@@ -21,18 +21,18 @@ def draft_states(
         ask: Answers what names do not tell.
     """
     states = find_states(inputs, outputs)
-    told = ["by names, shapes and types"] if states else []
+    parts = ["by names, shapes and types"] if states else []
     is_guess = False
     for name, fitting in possible_states(inputs, outputs, states).items():
-        left = [one for one in fitting if one not in states.values()]
+        left = [output for output in fitting if output not in states.values()]
         if not left or len(states) + 1 >= min(len(inputs), len(outputs)):
             continue
-        options = {"no: it is fed anew each time": "", **{f"yes, from output {one}": one for one in left}}
+        options = {"no: it is fed anew each time": "", **{f"yes, from output {output}": output for output in left}}
         answer = ask(Question(f"Does input {name} take an output of the sample before?", options))
         if answer is None:
             is_guess = True
-            told.append(f"{name} may take {' or '.join(left)} of the sample before")
+            parts.append(f"{name} may take {' or '.join(left)} of the sample before")
         elif answer:
             states[name] = answer
-            told.append(f"{name} as answered")
-    return states, {"input.states": f"{NOT_KNOWN if is_guess else ''}{'; '.join(told)}"} if told else {}
+            parts.append(f"{name} as answered")
+    return states, {"input.states": f"{NOT_KNOWN if is_guess else ''}{'; '.join(parts)}"} if parts else {}

@@ -107,10 +107,10 @@ def _kind(
     if configuration and configuration.class_name:
         shown = None if outputs is None else [output.name for output in outputs]
         task = configuration.task_of([spec.name for spec in inputs], shown)
-        found = _TASKS.get(task.name) if task else None
-        if found and found[0] == "token_classification" and not names:
+        result = _TASKS.get(task.name) if task else None
+        if result and result[0] == "token_classification" and not names:
             return None  # spans need the names of tags
-        return found
+        return result
     if not outputs:
         return None
     first = outputs[0]
@@ -129,7 +129,7 @@ def _length(configuration: Configuration | None) -> int:
 def _pooling(path: Path) -> Pooling:
     """Return the pooling that sentence-transformers wrote; the usual one where it wrote none."""
     values = read_json(path, remedy="copy the folder of the model again") if path.is_file() else {}
-    told = values if isinstance(values, dict) else {}
-    if told.get("pooling_mode_cls_token") is True:
+    result = values if isinstance(values, dict) else {}
+    if result.get("pooling_mode_cls_token") is True:
         return Pooling.FIRST
-    return Pooling.MEAN if told.get("pooling_mode_mean_tokens") is True else Pooling.USUAL
+    return Pooling.MEAN if result.get("pooling_mode_mean_tokens") is True else Pooling.USUAL

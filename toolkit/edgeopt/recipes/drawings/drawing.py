@@ -82,7 +82,7 @@ def draw_box(drawn: Frame, box: Sequence[float], text: str, colour: Colour) -> N
 def draw_point(drawn: Frame, place: Sequence[float], colour: Colour) -> None:
     """Draw a dot at a place (x, y) in pixels, which may lie outside the picture."""
     limit = 4.0 * max(drawn.shape)
-    x, y = (round(min(max(one, -limit), limit)) for one in place)
+    x, y = (round(min(max(number, -limit), limit)) for number in place)
     cv2.circle(drawn, (x, y), 2 * max(1, round(drawn.shape[0] / 300)), colour, cv2.FILLED, cv2.LINE_AA)
 
 

@@ -140,7 +140,7 @@ def _waveform(sound: Sound, rows: int, width: int) -> Frame:
     for column, (begin, end) in enumerate(pairwise(edges), MARGIN):
         part = sound.samples[begin : max(end, begin + 1)]
         if len(part):
-            high, low = (middle - round(half * float(one) / peak) for one in (part.max(), part.min()))
+            high, low = (middle - round(half * float(value) / peak) for value in (part.max(), part.min()))
             cv2.line(drawn, (column, high), (column, low), _WAVE, 1)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         text = f"{share * sound.seconds:.3g} s"

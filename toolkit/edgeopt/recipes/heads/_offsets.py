@@ -91,10 +91,10 @@ class Offsets:
         pairs = zip(numbers.strides or STRIDES, numbers.anchors, strict=True)
         count = sum(len(flat) // 2 * count_cells(size, [s], rounds_up=True) for s, flat in pairs) if size else 0
         wanted = f"scores 1 x {count or 'anchors'} x classes and offsets 1 x {count or 'anchors'} x 4"
-        told = [output.shape for output in without_landmarks([TensorSpec("", "", shape) for shape in shapes])]
-        if len(told) != 2 or why_no_scores_and_corners(told, background=numbers.background):
+        parts = [output.shape for output in without_landmarks([TensorSpec("", "", shape) for shape in shapes])]
+        if len(parts) != 2 or why_no_scores_and_corners(parts, background=numbers.background):
             return wanted
-        return "" if all(may_be(shape[1], count or None) for shape in told) else wanted
+        return "" if all(may_be(shape[1], count or None) for shape in parts) else wanted
 
     def decode(self, outputs: Sequence[Array], numbers: Postprocess, size: Size, threshold: float) -> Candidates:
         kept, value, classes = self._kept(outputs, numbers, threshold)

@@ -267,19 +267,19 @@ def _nested(folder: Path, names: Sequence[str], depth: int = _DEEPEST) -> tuple[
     pictures, notes = list[str](), list[Note]()
     for name in inner:
         kept, more = pictures_of(folder / name, held[name])
-        pictures += [f"{name}/{one}" for one in kept]
+        pictures += [f"{name}/{entry}" for entry in kept]
         notes += more
     if pictures:
         return pictures, tuple(notes)
     kinds = map(find_kind, registry.names(sources))
     suffixes = {suffix for kind in kinds if kind.open_folder for suffix in kind.suffixes}
-    others = [f"{name}/{one}" for name in inner for one in held[name] if Path(one).suffix.lower() in suffixes]
+    others = [f"{name}/{entry}" for name in inner for entry in held[name] if Path(entry).suffix.lower() in suffixes]
     others = [name for name in others if isfile(folder / name)]
     if others or depth <= 1:
         return others, ()
     for name in inner:
         below, more = _nested(folder / name, held[name], depth - 1)
-        others += [f"{name}/{one}" for one in below]
+        others += [f"{name}/{entry}" for entry in below]
         notes += more
     return others, tuple(notes)
 
@@ -293,9 +293,9 @@ def _open_others(folder: Path, names: Sequence[str]) -> Frames | None:
     if any(Path(name).suffix.lower() in PICTURES for name in names):
         return None
     for kind in map(find_kind, registry.names(sources)):
-        found = [name for name in names if Path(name).suffix.lower() in kind.suffixes]
-        if found and kind.open_folder:
-            return kind.open_folder(folder, found)
+        others = [name for name in names if Path(name).suffix.lower() in kind.suffixes]
+        if others and kind.open_folder:
+            return kind.open_folder(folder, others)
     return None
 
 

@@ -110,8 +110,8 @@ def is_picture(path: Path) -> bool:
 
 def pictures_of(folder: Path, names: Sequence[str]) -> tuple[list[str], tuple[Note, ...]]:
     """Return which names in a folder are pictures, and a note of what else is there to see and is not read."""
-    found = [name for name in names if isfile(folder / name) and is_picture(folder / name)]
-    if not found:
+    result = [name for name in names if isfile(folder / name) and is_picture(folder / name)]
+    if not result:
         return [], ()
     unread = Counter(
         suffix for name in names if (suffix := Path(name).suffix.lower()) in _UNREAD and isfile(folder / name)
@@ -126,7 +126,7 @@ def pictures_of(folder: Path, names: Sequence[str]) -> tuple[list[str], tuple[No
     if dead:
         text = f"{plural(len(dead), 'picture')} in {folder} left out, links to nothing: {_named(dead)}"
         notes.append(Note(NoteKind.WARNING, text, "fetch what they lead to: dvc pull, git annex get"))
-    return found, tuple(notes)
+    return result, tuple(notes)
 
 
 def decodable(folder: Path, files: Sequence[str]) -> Decodable:
@@ -181,8 +181,8 @@ def _top_in(path: Path) -> int | None:
 
 
 def _top_of(data: bytes, deep: NDArray[np.uint16]) -> int:
-    told = _PGM.match(data)
-    return int(told[1]) if told else max(int(deep.max(initial=0)), 1)
+    match = _PGM.match(data)
+    return int(match[1]) if match else max(int(deep.max(initial=0)), 1)
 
 
 def _deep(data: bytes) -> NDArray[np.uint16] | None:

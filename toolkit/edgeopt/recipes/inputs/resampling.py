@@ -23,5 +23,5 @@ def resampled(sound: Sound, rate_hz: int) -> Sound:
             f"the sound has {sound.rate_hz} Hz, the recipe takes {rate_hz} Hz, and soxr is not installed",
             remedy=f"pip install 'edgeopt[audio]', or convert it: ffmpeg -i IN.wav -ar {rate_hz} OUT.wav",
         ) from error
-    found = soxr.resample(sound.samples, sound.rate_hz, rate_hz, quality="HQ")
-    return Sound(np.ascontiguousarray(found, np.float32), rate_hz)
+    result = soxr.resample(sound.samples, sound.rate_hz, rate_hz, quality="HQ")
+    return Sound(np.ascontiguousarray(result, np.float32), rate_hz)

@@ -102,14 +102,14 @@ def _of_json(path: Path, whole: str) -> Iterator[Row]:
             raise InvalidFileError(f"{path}: line {i} is no JSON: {short(line)}", remedy=_REMEDY) from error
         if not isinstance(values, dict) or not isinstance(values.get(_TEXT), str):
             raise InvalidFileError(f"{path}: line {i} is no object with a {_TEXT}: {short(line)}", remedy=_REMEDY)
-        told = {str(key).lower(): value for key, value in values.items()}
-        yield _row(i, {key: one if isinstance(one, str) else json.dumps(one) for key, one in told.items()})
+        result = {str(key).lower(): value for key, value in values.items()}
+        yield _row(i, {key: entry if isinstance(entry, str) else json.dumps(entry) for key, entry in result.items()})
 
 
 def _row(line: int, values: dict[str, str]) -> Row:
     text, second = values.pop(_TEXT), values.pop(_SECOND, None)
     if second is not None:
-        text = PAIR.join(one.replace(PAIR, " ") for one in (text, second))
+        text = PAIR.join(name.replace(PAIR, " ") for name in (text, second))
     return Row(line, text.strip(" \r\n"), values)
 
 

@@ -31,7 +31,7 @@ def outlines_of(labels: BoxLabels, sizes: Mapping[int, tuple[int, int]]) -> dict
     """
     from pycocotools import mask as masks
 
-    images = {int(one["id"]): one for one in labels.coco["images"]}
+    images = {int(value["id"]): value for value in labels.coco["images"]}
     if not any(one.get("segmentation") for one in labels.beside):
         raise InvalidFileError(f"{labels.source} holds no outlines", remedy=_REMEDY)
     wrong = [
@@ -40,14 +40,14 @@ def outlines_of(labels: BoxLabels, sizes: Mapping[int, tuple[int, int]]) -> dict
         if (images[i].get("height"), images[i].get("width")) != (h, w)
     ]
     entries, pairs = list[dict[str, Any]](), zip(labels.coco["annotations"], labels.beside, strict=True)
-    for i, (box, told) in enumerate(pairs):
+    for i, (box, values) in enumerate(pairs):
         if box["image_id"] not in sizes:
             continue
         size = sizes[box["image_id"]]
-        if why := _why_wrong(told.get("segmentation"), size):
+        if why := _why_wrong(values.get("segmentation"), size):
             wrong.append(f"annotations[{i}]: {why}")
         elif not wrong:
-            entries.append({**box, "segmentation": _encoded(told["segmentation"], size, masks)})
+            entries.append({**box, "segmentation": _encoded(values["segmentation"], size, masks)})
     require_right(labels.source, wrong, _REMEDY)
     return {**labels.coco, "annotations": entries}
 
@@ -64,7 +64,7 @@ def _why_wrong(outline: Any, size: tuple[int, int]) -> str:
     if size[0] * size[1] > _MOST_PIXELS:
         return f"its picture has {size[1]}x{size[0]} pixels"
     if isinstance(outline, list) and outline:
-        return next((why for one in outline if (why := _why_wrong_polygon(one, size))), "")
+        return next((why for value in outline if (why := _why_wrong_polygon(value, size))), "")
     if not isinstance(outline, dict):
         return f"segmentation is {short(outline)}, no outline"
     counts = outline.get("counts")
@@ -80,6 +80,6 @@ def _why_wrong_polygon(polygon: Any, size: Sequence[int]) -> str:
     """Return why; points far outside would fill all memory where pycocotools walks along the edges."""
     if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2:
         return f"a polygon is {short(polygon)}, not three points or more"
-    if not all(type(one) in (int, float) and abs(one) <= 2 * max(size) for one in polygon):
+    if not all(type(value) in (int, float) and abs(value) <= 2 * max(size) for value in polygon):
         return f"a polygon is {short(polygon)}, which lies outside the picture"
     return ""

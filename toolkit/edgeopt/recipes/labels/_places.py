@@ -44,7 +44,7 @@ class _Places:
     def show(self, row: int) -> str:
         """Return one box with its picture."""
         box, (width, height) = self.boxes[row], self.sizes[row]
-        return f"[{', '.join(f'{one:g}' for one in box)}] on {self.files[row]} ({width:.0f}x{height:.0f})"
+        return f"[{', '.join(f'{value:g}' for value in box)}] on {self.files[row]} ({width:.0f}x{height:.0f})"
 
 
 def check_places(source: Path, labelled: Sequence[str], coco: Mapping[str, Any], pictures: Frames) -> tuple[Note, ...]:
@@ -59,10 +59,10 @@ def check_places(source: Path, labelled: Sequence[str], coco: Mapping[str, Any],
     Raises:
         InvalidFileError: If no box is on these pictures, or most of them leave their picture.
     """
-    images = {str(one["file_name"]): one for one in coco["images"]}
+    images = {str(value["file_name"]): value for value in coco["images"]}
     boxes: dict[Any, list[Any]] = {}
-    for one in coco["annotations"]:
-        boxes.setdefault(one["image_id"], []).append(one["bbox"])
+    for entry in coco["annotations"]:
+        boxes.setdefault(entry["image_id"], []).append(entry["bbox"])
     if not any(images[file]["id"] in boxes for file in labelled):
         raise InvalidFileError(
             f"{source}: no box is on any of the {plural(len(labelled), 'picture')}",
@@ -81,13 +81,13 @@ def check_places(source: Path, labelled: Sequence[str], coco: Mapping[str, Any],
 
 def _note_sizes(source: Path, images: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> tuple[Note, ...]:
     """Return what the file says otherwise than the pictures of their width and height."""
-    told = {file: (images[file].get("width"), images[file].get("height")) for file in sizes}
-    other = [file for file in sizes if None not in told[file] and told[file] != sizes[file]]
+    values = {file: (images[file].get("width"), images[file].get("height")) for file in sizes}
+    other = [file for file in sizes if None not in values[file] and values[file] != sizes[file]]
     if not other:
         return ()
-    turned = [file for file in other if told[file] == sizes[file][::-1]]
+    turned = [file for file in other if values[file] == sizes[file][::-1]]
     file = (turned or other)[0]
-    shown = f"{file} is {'x'.join(map(str, sizes[file]))}, the labels say {'x'.join(map(str, told[file]))}"
+    shown = f"{file} is {'x'.join(map(str, sizes[file]))}, the labels say {'x'.join(map(str, values[file]))}"
     if turned:
         what, hint = "turned", "their EXIF turns them: label them as they are shown, or store them turned"
     else:

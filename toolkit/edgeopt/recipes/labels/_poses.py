@@ -28,12 +28,12 @@ def poses_of(labels: BoxLabels, points: int) -> dict[str, Any]:
         InvalidFileError: If none has keypoints, or some are wrong or of another number.
     """
     pairs = list(zip(labels.coco["annotations"], labels.beside, strict=True))
-    told = [(i, box, one) for i, (box, one) in enumerate(pairs) if one.get("keypoints") is not None]
-    if not told:
+    parts = [(i, box, one) for i, (box, one) in enumerate(pairs) if one.get("keypoints") is not None]
+    if not parts:
         raise InvalidFileError(f"{labels.source} holds no keypoints", remedy=_REMEDY)
-    wrong = [f"annotations[{i}]: {why}" for i, _, one in told if (why := _why_wrong(one["keypoints"], points))]
+    wrong = [f"annotations[{i}]: {why}" for i, _, one in parts if (why := _why_wrong(one["keypoints"], points))]
     require_right(labels.source, wrong, _REMEDY)
-    return {**labels.coco, "annotations": [_pose(box, one) for _, box, one in told]}
+    return {**labels.coco, "annotations": [_pose(box, one) for _, box, one in parts]}
 
 
 def _why_wrong(values: Any, points: int) -> str:

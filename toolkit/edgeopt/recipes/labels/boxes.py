@@ -58,12 +58,12 @@ class BoxLabels(Labels):
     def renamed(self, files: Sequence[str]) -> Self:
         """Return the labels of the same pictures by other names, in their order."""
         names = dict(zip(self.files, files, strict=True))
-        images = [{**one, "file_name": names[one["file_name"]]} for one in self.coco["images"]]
+        images = [{**value, "file_name": names[value["file_name"]]} for value in self.coco["images"]]
         return replace(self, files=tuple(files), coco={**self.coco, "images": images})
 
     def categories_of(self, class_names: Sequence[str]) -> dict[int, int]:
         """Return the category id of each class index: by name, or by order where no name is known."""
-        by_name = {str(one["name"]).lower(): int(one["id"]) for one in self.coco["categories"]}
+        by_name = {str(value["name"]).lower(): int(value["id"]) for value in self.coco["categories"]}
         if not class_names:
             return dict(enumerate(sorted(by_name.values())))
         return {i: by_name[name.lower()] for i, name in enumerate(class_names) if name.lower() in by_name}
@@ -76,11 +76,13 @@ class BoxLabels(Labels):
         if not class_names:
             return (self._by_order(),)
         known = set(self.categories_of(class_names).values())
-        others = {int(one["id"]): str(one["name"]) for one in self.coco["categories"] if int(one["id"]) not in known}
-        left = [one for one in self.coco["annotations"] if int(one["category_id"]) in others]
+        others = {
+            int(value["id"]): str(value["name"]) for value in self.coco["categories"] if int(value["id"]) not in known
+        }
+        left = [value for value in self.coco["annotations"] if int(value["category_id"]) in others]
         if not known or not left:
             return ()
-        names = [others[number] for number in sorted({int(one["category_id"]) for one in left})]
+        names = [others[number] for number in sorted({int(value["category_id"]) for value in left})]
         text = f"{', '.join(names[:_NAMED])}{' and more' if len(names) > _NAMED else ''}"
         which = "is no class" if len(names) == 1 else "are no classes"
         count = f"{len(left)} of {plural(len(self.coco['annotations']), 'label')} left out"
@@ -88,12 +90,12 @@ class BoxLabels(Labels):
         return (Note(NoteKind.WARNING, f"{text} {which} of the recipe: {count}", remedy),)
 
     def _by_order(self) -> Note:
-        names = {int(one["id"]): str(one["name"]) for one in self.coco["categories"]}
-        told = [f"{i} {names[number]}" for i, number in self.categories_of(()).items()]
-        labelled = {int(one["category_id"]) for one in self.coco["annotations"]}
+        names = {int(value["id"]): str(value["name"]) for value in self.coco["categories"]}
+        parts = [f"{i} {names[number]}" for i, number in self.categories_of(()).items()]
+        labelled = {int(value["category_id"]) for value in self.coco["annotations"]}
         empty = [name for number, name in sorted(names.items()) if number not in labelled]
-        detail = f"the recipe names no classes, so they are the categories in their order: {', '.join(told[:_NAMED])}"
-        detail += ", ..." if len(told) > _NAMED else ""
+        detail = f"the recipe names no classes, so they are the categories in their order: {', '.join(parts[:_NAMED])}"
+        detail += ", ..." if len(parts) > _NAMED else ""
         detail += f"; {empty[0]} has no label" if empty else ""
         kind = NoteKind.WARNING if empty else NoteKind.INFO
         return Note(kind, detail, 'write labels = "labels.txt", one name a line, into the recipe')
@@ -148,12 +150,12 @@ def boxes_of(values: Any, path: Path) -> BoxLabels:
         files=tuple(image["file_name"] for image in values["images"]),
         coco={
             "images": [_only(image, "id", "file_name", "width", "height") for image in values["images"]],
-            "annotations": [_annotation(i, one) for i, one in enumerate(kept)],
+            "annotations": [_annotation(i, entry) for i, entry in enumerate(kept)],
             "categories": [
                 _only(value, "id", "name") for i, value in enumerate(values["categories"]) if i not in parents
             ],
         },
-        beside=[_only(one, "keypoints", "segmentation", "area") for one in kept],
+        beside=[_only(entry, "keypoints", "segmentation", "area") for entry in kept],
         source=path,
         notes=tuple(notes),
     )
@@ -177,15 +179,15 @@ def _parents(values: Mapping[str, Any]) -> dict[int, str]:
     """
     entries = {i: value for i, value in enumerate(values["categories"]) if isinstance(value, dict)}
     used = {value.get("category_id") for value in values["annotations"] if _has_category(value)}
-    found = dict[int, str]()
+    result = dict[int, str]()
     for i, entry in entries.items():
         name, above = entry.get("name"), entry.get("supercategory")
         is_root = above in (None, "", "none", name)
         is_unused = isinstance(name, str) and _is_whole(entry.get("id")) and entry["id"] not in used
         is_above = any(j != i and other.get("supercategory") == name for j, other in entries.items())
         if is_root and is_unused and is_above:
-            found[i] = str(name)
-    return found if len(found) < len(entries) else {}
+            result[i] = str(name)
+    return result if len(result) < len(entries) else {}
 
 
 def _has_category(entry: Any) -> bool:

@@ -58,10 +58,10 @@ class ClassLabels(Labels):
                 many as the model has classes, so that their order tells nothing.
         """
         places = {_plain(name): i for i, name in reversed(list(enumerate(class_names)))}
-        found = [places.get(_plain(name)) for name in self.names]
-        if all(place is not None for place in found):
-            return tuple(place for place in found if place is not None)
-        if not any(place is not None for place in found):
+        result = [places.get(_plain(name)) for name in self.names]
+        if all(place is not None for place in result):
+            return tuple(place for place in result if place is not None)
+        if not any(place is not None for place in result):
             if all(name.isascii() and name.isdigit() and len(name) < 10 for name in self.names):
                 return tuple(map(int, self.names))
             if len(self.names) == (len(class_names) or count or len(self.names)):
@@ -72,7 +72,7 @@ class ClassLabels(Labels):
                 "names none of them",
                 remedy='write labels = "labels.txt" into the recipe: one name a line, in the order of the model',
             )
-        strange = self.names[found.index(None)]
+        strange = self.names[result.index(None)]
         raise InvalidFileError(
             f"{self.source}: {short(strange)} is no class of the recipe: {', '.join(map(short, class_names[:12]))}",
             remedy="name classes in the labels as in the recipe's labels",
@@ -88,11 +88,11 @@ class ClassLabels(Labels):
         known = {_plain(name) for name in class_names}
         if all(_plain(name) in known or name.isdigit() for name in self.names):
             return ()
-        told = [f"{i} {name}" for i, name in zip(indices, self.names, strict=True)]
+        parts = [f"{i} {name}" for i, name in zip(indices, self.names, strict=True)]
         why = "none of the names is a class of the recipe" if class_names else "the recipe names no classes"
-        detail = f"{why}, so they are taken in their order: {', '.join(told[:_NAMED])}"
+        detail = f"{why}, so they are taken in their order: {', '.join(parts[:_NAMED])}"
         kind = NoteKind.WARNING if class_names else NoteKind.INFO
-        detail += ", ..." if len(told) > _NAMED else ""
+        detail += ", ..." if len(parts) > _NAMED else ""
         return (Note(kind, detail, 'write labels = "labels.txt", one name a line, into the recipe'),)
 
 

@@ -52,7 +52,7 @@ class MaskLabels(Labels):
 
     def named_in(self, folder: Path) -> Self:
         """Return the labels with the pictures of a folder that are named as the masks, whatever their suffix."""
-        names = [Path(one) for one in list_folder(folder, remedy="correct its permissions")]
+        names = [Path(entry) for entry in list_folder(folder, remedy="correct its permissions")]
         pictures = {name.stem: name.name for name in reversed(names) if name.suffix.lower() in PICTURES}
         return replace(self, files=tuple(pictures.get(Path(mask).stem, mask) for mask in self.masks))
 
@@ -120,16 +120,16 @@ def read_mask(path: Path) -> Mask:
     try:
         with quiet_natives():
             array = np.frombuffer(_with_grey_palette(data), np.uint8)
-            found = cv2.imdecode(array, cv2.IMREAD_UNCHANGED) if data else None
+            mask = cv2.imdecode(array, cv2.IMREAD_UNCHANGED) if data else None
     except (cv2.error, struct.error):
-        found = None
-    if found is None:
+        mask = None
+    if mask is None:
         raise InvalidFileError(f"{path} does not decode as a mask", remedy=_REMEDY)
-    if found.ndim == 3:
-        if not (found[..., :1] == found[..., 1:3]).all():
+    if mask.ndim == 3:
+        if not (mask[..., :1] == mask[..., 1:3]).all():
             raise InvalidFileError(f"{path} holds colours, not classes", remedy=_REMEDY)
-        found = found[..., 0]
-    return np.asarray(found, np.uint16) // _spread_by(data)
+        mask = mask[..., 0]
+    return np.asarray(mask, np.uint16) // _spread_by(data)
 
 
 def _spread_by(data: bytes) -> int:

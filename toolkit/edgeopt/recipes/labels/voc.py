@@ -86,7 +86,7 @@ def _thing(entry: ElementTree.Element) -> tuple[str, list[float], bool] | str:
         left, top, right, bottom = (float(text or "") for text in texts)
     except ValueError:
         return f"bndbox is {short(str(texts))}, not four numbers"
-    if not all(abs(one) <= _MOST_PIXELS for one in (left, top, right, bottom)):
+    if not all(abs(number) <= _MOST_PIXELS for number in (left, top, right, bottom)):
         return f"bndbox is {short(str(texts))}, no pixels"
     if right < left or bottom < top or right < 0 or bottom < 0:
         return f"bndbox is {short(str(texts))}: xmin, ymin, xmax, ymax that lie outside every picture"

@@ -43,7 +43,7 @@ class YoloLabels(FiledBoxes):
         Raises:
             InvalidFileError: If a picture does not decode.
         """
-        images = [one for one in self.coco["images"] if one["file_name"] in set(self.files)]
+        images = [value for value in self.coco["images"] if value["file_name"] in set(self.files)]
         sizes = {image["id"]: read_picture(folder / image["file_name"]).shape[1::-1] for image in images}
         pairs = list(zip(self.coco["annotations"], self.beside, strict=True))
         pairs = [(box, more) for box, more in pairs if box["image_id"] in sizes]
@@ -54,7 +54,7 @@ class YoloLabels(FiledBoxes):
 
     def categories_of(self, class_names: Sequence[str]) -> dict[int, int]:
         """Return the category id of each class index: by name where the folder has names, else the class itself."""
-        numbers = [int(one["id"]) for one in self.coco["categories"]]
+        numbers = [int(value["id"]) for value in self.coco["categories"]]
         if self.coco["categories"] and not str(self.coco["categories"][0]["name"]).isdigit() and class_names:
             return super(YoloLabels, self).categories_of(class_names)
         return {number: number for number in numbers if not class_names or number < len(class_names)}
@@ -140,7 +140,7 @@ def _box(words: Sequence[str]) -> dict[str, Any] | str:
     else:  # behind the box a score, or points of a pose
         x, y, width, height = values[1:5]
         box = [x - width / 2, y - height / 2, width, height]
-    if min(box[2:]) < 0 or not all(-_SLACK - 0.5 <= one <= 1 + _SLACK + 0.5 for one in box):
+    if min(box[2:]) < 0 or not all(-_SLACK - 0.5 <= number <= 1 + _SLACK + 0.5 for number in box):
         return f"{short(' '.join(words))} lies outside of the picture, or is no fraction of it"
     return annotation(category, box) | ({"segmentation": [outline]} if outline else {})
 

@@ -13,8 +13,8 @@ from edgeopt.recipes.metrics import Counts, Metric, NamedClasses
 
 def _mean(named_classes: NamedClasses, counts: Counts) -> NDArray[np.float64]:
     total, present = np.zeros(len(counts)), np.zeros(len(counts))
-    for one in sorted({*named_classes.true.tolist(), *named_classes.first.tolist()} - {-1}):
-        is_true, is_found = named_classes.true == one, named_classes.first == one
+    for value in sorted({*named_classes.true.tolist(), *named_classes.first.tolist()} - {-1}):
+        is_true, is_found = named_classes.true == value, named_classes.first == value
         right = counts @ (is_true & is_found).astype(np.float64)
         both = counts @ (is_true.astype(np.float64) + is_found)
         there = both > 0

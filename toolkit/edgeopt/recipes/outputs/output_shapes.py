@@ -163,7 +163,7 @@ def _simcc(shapes: Sequence[Shape], recipe: Recipe) -> str:
 def _poses(shapes: Sequence[Shape], recipe: Recipe) -> str:
     count = recipe.keypoints.count or None
     wide = [shape for shape in shapes if len(shape) == 2 and may_be(shape[1], 4)]
-    boxes = [one for one in wide if one[1] == 4] or wide  # scores of points may be of a free width
+    boxes = [pair for pair in wide if pair[1] == 4] or wide  # scores of points may be of a free width
     points = [shape for shape in shapes if len(shape) == 3 and may_be(shape[1], count) and may_be(shape[2], 3)]
     rows = [shape for shape in shapes if len(shape) == 1]
     fits = len(boxes) == 1 and len(points) == 1 and len(rows) == 2

@@ -35,23 +35,23 @@ def spans_of(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     `B-` begins one, `I-` goes on where the kind is the same and begins one elsewhere; `E-` and `L-` end one, `S-` and
     `U-` are one. A tag without such a beginning is a span of one word, but for `O`.
     """
-    found, begun, kind = list[tuple[str, int, int]](), 0, ""
+    result, begun, kind = list[tuple[str, int, int]](), 0, ""
     for i, tag in enumerate(tags):
         mark, dash, rest = tag.partition("-")
         is_part = bool(dash) and mark in ("B", "I", "E", "L", "S", "U", "M")
         goes_on = is_part and mark in ("I", "E", "L", "M") and kind == rest
         if kind and not goes_on:
-            found.append((kind, begun, i))
+            result.append((kind, begun, i))
             kind = ""
         if not is_part:
-            found += [(tag, i, i + 1)] if tag != OUTSIDE else []
+            result += [(tag, i, i + 1)] if tag != OUTSIDE else []
             continue
         if not goes_on:
             begun, kind = i, rest
         if mark in ("E", "L", "S", "U"):
-            found.append((kind, begun, i + 1))
+            result.append((kind, begun, i + 1))
             kind = ""
-    return [*found, (kind, begun, len(tags))] if kind else found
+    return [*result, (kind, begun, len(tags))] if kind else result
 
 
 def span_f1(counted: SpanCounts, counts: Counts) -> NDArray[np.float64]:

@@ -46,8 +46,8 @@ class Keypoints:
     def __post_init__(self) -> None:
         if self.values == 1:
             raise ValueError("values is 1, not 2 (x, y) or 3 (x, y, how sure)")
-        told = {"names": self.names, "sigmas": self.sigmas}
-        for name, ones in told.items():
+        values = {"names": self.names, "sigmas": self.sigmas}
+        for name, ones in values.items():
             if self.count and ones and len(ones) != self.count:
                 raise ValueError(f"{len(ones)} {name} for {self.count} points")
         if self.names and self.sigmas and len(self.names) != len(self.sigmas):

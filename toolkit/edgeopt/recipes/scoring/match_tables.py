@@ -50,15 +50,15 @@ def match_tables(evaluation: Any, image_ids: Sequence[int]) -> list[MatchTable]:
         image_ids: Which picture has which number.
     """
     position, most = {image: i for i, image in enumerate(image_ids)}, evaluation.params.maxDets[-1]
-    found: dict[int, list[dict[str, Any]]] = {}
-    for one in evaluation.evalImgs:
-        if one is not None and one["aRng"] == evaluation.params.areaRng[0]:
-            found.setdefault(one["category_id"], []).append(one)
-    return [_table(sorted(images, key=_image), position, most) for images in found.values()]
+    result: dict[int, list[dict[str, Any]]] = {}
+    for value in evaluation.evalImgs:
+        if value is not None and value["aRng"] == evaluation.params.areaRng[0]:
+            result.setdefault(value["category_id"], []).append(value)
+    return [_table(sorted(images, key=_image), position, most) for images in result.values()]
 
 
-def _image(one: dict[str, Any]) -> int:
-    return int(one["image_id"])
+def _image(entry: dict[str, Any]) -> int:
+    return int(entry["image_id"])
 
 
 def _table(images: Iterable[dict[str, Any]], position: dict[int, int], most: int) -> MatchTable:

@@ -25,13 +25,13 @@ class Retrieval:
 
 def nearest(vectors: Vectors) -> NDArray[np.int64]:
     """Return (pictures,) the nearest other picture of each, by cosine; of equals the first."""
-    found = []
+    result = []
     for start in range(0, len(vectors), _ROWS):
         likeness = vectors[start : start + _ROWS] @ vectors.T
         rows = np.arange(len(likeness))
         likeness[rows, start + rows] = -np.inf
-        found.append(likeness.argmax(axis=1))
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+        result.append(likeness.argmax(axis=1))
+    return np.concatenate(result) if result else np.empty(0, np.int64)
 
 
 def retrieve(vectors: Vectors, things: NDArray[np.int64]) -> Retrieval:

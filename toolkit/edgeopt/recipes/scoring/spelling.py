@@ -33,7 +33,7 @@ def spelling_of(found: Sequence[str], true: Sequence[str]) -> Spelling:
     errors = [edit_distance(a, b) for a, b in zip(found, true, strict=True)]
     characters, whole_lines = Counter("".join(true)), Counter(true)
     most, whole = max(characters.values(), default=0), max(characters.total(), 1)
-    lengths = np.array([len(one) for one in true], np.int64)
+    lengths = np.array([len(name) for name in true], np.int64)
     by_line = max(whole_lines.values(), default=0) / max(len(true), 1)
     return Spelling(np.array(errors, np.int64), lengths, most / whole, by_line)
 
@@ -45,11 +45,11 @@ def edit_distance(found: str, true: str) -> int:
     """
     if found == true:
         return 0
-    points = np.array([ord(one) for one in true], np.int64)
+    points = np.array([ord(name) for name in true], np.int64)
     steps = np.arange(len(true) + 1)
     row = steps
-    for i, one in enumerate(found, start=1):
-        replaced, deleted = row[:-1] + (points != ord(one)), row[1:] + 1
+    for i, word in enumerate(found, start=1):
+        replaced, deleted = row[:-1] + (points != ord(word)), row[1:] + 1
         open_row = np.concatenate([[i], np.minimum(replaced, deleted)])
         row = np.minimum.accumulate(open_row - steps) + steps  # insertions, from the left
     return int(row[-1])

@@ -41,9 +41,9 @@ class BytePairs:
         model = values["model"]
         try:
             self._ids: dict[str, int] = {str(token): int(number) for token, number in model["vocab"].items()}
-            pairs = [one.split(" ") if isinstance(one, str) else one for one in model["merges"]]
+            pairs = [value.split(" ") if isinstance(value, str) else value for value in model["merges"]]
             self._ranks = {(str(a), str(b)): rank for rank, (a, b) in enumerate(pairs)}
-            added = {str(one["content"]): int(one["id"]) for one in values.get("added_tokens") or []}
+            added = {str(value["content"]): int(value["id"]) for value in values.get("added_tokens") or []}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidFileError(f"{source} is no table of tokens: {error}", remedy=_REMEDY) from error
         self.special: Mapping[str, int] = added
@@ -66,10 +66,10 @@ class BytePairs:
         """
         if not reads_special or not self.special:
             return list(self._encode(text))
-        found = list[int]()
+        result = list[int]()
         for part in self._special_pattern.split(text):
-            found += [self.special[part]] if part in self.special else self._encode(part)
-        return found
+            result += [self.special[part]] if part in self.special else self._encode(part)
+        return result
 
     @cached_property
     def _special_pattern(self) -> re.Pattern[str]:
@@ -133,9 +133,9 @@ def _require_byte_level(source: Path, values: Mapping[str, Any]) -> None:
     kind = model.get("type", "no") if isinstance(model, Mapping) else "no"
     steps = before.get("pretokenizers", [before]) if isinstance(before, Mapping) else [{}]
     added = values.get("added_tokens") or []
-    texts = [one for one in added if isinstance(one, Mapping) and not one.get("special", True)]
-    told = [_told(step) for step in steps if isinstance(step, Mapping)]
-    if kind != "BPE" or values.get("normalizer") or told not in (["words"], ["split", "bytes"]):
+    texts = [value for value in added if isinstance(value, Mapping) and not value.get("special", True)]
+    parts = [_told(step) for step in steps if isinstance(step, Mapping)]
+    if kind != "BPE" or values.get("normalizer") or parts not in (["words"], ["split", "bytes"]):
         raise UnsupportedError(
             f"{source} is a {kind} tokenizer whose text is cut in another way than GPT-2's",
             remedy="name a model with a byte-level BPE tokenizer",

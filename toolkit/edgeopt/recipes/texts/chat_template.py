@@ -98,7 +98,7 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     file = folder / TEMPLATE_FILE
     told = settings.get("chat_template")
     if isinstance(told, list):  # several, by name
-        named = {one.get("name"): one.get("template") for one in told if isinstance(one, dict)}
+        named = {value.get("name"): value.get("template") for value in told if isinstance(value, dict)}
         told = named.get("default") or next(iter(named.values()), None)
     has_file = bool(files_of(folder, (TEMPLATE_FILE,)))
     source = read_text(file, remedy=_REMEDY) if has_file else told

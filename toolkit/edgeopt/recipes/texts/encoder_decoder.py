@@ -208,7 +208,7 @@ def _begin(asked: Mapping[str, Any], kind: str) -> tuple[tuple[int, ...], tuple[
     if silent is not None and (not more or more[-1] != silent):
         more.append(int(silent))
     detects = bool(more) and more[0] is None
-    languages = tuple(sorted(int(one) for one in known.values())) if detects else ()
+    languages = tuple(sorted(int(value) for value in known.values())) if detects else ()
     return (*start, *(one for one in more if one is not None)), languages
 
 
@@ -244,10 +244,10 @@ def _audio(folder: Path) -> Audio:
     recipe = folder / "recipe.toml"
     if recipe.is_file() and (audio := read_recipe(recipe, stays_inside=True).audio).rate_hz:
         return audio
-    told = _read(folder / "preprocessor_config.json")
-    rate, step = int(told.get("sampling_rate", 16000)), int(told.get("hop_length", 160))
-    made = Audio(rate_hz=rate, features=Features.WHISPER, samples=int(told.get("n_samples", 30 * rate)))
-    bands, fft = int(told.get("feature_size", 80)), int(told.get("n_fft", 400))
+    values = _read(folder / "preprocessor_config.json")
+    rate, step = int(values.get("sampling_rate", 16000)), int(values.get("hop_length", 160))
+    made = Audio(rate_hz=rate, features=Features.WHISPER, samples=int(values.get("n_samples", 30 * rate)))
+    bands, fft = int(values.get("feature_size", 80)), int(values.get("n_fft", 400))
     return replace(made, bands=bands, fft=fft, step=step)
 
 
@@ -255,8 +255,8 @@ def _tokens(value: Any) -> tuple[int, ...]:
     """Return one token or several as a tuple; None: none."""
     if value is None:
         return ()
-    found: Sequence[Any] = value if isinstance(value, list) else [value]
-    return tuple(int(one) for one in found)
+    result: Sequence[Any] = value if isinstance(value, list) else [value]
+    return tuple(int(entry) for entry in result)
 
 
 def _read(file: Path) -> dict[str, Any]:

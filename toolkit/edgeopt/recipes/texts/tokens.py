@@ -63,12 +63,12 @@ class PackageTokens:
         self._file = TokenizerFile(path)
         self._tokenizer: Any = self._file.package
         added = self._tokenizer.get_added_tokens_decoder()
-        self.special: Mapping[str, int] = {one.content: number for number, one in added.items() if one.special}
+        self.special: Mapping[str, int] = {value.content: number for number, value in added.items() if value.special}
         self._silent = frozenset(self.special.values())
         vocabulary: Mapping[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.size = max((one for name, one in vocabulary.items() if name not in self.special), default=-1) + 1
+        self.size = max((index for name, index in vocabulary.items() if name not in self.special), default=-1) + 1
         self._has_letters = all(letter in vocabulary for letter in bytes_of_letters())
-        self._plain = {number: one.content for number, one in added.items()}
+        self._plain = {number: value.content for number, value in added.items()}
 
     def encode(self, text: str, *, reads_special: bool = False) -> list[int]:
         """Return the tokens of a text; nothing is put around it.

@@ -45,7 +45,7 @@ def require_vocabulary(
                 f"the token {wrong[0]} that {what} is none of the model's, 0 to {rows - 1}",
                 remedy="correct it in the recipe or the configuration, or copy all files of one export",
             )
-    known = max([tokens, *(one + 1 for one in special if one < rows)])
+    known = max([tokens, *(index + 1 for index in special if index < rows)])
     unused = rows - known
     if rows > _FOREIGN_TIMES * known and unused > _FOREIGN_ROWS:
         raise UnsupportedError(

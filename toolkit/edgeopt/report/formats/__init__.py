@@ -51,9 +51,9 @@ def find(name: str) -> Format:
     Raises:
         NotFoundError: If there is none.
     """
-    found = registry.load(formats, name).FORMAT
-    assert isinstance(found, Format)
-    return found
+    result = registry.load(formats, name).FORMAT
+    assert isinstance(result, Format)
+    return result
 
 
 def render(document: Document, name: str, paper: Paper | None = None) -> str:

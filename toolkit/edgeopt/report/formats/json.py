@@ -17,9 +17,9 @@ def _render(document: Document, _: Paper) -> str:
 def _strict(value: Any) -> Any:
     """Return the value with null for numbers that JSON does not know."""
     if isinstance(value, dict):
-        return {key: _strict(one) for key, one in value.items()}
+        return {key: _strict(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(one) for one in value]
+        return [_strict(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -21,8 +21,8 @@ def _render(document: Document, _: Paper) -> str:
     more = {"skipped": str(verdicts.count("SKIPPED")), "time": f"{document.seconds:.3f}"}
     name = _clean(f"edgeopt {document.command} {document.subject}")
     suite = ElementTree.SubElement(suites, "testsuite", {"name": name} | shown | more)
-    for one in document.judgements:
-        _add_case(suite, one, f"edgeopt.{document.command}")
+    for other in document.judgements:
+        _add_case(suite, other, f"edgeopt.{document.command}")
     ElementTree.indent(suites)
     text: str = ElementTree.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'

@@ -20,8 +20,8 @@ def escape(text: str) -> str:
 def _render(document: Document, _: Paper) -> str:
     blocks = [f"# {escape(document.title)}", *(_verdict(document.verdict) if document.verdict else ())]
     for section in document.sections:
-        told = [*_section(section)]  # nothing where there are charts only
-        blocks += [f"## {escape(section.title)}", *told] if section.title and told else told
+        parts = [*_section(section)]  # nothing where there are charts only
+        blocks += [f"## {escape(section.title)}", *parts] if section.title and parts else parts
     return "\n\n".join(blocks) + "\n"
 
 

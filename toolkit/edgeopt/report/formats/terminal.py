@@ -123,7 +123,7 @@ def _fitting(table: Table, width: int) -> tuple[list[int], int]:
     kept = list(range(len(table.heads)))
     if not width:
         return kept, 0
-    named = [table.heads.index(one) for one in table.less if one in table.heads[1:]]
+    named = [table.heads.index(name) for name in table.less if name in table.heads[1:]]
     others = [i for i in reversed(kept[1:]) if i not in named]
     kept = _fewer(table, kept, named, width, _MOST_WORDS)
     kept = _fewer(table, kept, sorted(others, key=lambda i: table.heads[i] in table.words), width, _LEAST_WORDS)
@@ -138,7 +138,7 @@ def _fewer(table: Table, kept: list[int], least_first: Sequence[int], width: int
     for i in least_first:
         if _width(table, kept, width // _NAME_RATIO, words) <= width or len(kept) == 2:
             break
-        kept = [one for one in kept if one != i]
+        kept = [number for number in kept if number != i]
         left.append(i)
     for i in reversed(left):  # a wide column may have made room for narrow ones
         if _width(table, more := sorted([*kept, i]), width // _NAME_RATIO, words) <= width:

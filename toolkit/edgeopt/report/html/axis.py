@@ -91,7 +91,7 @@ def _log_numbers(low: float, high: float) -> list[float]:
     powers = range(math.floor(low), math.ceil(high) + 1)
     for parts in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
         found = [part * 10.0**power for power in powers for part in parts]
-        inside = [one for one in found if low <= math.log10(one) <= high]
+        inside = [number for number in found if low <= math.log10(number) <= high]
         if len(inside) >= 3:
             return inside
     return inside

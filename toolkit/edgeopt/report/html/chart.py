@@ -39,14 +39,14 @@ def canvas(height: float, *children: Markup, kind: str, label: str, **data: Attr
 
 def mark(name: str, facts: Facts, *shapes: Markup, emphasis: Emphasis = Emphasis.PLAIN, **data: Attribute) -> Markup:
     """Return something that is pointed at, reached by keys and read aloud."""
-    told = "; ".join(f"{label} {text}" for label, text in facts)
+    line = "; ".join(f"{label} {text}" for label, text in facts)
     return tag(
         "g",
         *shapes,
         class_=f"mark {emphasis}",
         tabindex="-1",
         role="img",
-        aria_label=f"{name}: {told}" if told else name,
+        aria_label=f"{name}: {line}" if line else name,
         data_name=name,
         data_tip=tip_of(facts),
         **data,

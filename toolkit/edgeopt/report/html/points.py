@@ -138,8 +138,8 @@ def _whiskers(point: Point, x: Range, y: Range, width: int) -> Iterator[Box]:
         yield at - 1, _HEIGHT * (1 - y.at(point.y.high)), at + 1, _HEIGHT * (1 - y.at(point.y.low))
 
 
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(entry: Box, other: Box) -> bool:
+    return entry[0] < other[2] and other[0] < entry[2] and entry[1] < other[3] and other[1] < entry[3]
 
 
 def _short(name: str) -> str:

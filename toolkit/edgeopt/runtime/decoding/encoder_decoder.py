@@ -136,9 +136,9 @@ class EncoderDecoder(Closing):
         """
         heard = self._heard(self._fed(source, Asked()))
         decoder = self._decoder(heard)
-        found = [decoder.run(self._begin(heard))[-1]]
-        found += [decoder.run([token])[-1] for token in answer[:-1]]
-        return np.stack(found)
+        result = [decoder.run(self._begin(heard))[-1]]
+        result += [decoder.run([token])[-1] for token in answer[:-1]]
+        return np.stack(result)
 
     def _begin(self, heard: Heard) -> list[int]:
         begin = list(self.files.begin)

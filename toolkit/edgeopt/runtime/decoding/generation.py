@@ -121,7 +121,7 @@ class Asked:
                 raise ValueError(f"{name} is {value!r}, and must be a whole number of {low} or more")
         if isinstance(self.stop, str):
             raise ValueError(f"stop takes several texts: write stop=({self.stop!r},)")
-        if not all(isinstance(one, str) and one for one in self.stop):
+        if not all(isinstance(word, str) and word for word in self.stop):
             raise ValueError(f"stop is {self.stop!r}, and takes texts of one character or more")
 
     def but(self, **wishes: Unpack[AnswerWishes]) -> Asked:

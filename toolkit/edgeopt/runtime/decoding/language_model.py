@@ -318,7 +318,7 @@ class LanguageModel(Closing):
         most = len(tokens) - 1
         with self._lock:
             kept = [(min(common_start(held, tokens), most), arrays) for held, arrays in self._prefixes]
-        return max(kept, key=lambda one: one[0], default=(0, []))
+        return max(kept, key=lambda pair: pair[0], default=(0, []))
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return (tokens, vocabulary) logits behind each token of a text that begins with the first of them."""

@@ -143,6 +143,6 @@ class WindowsInTurn(Generation):
             for field in fields(Account)
             if field.name not in _TOLD
         }
-        times = tuple(self._begun_now_ns + one for one in now.token_at_ns)
+        times = tuple(self._begun_now_ns + number for number in now.token_at_ns)
         reason = before.reason if before.reason == "length" and now.reason == "end" else now.reason
         return Account(**sums, token_at_ns=(*before.token_at_ns, *times), reason=reason)

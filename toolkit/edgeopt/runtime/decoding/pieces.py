@@ -18,7 +18,7 @@ class Pieces:
             tokenizer: Of the model.
             stop: The text ends before the first of these that appears in it.
         """
-        self._tokenizer, self._stop = tokenizer, tuple(one for one in stop if one)
+        self._tokenizer, self._stop = tokenizer, tuple(name for name in stop if name)
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.is_over = False
@@ -44,11 +44,11 @@ class Pieces:
         if not self._stop:
             shown, self._held = self._held, ""
             return shown
-        found = [place for one in self._stop if (place := self._held.find(one)) >= 0]
+        found = [place for name in self._stop if (place := self._held.find(name)) >= 0]
         if found:
             shown, self._held, self.is_over = self._held[: min(found)], "", True
             return shown
-        longest = max((_overlap(self._held, one) for one in self._stop), default=0)
+        longest = max((_overlap(self._held, name) for name in self._stop), default=0)
         shown = self._held[: len(self._held) - longest]
         self._held = self._held[len(shown) :]
         return shown

@@ -86,7 +86,7 @@ def require_alike(
     tokens = stored.samples[0].get(IDS) if isinstance(stored.samples[0], dict) else None
     if limit is None or wanted is None or tokens is None:
         return ()
-    array = run([int(one) for one in np.asarray(tokens).reshape(-1)])
+    array = run([int(value) for value in np.asarray(tokens).reshape(-1)])
     off = noise(array, wanted) if np.isfinite(array).all() else np.inf
     share = f"{100 * off:.2g} % off what was measured" if np.isfinite(off) else "NaN, infinite or of another shape"
     text = f"the logits of {artefact.file} are {share} ({100 * limit.rounding:.2g} % is rounding)"

@@ -56,7 +56,7 @@ def cut(stage: Stage, pictures: Crops, found: Sequence[Any]) -> Crops:
         UnsupportedError: If an answer holds no boxes.
     """
     boxes = [other for number, answer in enumerate(found) for other in _boxes_of(stage, number, answer)]
-    boxes.sort(key=lambda one: -one[0])  # stable: of equal scores the first
+    boxes.sort(key=lambda entry: -entry[0])  # stable: of equal scores the first
     edges: list[tuple[int, int, int, int]] = []
     cuts: list[Frame] = []
     places: list[tuple[int, int]] = []

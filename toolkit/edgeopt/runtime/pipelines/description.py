@@ -145,11 +145,11 @@ def parse_description(values: Mapping[str, Any], where: str, folder: Path) -> De
     """
     said = parse_table(_File, values, where)
     stages = []
-    for number, one in enumerate(said.stage, 1):
-        if not isinstance(one, Mapping):
+    for number, value in enumerate(said.stage, 1):
+        if not isinstance(value, Mapping):
             raise InvalidFileError(f"{where}: stage {number} is no table", remedy="write [[stage]] above each stage")
-        told = one.get("name")
-        stages.append(parse_table(Stage, one, f"{where}: stage {told if isinstance(told, str) else number}"))
+        told = value.get("name")
+        stages.append(parse_table(Stage, value, f"{where}: stage {told if isinstance(told, str) else number}"))
     return Description(
         name=said.name,
         stages=require_order(stages, where),
@@ -182,17 +182,17 @@ def require_order(stages: Sequence[Stage], where: str) -> tuple[Stage, ...]:
         raise InvalidFileError(f"{where}: two stages are named {twice[0]}", remedy="give each a name of its own")
     if not any(stage.kind == "model" for stage in stages):
         raise InvalidFileError(f"{where}: no stage runs a model", remedy='give a stage model = "file.onnx"')
-    found: list[Stage] = []
-    for one in stages:
-        for source in sources[one.name]:
-            _require_before(one, source, [each.name for each in found], sources, where)
-        if one.crop and (one.crop == FRAME or by_name[one.crop].kind == "crop"):
+    result: list[Stage] = []
+    for other in stages:
+        for source in sources[other.name]:
+            _require_before(other, source, [each.name for each in result], sources, where)
+        if other.crop and (other.crop == FRAME or by_name[other.crop].kind == "crop"):
             raise InvalidFileError(
-                f"{where}: stage {one.name} crops {one.crop}, which gives no boxes",
+                f"{where}: stage {other.name} crops {other.crop}, which gives no boxes",
                 remedy="name a stage whose model is a detector, or a call that gives detections",
             )
-        found.append(replace(one, takes=() if one.crop else sources[one.name]))
-    return tuple(found)
+        result.append(replace(other, takes=() if other.crop else sources[other.name]))
+    return tuple(result)
 
 
 def _require_before(

@@ -186,11 +186,11 @@ class Pipeline(Closing):
 
     def _cut(self, stage: Stage, frame: Frame, answers: Mapping[str, Any]) -> Crops:
         """Cut out boxes of what the detector took: the frame, or crops of it."""
-        found = answers[stage.crop]
+        result = answers[stage.crop]
         taken = answers[self._taken[stage.crop]] if stage.crop in self._taken else frame
         if isinstance(taken, Crops):
-            return cut(stage, taken, found)
-        return cut(stage, whole(frame), [found])
+            return cut(stage, taken, result)
+        return cut(stage, whole(frame), [result])
 
     def _run_model(self, stage: Stage, given: Any, times: list[int], place: int) -> tuple[Any, int]:
         """Run a model on what it is given: once, or once for each picture of several."""
@@ -198,10 +198,10 @@ class Pipeline(Closing):
         is_many = isinstance(given, Crops | list | tuple)
         each: Sequence[Any] = given.pictures if isinstance(given, Crops) else given if is_many else (given,)
         answers, before_ns, execute_ns, after_ns = [], 0, 0, 0
-        for one in each:
+        for value in each:
             with model.begin() as work:
                 begun = clock()
-                work.preprocess(one)
+                work.preprocess(value)
                 prepared = clock()
                 work.execute()
                 executed = clock()
@@ -222,7 +222,7 @@ def names_of(stage: Stage) -> tuple[str, ...]:
     return tuple(f"{stage.name}.{part}" for part in PARTS) if stage.kind == "model" else (stage.name,)
 
 
-def require_calls(description: Description, given: Mapping[str, AppStage]) -> None:
+def require_calls(description: Description, values: Mapping[str, AppStage]) -> None:
     """Raise unless there is one function for each stage that calls the app.
 
     Raises:
@@ -230,7 +230,7 @@ def require_calls(description: Description, given: Mapping[str, AppStage]) -> No
         EdgeoptError: If one is missing, or is no function.
     """
     wanted = {call.name: call.call for call in description.calls}
-    for name, function in given.items():
+    for name, function in values.items():
         if name not in wanted:
             raise NotFoundError("stage that calls the app", name, wanted)
         if not callable(function):
@@ -238,7 +238,7 @@ def require_calls(description: Description, given: Mapping[str, AppStage]) -> No
                 f"stage {name} calls {wanted[name]}, and {type(function).__name__} is no function",
                 remedy=f"pass the function itself: stages={{'{name}': {wanted[name].rpartition(':')[2]}}}",
             )
-    if missing := [name for name in wanted if name not in given]:
+    if missing := [name for name in wanted if name not in values]:
         name = missing[0]
         raise EdgeoptError(
             f"stage {name} of pipeline {description.name} calls {wanted[name]}, a function of your app",

@@ -67,12 +67,12 @@ class Batches:
         outputs, times = _run(self._session, batch)
         if not is_in_parts(outputs, size):
             raise ValueError(f"the model does not answer each of {size} frames for itself")
-        found: list[tuple[Any, tuple[int, ...]]] = []
+        result: list[tuple[Any, tuple[int, ...]]] = []
         for place, (geometry, preprocess_ns) in enumerate(fed):
             begun = _clock()
             answer = self._tasks[place].postprocess(part_of(outputs, place, size), geometry)
-            found.append((answer, (preprocess_ns, *times, _clock() - begun)))
-        return found
+            result.append((answer, (preprocess_ns, *times, _clock() - begun)))
+        return result
 
     def _feed(self, place: int, frame: Sample, size: int) -> tuple[Any, int]:
         """Write the inputs of a frame into the batch; return its geometry and how long that took."""

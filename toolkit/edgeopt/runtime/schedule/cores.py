@@ -27,14 +27,14 @@ def assign_cores(threads: Mapping[str, int], cores: Sequence[int]) -> dict[str, 
         threads: Of each model, the most important first.
         cores: The best first.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    result: dict[str, tuple[int, ...]] = {}
     left, names = list(cores), list(threads)
     for place, name in enumerate(names):
         rest = max((threads[other] for other in names[place + 1 :]), default=0)
         if threads[name] + rest > len(left):
-            return found | dict.fromkeys(names[place:], tuple(left))
-        found[name], left = tuple(left[: threads[name]]), left[threads[name] :]
-    return found
+            return result | dict.fromkeys(names[place:], tuple(left))
+        result[name], left = tuple(left[: threads[name]]), left[threads[name] :]
+    return result
 
 
 @contextmanager

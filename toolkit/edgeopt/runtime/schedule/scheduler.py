@@ -311,7 +311,7 @@ def _answer_alone(scheduled: Scheduled, frame: _Frame) -> None:
 
 def _schedule(models: Mapping[str, Model], cores: Sequence[int], usable: Sequence[int]) -> dict[str, Scheduled]:
     """Return the models, the highest priority first, each with its cores and its lane."""
-    ordered = sorted(models.items(), key=lambda one: -one[1].terms.priority)
+    ordered = sorted(models.items(), key=lambda pair: -pair[1].terms.priority)
     assigned = assign_cores({name: threads_of(model, len(cores)) for name, model in ordered}, cores)
     lanes = {
         held: Lane({name: model.terms for name, model in ordered if assigned[name] == held})

@@ -128,14 +128,18 @@ class _Model:
         """
         if size in self.safe_ns:
             return self.safe_ns[size]
-        return min((safe * max(1.0, size / one) for one, safe in self.safe_ns.items()), default=0.0)
+        return min((safe * max(1.0, size / number) for number, safe in self.safe_ns.items()), default=0.0)
 
     def forget(self, now_ns: int) -> None:
         """Forget streams that have ended: an app may number each connection anew."""
         if len(self.streams) >= _MOST_STREAMS:
-            gone = [one for one, it in self.streams.items() if not it.on_their_way and now_ns - it.came_ns > _ACTIVE_NS]
-            for one in gone:
-                del self.streams[one]
+            gone = [
+                number
+                for number, it in self.streams.items()
+                if not it.on_their_way and now_ns - it.came_ns > _ACTIVE_NS
+            ]
+            for index in gone:
+                del self.streams[index]
 
     def hungry_ns(self) -> float:
         """Return when its patience ends."""
@@ -251,14 +255,14 @@ class Turns:
         """Return the model that has waited longest beyond its patience."""
         if not waiting:
             return None
-        first = min(waiting, key=lambda one: one[1].hungry_ns())
+        first = min(waiting, key=lambda pair: pair[1].hungry_ns())
         self._ask_again(ends := first[1].hungry_ns())
         return first if ends <= now_ns else None
 
     def _next(self, waiting: Waiting, now_ns: int) -> tuple[str, _Model] | None:
         """Return the first model by priority that may begin now."""
         free_until = NEVER
-        for name, model in sorted(waiting, key=lambda one: one[1].rank()):
+        for name, model in sorted(waiting, key=lambda pair: pair[1].rank()):
             until = model.gathers_until_ns(now_ns)
             if until > now_ns:
                 self._ask_again(until)

@@ -53,7 +53,7 @@ class Line:
             else:
                 turn.cancel()
                 self._tally.waiting -= 1
-                self._heap = [one for one in self._heap if not one[2].done()]
+                self._heap = [entry for entry in self._heap if not entry[2].done()]
                 heapify(self._heap)
                 self._hand_out()  # who came while this one still counted as waiting found a free slot taken
             if isinstance(error, TimeoutError):

@@ -42,8 +42,8 @@ class Reply:
         """Return a reply that is no stream."""
         said = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
         choice = {**said, "finish_reason": finish_reason(written)}
-        told = {"usage": usage_of(written), "edgeopt": times_of(written, queue_ns)}
-        return self._of(choice, is_part=False) | told
+        values = {"usage": usage_of(written), "edgeopt": times_of(written, queue_ns)}
+        return self._of(choice, is_part=False) | values
 
     def begin(self) -> bytes:
         """Return the first event of a stream; empty where there is none."""

@@ -44,8 +44,8 @@ def make_site(
         return JSONResponse(model)
 
     async def health(_: Request) -> Response:
-        told = {"loaded": tally.held.is_loaded, "running": tally.running, "waiting": tally.waiting}
-        return JSONResponse({"status": "ok", "model": tally.name, **told})
+        values = {"loaded": tally.held.is_loaded, "running": tally.running, "waiting": tally.waiting}
+        return JSONResponse({"status": "ok", "model": tally.name, **values})
 
     async def metrics(_: Request) -> Response:
         return Response(tally.page(), media_type=_PROMETHEUS)

@@ -112,7 +112,7 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
     """
     values = _object(body)
     for name, harmless in _NOT_DONE.items():
-        if name in values and not any(_same(values[name], one) for one in harmless):
+        if name in values and not any(_same(values[name], value) for value in harmless):
             text = "one answer a request: ask again for another" if name in ("n", "best_of") else "not done here"
             raise RefusedError(400, f"{name}: {text}", code="unsupported_value", param=name)
     if unknown := sorted(values.keys() - _NOT_DONE.keys() - _PASSED_OVER - _TAKEN):
@@ -195,9 +195,9 @@ def _prompt(value: Any) -> str | tuple[int, ...]:
         value = value[0]
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value and all(type(one) is int and 0 <= one < 1 << 31 for one in value):
+    if isinstance(value, list) and value and all(type(entry) is int and 0 <= entry < 1 << 31 for entry in value):
         return tuple(value)
-    if isinstance(value, list) and len(value) > 1 and all(isinstance(one, str | list) for one in value):
+    if isinstance(value, list) and len(value) > 1 and all(isinstance(entry, str | list) for entry in value):
         raise wrong("prompt", "one prompt a request: send several requests")
     raise wrong("prompt", "a text, or a list of tokens")
 
@@ -205,7 +205,7 @@ def _prompt(value: Any) -> str | tuple[int, ...]:
 def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
         raise wrong("messages", "a list of one message or more")
-    return tuple(_message(one, f"messages[{i}]") for i, one in enumerate(value))
+    return tuple(_message(entry, f"messages[{i}]") for i, entry in enumerate(value))
 
 
 def _message(value: Any, place: str) -> Message:
@@ -225,10 +225,10 @@ def _content(value: Any, place: str) -> str:
         return value
     if not isinstance(value, list):
         raise wrong(place, "a text, or a list of parts of the type text")
-    for one in value:
-        if not isinstance(one, dict) or one.get("type") != "text" or not isinstance(one.get("text"), str):
+    for entry in value:
+        if not isinstance(entry, dict) or entry.get("type") != "text" or not isinstance(entry.get("text"), str):
             raise wrong(place, "parts of the type text only: this model reads no pictures or sounds")
-    return "".join(one["text"] for one in value)
+    return "".join(entry["text"] for entry in value)
 
 
 def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Asked:

@@ -282,9 +282,9 @@ class Ladder:
             causes.append((alone, _why_alone(alone, self._budget_ns, typical_ns=window.own_ns)))
         if waited:
             causes.append((waited, _why_waited(waited)))
-        told = [f"{len(frames) / count:.0%}: {why}" if len(causes) > 1 else why for frames, why in causes]
+        parts = [f"{len(frames) / count:.0%}: {why}" if len(causes) > 1 else why for frames, why in causes]
         share = f"{len(missed) / count:.0%} of the last {count} frames missed"
-        return f"{share} the budget of {self._budget_ns / 1e6:.4g} ms: {', '.join(told)}"
+        return f"{share} the budget of {self._budget_ns / 1e6:.4g} ms: {', '.join(parts)}"
 
 
 def _why_alone(frames: Sequence[Timing], budget_ns: int, *, typical_ns: float) -> str:

@@ -269,7 +269,7 @@ class Stream:
         now = self._desk.now_ns
         age = now - item.captured_ns
         latency = served.done_ns - served.began_ns
-        in_stages = sum(max(one, 0) for one in served.times_ns)  # below zero: the frame had no such stage
+        in_stages = sum(max(number, 0) for number in served.times_ns)  # below zero: the frame had no such stage
         times = (served.done_ns - item.captured_ns - in_stages, *served.times_ns)
         missed = age > self._budget_ns
         self._ring.record(times, latency, age, is_missed=missed)
@@ -292,7 +292,7 @@ class Stream:
     def _timing(self, served: Served, age_ns: int) -> Timing:
         """Return how the age of an answer came about."""
         item, latency_ns = served.item, served.done_ns - served.began_ns
-        stages_ns = dict(zip(self._ring.stages[1:], (max(one, 0) for one in served.times_ns), strict=True))
+        stages_ns = dict(zip(self._ring.stages[1:], (max(number, 0) for number in served.times_ns), strict=True))
         turn_ns, in_stages_ns = stages_ns.pop(TURN, 0), sum(stages_ns.values())
         between_ns = latency_ns - turn_ns - in_stages_ns if served.is_overlapped else 0
         first_ns = next(iter(stages_ns.values()), 0)

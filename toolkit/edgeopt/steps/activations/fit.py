@@ -54,13 +54,13 @@ def fit_all(graph: Graph, seen: Mapping[str, Observation], form: Form) -> tuple[
     samples = {site.name: _samples(seen[name_of(site.x)], site) for site in sites}
     done: dict[str, Fit] = {}
     for site in sites:
-        one = reach[site.name]
-        if site.name not in done and len(one.tied) > 1:
-            done |= _tied_fits({name: samples[name] for name in one.tied}, reach, form)
+        other = reach[site.name]
+        if site.name not in done and len(other.tied) > 1:
+            done |= _tied_fits({name: samples[name] for name in other.tied}, reach, form)
         elif site.name not in done:
-            gain = None if one.takes_gain else np.ones(site.channels)
+            gain = None if other.takes_gain else np.ones(site.channels)
             x, wanted = samples[site.name]
-            done[site.name] = form.fit(x, wanted, gain=gain, has_offset=one.takes_offset)
+            done[site.name] = form.fit(x, wanted, gain=gain, has_offset=other.takes_offset)
     made = []
     for site in sites:
         fit, wanted = done[site.name], samples[site.name][1]

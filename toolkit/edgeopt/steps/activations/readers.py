@@ -47,12 +47,12 @@ def reaches(graph: Graph, sites: Sequence[Site]) -> dict[str, Reach]:
     ties = _ties(makers)
     members = {name: tuple(other for other in walks if ties[other] == ties[name]) for name in walks}
     broken = {name for name, walk in walks.items() if any(not _is_whole(graph, key, walks) for key in walk.sums)}
-    found = {}
+    result = {}
     for name, walk in walks.items():
         group = members[name]
-        gain = all(walks[one].is_linear and one not in broken for one in group)
-        found[name] = Reach(tuple(walk.leaves), gain, walk.is_linear and not walk.pads, group if gain else (name,))
-    return found
+        gain = all(walks[word].is_linear and word not in broken for word in group)
+        result[name] = Reach(tuple(walk.leaves), gain, walk.is_linear and not walk.pads, group if gain else (name,))
+    return result
 
 
 class _Walk:

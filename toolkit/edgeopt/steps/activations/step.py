@@ -97,7 +97,7 @@ def replace_activations(model: Model, context: Context, setting: Setting) -> lis
             notes.append(Note(NoteKind.INFO, f"{form.name} in place of {_kinds(sites)} is no faster{speed}"))
             continue
         made += _candidates(model, context, form, fitted, best, like_dense)
-    made.sort(key=lambda one: one[0])
+    made.sort(key=lambda entry: entry[0])
     for i, (_, _, choice) in enumerate(made):
         _write(context, setting, i, choice)
     if not made:
@@ -185,8 +185,8 @@ def _gains(model: Model, changed: Model, engine: Engine, context: Context) -> li
     """
     gains, few = list[_Gain](), context.inputs(_QUICK_PICTURES, model)
     known = [other for other in engine.target.precisions if not engine.target.why_no_precision(other)]
-    floats = [one for one in known if one.startswith(("fp", "bf"))]
-    integers = [one for one in known if one.startswith(_INTEGERS)] if context.quantizes else []
+    floats = [name for name in known if name.startswith(("fp", "bf"))]
+    integers = [name for name in known if name.startswith(_INTEGERS)] if context.quantizes else []
     quick = [integer_model(other, few, engine.target) for other in (model, changed) if integers]
     if quick and (quick[0] is model or quick[1] is changed):  # what cannot be quantized will run in float
         integers = []

@@ -49,5 +49,5 @@ class Toolchain:
 def note_numbers(numbers: Numbers) -> Note:
     """Return how far the device's numbers are the CPU's."""
     where = "simulated device" if numbers.simulated else "device"
-    found = f"SQNR {numbers.device.sqnr_db:.1f} dB, cosine {numbers.device.cosine:.5f}"
-    return Note(NoteKind.INFO, f"{where} against the CPU on a few pictures: {found}")
+    result = f"SQNR {numbers.device.sqnr_db:.1f} dB, cosine {numbers.device.cosine:.5f}"
+    return Note(NoteKind.INFO, f"{where} against the CPU on a few pictures: {result}")

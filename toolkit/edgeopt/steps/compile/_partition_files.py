@@ -41,6 +41,6 @@ def partition_files(partition: Partition) -> Mapping[str, str]:
 def read_nodes(file: Path) -> tuple[PlacedNode, ...]:
     """Return the nodes that `partition_files` told; none where the file is absent or of another version."""
     try:
-        return tuple(PlacedNode(**one) for one in read_json(file, remedy="")["nodes"])
+        return tuple(PlacedNode(**value) for value in read_json(file, remedy="")["nodes"])
     except (InvalidFileError, KeyError, TypeError):
         return ()

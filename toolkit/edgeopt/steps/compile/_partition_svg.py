@@ -30,8 +30,8 @@ def draw_partition(partition: Partition) -> str:
     ]
     title = f"{partition.target}: {partition.verdict}"
     lines = [f"{placement.op} {placement.node}: {placement.reason}" for placement in refused]
-    told = [_text(below + _LINE * (i + 1), line) for i, line in enumerate(lines)]
-    body = "\n".join([_text(_LINE, title), *cells, *told])
+    parts = [_text(below + _LINE * (i + 1), line) for i, line in enumerate(lines)]
+    body = "\n".join([_text(_LINE, title), *cells, *parts])
     width = max(columns * step, *(_LETTER * len(line) for line in (title, *lines))) + 2 * _GAP
     height = below + _LINE * (len(refused) + 1)
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'

@@ -58,9 +58,9 @@ class Partition:
         text = f"all {plural(len(self.nodes), 'node')} on the {device}"
         if self.refused:
             ops = Counter((placement.op, self.mends.get(placement.node, "")) for placement in self.refused)
-            told = [f"{op} x{count}{f' (-> {mend})' if mend else ''}" for (op, mend), count in ops.most_common()]
+            parts = [f"{op} x{count}{f' (-> {mend})' if mend else ''}" for (op, mend), count in ops.most_common()]
             taken = len(self.nodes) - len(self.refused)
-            text = f"{device} {taken}, CPU {len(self.refused)}: {', '.join(told)}; {plural(self.copies, 'copy')}"
+            text = f"{device} {taken}, CPU {len(self.refused)}: {', '.join(parts)}; {plural(self.copies, 'copy')}"
             text = text.replace("copys", "copies")
         if self.problem:
             text = f"the {device} refuses the model: {self.problem}"
@@ -104,10 +104,10 @@ def _ask_compiler(model: Model, target: Target) -> Partition:
     executor = registry.load(executors, target.executor).EXECUTOR
     options = SessionOptions(target.providers, target.threads or 1, target.options)
     try:
-        found = executor.explain(model.source, options)
+        result = executor.explain(model.source, options)
     except UnsupportedError as error:
         return _refused_whole(model, target, error)
-    return _partition(model, target, [_on(one, target.providers[0]) for one in found], "")
+    return _partition(model, target, [_on(value, target.providers[0]) for value in result], "")
 
 
 def _ask(model: Model, target: Target) -> Partition:
@@ -121,7 +121,7 @@ def _ask(model: Model, target: Target) -> Partition:
         return _refused_whole(model, target, error)
     placed = session.placement()
     session.close()
-    return _partition(model, target, [_on(one, target.providers[0]) for one in placed], "")
+    return _partition(model, target, [_on(value, target.providers[0]) for value in placed], "")
 
 
 def _refused_whole(model: Model, target: Target, error: EdgeoptError) -> Partition:

@@ -74,8 +74,8 @@ def make_integer_cache(model: Model, ranges: Mapping[str, NDArray[np.float32]]) 
             assert value is not None
             steps = np.maximum(ranges[str(value.name)] / _MOST, np.float32(1e-6)).astype(np.float32)
             graph.set_input(node, scale, graph.add_initializer(f"{value.name}_scale", steps))
-            for one in (value, node.outputs[present]):
-                one.type = ir.TensorType(ir.DataType.INT8)
+            for other in (value, node.outputs[present]):
+                other.type = ir.TensorType(ir.DataType.INT8)
         for name, text in (("k_quant_type", "PER_CHANNEL"), ("v_quant_type", "PER_CHANNEL")):
             graph.set_attribute(node, name, text)
         graph.set_attribute(node, "kv_cache_bit_width", 8)

@@ -68,8 +68,8 @@ class _Crossing:
 def _branch(merged: Model, which: str) -> Model:
     """Return one of the two decoders of a graph that is both."""
     graph = merged.proto.graph
-    node = next((one for one in graph.node if one.op_type == "If"), None)
-    branch = next((one.g for one in (node.attribute if node else ()) if one.name == which), None)
+    node = next((value for value in graph.node if value.op_type == "If"), None)
+    branch = next((value.g for value in (node.attribute if node else ()) if value.name == which), None)
     if node is None or branch is None or len(graph.node) != 1:
         raise UnsupportedError("a merged decoder is one If of two branches, and this is none", remedy=_REMEDY)
     made = onnx.ModelProto()
@@ -89,16 +89,16 @@ def _as_following(model: Model) -> onnx.ModelProto:
     made.CopyFrom(model.proto)
     graph = made.graph
     makers = {name: node for node in graph.node for name in node.output}
-    kept = [one for one in graph.output if ".encoder." not in one.name]
-    used, waiting = set[str](), [one.name for one in kept]
+    kept = [value_info for value_info in graph.output if ".encoder." not in value_info.name]
+    used, waiting = set[str](), [entry.name for entry in kept]
     while waiting:
         name = waiting.pop()
         if name not in used:
             used.add(name)
             waiting += _reads(makers[name]) if name in makers else []
     nodes = [node for node in graph.node if used & set(node.output)]
-    stored = [one for one in graph.initializer if one.name in used]
-    given = [one for one in graph.input if one.name in used]
+    stored = [constant for constant in graph.initializer if constant.name in used]
+    given = [value_info for value_info in graph.input if value_info.name in used]
     for field, values in (("node", nodes), ("initializer", stored), ("input", given), ("output", kept)):
         copies = [type(value).FromString(value.SerializeToString()) for value in values]
         del getattr(graph, field)[:]
@@ -109,7 +109,7 @@ def _as_following(model: Model) -> onnx.ModelProto:
 
 def _reads(node: onnx.NodeProto) -> list[str]:
     """Return what a node reads, its subgraphs too."""
-    inner = [one.g for one in node.attribute if one.type == onnx.AttributeProto.GRAPH]
+    inner = [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
     return [*node.input, *(name for graph in inner for each in graph.node for name in _reads(each))]
 
 
@@ -167,21 +167,21 @@ def _with_crossing(encoder: Model, crossing: list[_Crossing]) -> onnx.ModelProto
     made = onnx.ModelProto()
     made.CopyFrom(encoder.proto)
     graph, heard = made.graph, encoder.outputs[0].name
-    for i, one in enumerate(crossing):
+    for i, other in enumerate(crossing):
         name = f"{_PREFIX}{i}"
-        graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(one.weight), f"{name}_weight"))
-        shape = np.array([0, -1, one.heads, one.size], np.int64)
+        graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(other.weight), f"{name}_weight"))
+        shape = np.array([0, -1, other.heads, other.size], np.int64)
         graph.initializer.append(numpy_helper.from_array(shape, f"{name}_shape"))
         graph.node.append(helper.make_node("MatMul", [heard, f"{name}_weight"], [f"{name}_product"], name))
         last = f"{name}_product"
-        if one.bias is not None:
-            graph.initializer.append(numpy_helper.from_array(one.bias.reshape(-1), f"{name}_bias"))
+        if other.bias is not None:
+            graph.initializer.append(numpy_helper.from_array(other.bias.reshape(-1), f"{name}_bias"))
             graph.node.append(helper.make_node("Add", [last, f"{name}_bias"], [f"{name}_sum"], f"{name}_add"))
             last = f"{name}_sum"
         graph.node.append(helper.make_node("Reshape", [last, f"{name}_shape"], [f"{name}_heads"], f"{name}_split"))
         graph.node.append(
-            helper.make_node("Transpose", [f"{name}_heads"], [one.name], f"{name}_turn", perm=[0, 2, 1, 3])
+            helper.make_node("Transpose", [f"{name}_heads"], [other.name], f"{name}_turn", perm=[0, 2, 1, 3])
         )
-        sizes: list[str | int | None] = ["batch_size", one.heads, "heard_rows", one.size]
-        graph.output.append(helper.make_tensor_value_info(one.name, onnx.TensorProto.FLOAT, sizes))
+        sizes: list[str | int | None] = ["batch_size", other.heads, "heard_rows", other.size]
+        graph.output.append(helper.make_tensor_value_info(other.name, onnx.TensorProto.FLOAT, sizes))
     return made

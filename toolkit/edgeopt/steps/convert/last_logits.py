@@ -134,8 +134,8 @@ def _is_sum(_: Graph, node: Node, values: Sequence[Value]) -> bool:
 def _is_mean(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
     axes: Sequence[int] = attribute(node, "axes", ())
     stored = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    found = tuple(stored.ravel().tolist()) if stored is not None else tuple(axes)
-    return [node.inputs[0]] == list(values) and found in ((-1,), (_NUMBERS,)) and attribute(node, "keepdims", 1) == 1
+    result = tuple(stored.ravel().tolist()) if stored is not None else tuple(axes)
+    return [node.inputs[0]] == list(values) and result in ((-1,), (_NUMBERS,)) and attribute(node, "keepdims", 1) == 1
 
 
 def _is_pair(graph: Graph, node: Node, values: Sequence[Value]) -> bool:

@@ -103,7 +103,7 @@ def _exchangeable(model: Model, weights: Sequence[str]) -> bytes:
     source = with_outputs(model.gathered(), [LOGITS])
     assert isinstance(source, bytes)
     proto = onnx.load_from_string(source)
-    shapes = {one.name: list(one.dims) for one in proto.graph.initializer}
+    shapes = {constant.name: list(constant.dims) for constant in proto.graph.initializer}
     proto.graph.input.extend(
         helper.make_tensor_value_info(weight, TensorProto.FLOAT, shapes[weight]) for weight in weights
     )

@@ -49,7 +49,7 @@ def grams_of(
     reads = {node.name or "": str(node.inputs[0].name) for node in large_products(graph) if node.inputs[0]}
     tensors = {reads[node]: size for node, size in sizes.items()}
     groups = groups_of({name: Gram.bytes_of(size) for name, size in tensors.items()}, most_bytes)
-    found = dict[str, Gram]()
+    result = dict[str, Gram]()
     for i, group in enumerate(groups):
         session = EXECUTOR.open(with_outputs(model, group), SessionOptions(threads=threads))
         known = {spec.name for spec in session.inputs}
@@ -60,9 +60,9 @@ def grams_of(
             for name, value in session.run(feeds_of(window, cache, known)).items():
                 grams[name].add(np.asarray(value, np.float32).reshape(-1, tensors[name]))
         session.close()
-        found |= grams
+        result |= grams
     tell(len(groups) * len(windows), len(groups) * len(windows))
-    return {node: found[name] for node, name in reads.items()}
+    return {node: result[name] for node, name in reads.items()}
 
 
 def feeds_of(window: Sequence[int], cache: Sequence[CachePart], known: Collection[str]) -> Tensors:

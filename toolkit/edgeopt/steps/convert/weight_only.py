@@ -100,9 +100,9 @@ def _rewrite(
     known = weight, attribute(node, "transB", 0)
     if known not in stored:
         stored[known] = place(graph, weight.name or "", columns, rounding(node.name or "", columns, bits, block))
-    one = stored[known]
+    other = stored[known]
     last, bias = product_bias(graph, node, columns.shape[0])
-    inputs: list[Value | None] = [node.inputs[0], one.data, one.scale, one.zero]
+    inputs: list[Value | None] = [node.inputs[0], other.data, other.scale, other.zero]
     if bias is not None:
         inputs += [None, graph.add_initializer(f"{node.name}_bias", bias)]
     while inputs[-1] is None:

@@ -271,8 +271,8 @@ def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictur
     few = list(model_inputs(task, pictures.spread(_COMPARED_PICTURES)))
     networks = Networks(mine, theirs, outputs, None, (), task.loss, device, is_batched=_is_batched(few))
     with torch.no_grad():
-        seen = [[_watched(net, one, names) for one in networks.to_device(few)] for net in (mine, theirs)]
-    joined = [{name: np.concatenate([one[name] for one in part]) for name in names} for part in seen]
+        seen = [[_watched(net, entry, names) for entry in networks.to_device(few)] for net in (mine, theirs)]
+    joined = [{name: np.concatenate([entry[name] for entry in part]) for name in names} for part in seen]
     features = features_of(names, joined[0], joined[1], scaled_tensors(student))
     if features:
         watched = tuple(feature.name for feature in features)
@@ -286,8 +286,8 @@ def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictur
 
 
 def _watched(net: TorchModel, inputs: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    found = net(inputs, names)
-    return {name: found[name].float().cpu().numpy() for name in names}
+    result = net(inputs, names)
+    return {name: result[name].float().cpu().numpy() for name in names}
 
 
 def _is_batched(samples: Sequence[Tensors]) -> bool:
@@ -305,12 +305,12 @@ def _mirrors(task: Task, recipe: Recipe, networks: Networks, pictures: Frames) -
     for frame in pictures.spread(_MIRRORED_PICTURES):
         if not isinstance(frame, np.ndarray):
             return False
-        for picture, told in ((frame, straight), (mirrored(frame), turned)):
+        for picture, parts in ((frame, straight), (mirrored(frame), turned)):
             inputs, geometry = task.preprocess(picture)
             with torch.no_grad():
-                found = next(networks.teacher(one) for one in networks.to_device([inputs]))
+                found = next(networks.teacher(entry) for entry in networks.to_device([inputs]))
             outputs = {name: value.float().cpu().numpy() for name, value in found.items()}
-            told.append(task.postprocess(outputs, geometry))
+            parts.append(task.postprocess(outputs, geometry))
         if task.gives_boxes:
             boxes = turned[-1].boxes.copy()
             boxes[:, [0, 2]] = frame.shape[1] - boxes[:, [2, 0]]
@@ -353,7 +353,7 @@ def _run(training: Training, listener: Listener, path: Path, key: str) -> None:
 
 def _key(student: Model, teacher: Model, pictures: Frames, recipe: Recipe, settings: str) -> str:
     """Return what makes a training this one."""
-    told = {
+    values = {
         "student": student.fingerprint,
         "teacher": teacher.fingerprint,
         "pictures": calibration_fingerprint(pictures),
@@ -361,7 +361,7 @@ def _key(student: Model, teacher: Model, pictures: Frames, recipe: Recipe, setti
         "settings": f"{settings} {BATCH} {RATES}",
         "packages": package_versions(),
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _sentence(distilled: Distilled) -> str:

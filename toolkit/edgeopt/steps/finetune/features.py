@@ -50,18 +50,18 @@ def shared_tensors(student: Model, teacher: Model) -> tuple[str, ...]:
         student: Made of the teacher.
         teacher: The dense model.
     """
-    constants = {one.name for one in student.proto.graph.initializer}
-    given = {one.name for one in student.proto.graph.input}
+    constants = {constant.name for constant in student.proto.graph.initializer}
+    given = {value_info.name for value_info in student.proto.graph.input}
     theirs = {name for node in teacher.proto.graph.node for name in node.output if name}
     made = [name for node in student.proto.graph.node for name in node.output if name]
     weighted = [node for node in student.proto.graph.node if node.op_type in _WEIGHTED]
     rounded = _rounded(student)
     named = {rounded.get(name, name) for node in weighted for name in node.input}
     read = named - constants - given
-    found = [name for name in made if name in read | _last_made(student) and name in theirs]
-    if len(found) <= _MOST:
-        return tuple(found)
-    return tuple(found[int(i)] for i in np.linspace(0, len(found) - 1, _MOST).round())
+    result = [name for name in made if name in read | _last_made(student) and name in theirs]
+    if len(result) <= _MOST:
+        return tuple(result)
+    return tuple(result[int(i)] for i in np.linspace(0, len(result) - 1, _MOST).round())
 
 
 def _rounded(model: Model) -> dict[str, str]:

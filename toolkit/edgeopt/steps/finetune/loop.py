@@ -189,7 +189,7 @@ class Training:
     def _begin_again(self, standing: Standing) -> None:
         """Take the best weights, at first those that were given, and forget what was learned since."""
         self._take(self._best)
-        self._averaged = [one.clone() for one in self._best]
+        self._averaged = [value.clone() for value in self._best]
         self._optimizer.begin_again()
         self._learned = []
         self.standing = standing
@@ -265,7 +265,7 @@ class Training:
         standing = self.standing
         is_best = loss < standing.best
         if is_best:
-            self._best = [one.clone() for one in self._averaged]
+            self._best = [value.clone() for value in self._averaged]
         learned = float(np.mean(self._learned)) if self._learned else math.nan
         self._learned = []
         check = Check(standing.step, self._spent(), loss, learned)
@@ -342,17 +342,17 @@ def answers(network: torch.nn.Module, networks: Networks, samples: Sequence[Tens
     """
     import torch
 
-    found = list[Tensors]()
+    result = list[Tensors]()
     with torch.no_grad():
         for start in range(0, len(samples), _CHECKED):
             part = samples[start : start + _CHECKED]
             for inputs in networks.to_device(part):
                 outputs = {name: value.float().cpu().numpy() for name, value in network(inputs).items()}
                 if not networks.is_batched:
-                    found.append(outputs)
+                    result.append(outputs)
                     continue
-                found += [{name: value[i : i + 1] for name, value in outputs.items()} for i in range(len(part))]
-    return found
+                result += [{name: value[i : i + 1] for name, value in outputs.items()} for i in range(len(part))]
+    return result
 
 
 def losses(networks: Networks, samples: Sequence[Tensors], targets: Sequence[Tensors]) -> NDArray[np.float64]:
@@ -364,8 +364,8 @@ def losses(networks: Networks, samples: Sequence[Tensors], targets: Sequence[Ten
         targets: The teacher's `answers` to them.
     """
     mine = answers(networks.student, networks, samples)
-    found = [networks.lost([a], [b]) for a, b in zip(mine, targets, strict=True)]
-    return np.minimum(np.nan_to_num(found, nan=_MOST_LOST), _MOST_LOST)
+    result = [networks.lost([a], [b]) for a, b in zip(mine, targets, strict=True)]
+    return np.minimum(np.nan_to_num(result, nan=_MOST_LOST), _MOST_LOST)
 
 
 @contextmanager

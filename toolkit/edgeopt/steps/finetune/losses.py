@@ -149,9 +149,9 @@ def _relative(mine: Outputs, theirs: Outputs, names: Sequence[str]) -> Tensor:
     """Return (pictures,) the mean over outputs of the power of the error over the power of the signal."""
     from torch import stack
 
-    found = []
+    result = []
     for name in names:
         a, b = mine[name].float().flatten(1), theirs[name].float().flatten(1)
         power = b.square().mean(1)
-        found.append((a - b).square().mean(1) / (power + 0.25 * power.mean()).clamp_min(1e-12))
-    return stack(found).mean(0)
+        result.append((a - b).square().mean(1) / (power + 0.25 * power.mean()).clamp_min(1e-12))
+    return stack(result).mean(0)

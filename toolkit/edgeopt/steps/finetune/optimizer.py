@@ -50,8 +50,8 @@ class Optimizer:
 
         moved = [i for i, weight in enumerate(self.weights) if weight.grad is not None]
         gradients = [self.weights[i].grad * self._sizes[i] for i in moved]
-        for one in self.weights:
-            one.grad = None
+        for value in self.weights:
+            value.grad = None
         if not all(bool(torch.isfinite(other).all()) for other in gradients):
             return
         left, seen = 1 - _MEANS**number, 1 - _SQUARES**number

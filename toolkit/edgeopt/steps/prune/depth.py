@@ -16,15 +16,15 @@ def groups_inside(blocks: Mapping[str, Block], groups: ChannelGroups) -> dict[st
         blocks: By name.
         groups: Of the same model.
     """
-    found = {}
+    result = {}
     for name, block in blocks.items():
         nodes = set(block.nodes)
-        found[name] = tuple(
+        result[name] = tuple(
             group.name
             for group in groups.groups
             if group.producers and all(use.node in nodes for use in group.producers)
         )
-    return found
+    return result
 
 
 def separate(blocks: Iterable[Block]) -> tuple[Block, ...]:

@@ -70,7 +70,7 @@ def choices(
         """Return the loss that a cut adds to what its group has lost already."""
         if cut not in known:
             known[cut] = loss(cut)
-        before = [known[Cut(one, keep[one])] for one in (cut.group, *inside.get(cut.block, ())) if one in keep]
+        before = [known[Cut(word, keep[word])] for word in (cut.group, *inside.get(cut.block, ())) if word in keep]
         return known[cut] - math.fsum(before)
 
     while True:
@@ -116,9 +116,9 @@ def _useful(
             yield saved, cut
         elif cut.group:
             deeper = further[cut.group][1:]
-            found = zip(savings.saved(deeper, keep, removed), deeper, strict=True)
-            yield from ((more, other) for more, other in list(found)[:2] if more > _LEAST_SAVED * savings.dense)
+            result = zip(savings.saved(deeper, keep, removed), deeper, strict=True)
+            yield from ((more, other) for more, other in list(result)[:2] if more > _LEAST_SAVED * savings.dense)
 
 
 def _overlaps(name: str, removed: Sequence[str], inside: Mapping[str, Sequence[str]]) -> bool:
-    return any(set(inside[name]) & set(inside[one]) for one in removed)
+    return any(set(inside[name]) & set(inside[word]) for word in removed)

@@ -115,7 +115,7 @@ def _together(shapes: Sequence[LayerShape], engine: Engine, precision: str, runn
     """Return the layers' times together; for INT8 of each the faster form, as a search leaves slower ones in float."""
     if not precision.startswith("w8a8"):
         return _measured(shapes, engine, precision, runner)
-    ways = [_measured(shapes, engine, one, runner) for one in (precision, engine.target.float_precision)]
+    ways = [_measured(shapes, engine, name, runner) for name in (precision, engine.target.float_precision)]
     return [min(pair) for pair in zip(*ways, strict=True)]
 
 
@@ -131,7 +131,7 @@ def _measured(shapes: Sequence[LayerShape], engine: Engine, precision: str, runn
         is_calm = least[1] <= least[0] * (1 + _ALIKE) + _GRAIN_MS
         if done >= _LEAST_ROUNDS and is_calm.mean() >= _CALM:
             break
-    return [float(one) for one in least[0]]
+    return [float(value) for value in least[0]]
 
 
 def _inputs(branches: Sequence[Branch]) -> Tensors:

@@ -130,10 +130,12 @@ class LayerShape:
         """Write what a node says of its channels anew: the groups of a convolution."""
         if node.op_type not in ("Conv", "ConvTranspose"):
             return
-        for one in copy.attribute:
-            if one.name == "group" and one.i > 1:
+        for attribute in copy.attribute:
+            if attribute.name == "group" and attribute.i > 1:
                 read, weight = self.sizes[node.input[0]][1], self.sizes[node.input[1]]
-                one.i = read // weight[1] if node.op_type == "Conv" else self.sizes[node.output[0]][1] // weight[1]
+                attribute.i = (
+                    read // weight[1] if node.op_type == "Conv" else self.sizes[node.output[0]][1] // weight[1]
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +278,7 @@ def _cuts(groups: ChannelGroups) -> dict[str, list[_Cut]]:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
-    stored = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    stored = {constant.name: numpy_helper.to_array(constant) for constant in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             stored[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
@@ -337,7 +339,7 @@ def _layer(
 
 def _key(layer: Layer, sizes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]], opset: int) -> str:
     """Return what a layer's time depends on, the same in every process."""
-    told, places = list[str](), dict[str, str]()
+    parts, places = list[str](), dict[str, str]()
     for node in layer.nodes:
         words = [node.op_type]
         for name in node.input:
@@ -348,8 +350,10 @@ def _key(layer: Layer, sizes: Mapping[str, tuple[int, ...]], values: Mapping[str
             words.append(known or size or "-")
         for name in node.output:
             places[name] = f"%{len(places)}"
-        attributes = sorted((one.name, str(helper.get_attribute_value(one))) for one in node.attribute)
+        attributes = sorted(
+            (attribute.name, str(helper.get_attribute_value(attribute))) for attribute in node.attribute
+        )
         words += [f"{name}={value}" for name, value in attributes if name != "group" or value == "1"]
-        told.append(" ".join(words))
-    text = f"opset {opset}: {' > '.join(told)}"
+        parts.append(" ".join(words))
+    text = f"opset {opset}: {' > '.join(parts)}"
     return text if len(text) <= 400 else f"{text[:360]} {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -38,11 +38,11 @@ class Window:
         if self.pads:
             return self.pads
         totals = []
-        for one, made, kernel, stride, dilation in zip(
+        for number, made, kernel, stride, dilation in zip(
             size, out, self.kernel, self.strides, self.dilations, strict=True
         ):
             reach = dilation * (kernel - 1) + 1
-            total = (one - 1) * stride + reach - made if self.is_transposed else (made - 1) * stride + reach - one
+            total = (number - 1) * stride + reach - made if self.is_transposed else (made - 1) * stride + reach - number
             totals.append(max(total, 0))
         return tuple(-(-other // 2) if self.auto_pad == "SAME_LOWER" else other // 2 for other in totals)
 
@@ -178,8 +178,8 @@ class Layer:
         flat = value.reshape(batch, channels, -1)
         if (sources == math.prod(size)).any():
             flat = np.concatenate([flat, np.zeros((batch, channels, 1), flat.dtype)], axis=2)
-        found = flat[0][:, sources] if batch == 1 else flat[image[:, None], :, sources].transpose(2, 0, 1)
-        return found.reshape(self.groups, channels // self.groups, *sources.shape).swapaxes(1, 2)
+        result = flat[0][:, sources] if batch == 1 else flat[image[:, None], :, sources].transpose(2, 0, 1)
+        return result.reshape(self.groups, channels // self.groups, *sources.shape).swapaxes(1, 2)
 
     def outputs(self, value: Array, positions: Array) -> NDArray[np.float32]:
         """Return the outputs at some positions, shape (n, outputs)."""
@@ -213,7 +213,7 @@ def layers_of(model: Model, constants: Mapping[str, Array]) -> tuple[Layer, ...]
         constants: As `constants_of` gives them.
     """
     nodes = model.proto.graph.node
-    adders = _adders(nodes, {one.name for one in model.proto.graph.output})
+    adders = _adders(nodes, {value_info.name for value_info in model.proto.graph.output})
     made = (_layer(node, constants, adders) for node in nodes)
     return tuple(layer for layer in made if layer is not None)
 
@@ -240,15 +240,15 @@ def _layer(node: NodeProto, constants: Mapping[str, Array], adders: Mapping[str,
     source, weight = str(node.input[1 - places[0]]), constants[node.input[places[0]]]
     if weight.dtype.kind != "f":
         return None
-    name, stored, given = str(node.output[0]), str(node.input[places[0]]), _attributes(node)
+    name, stored, values = str(node.output[0]), str(node.input[places[0]]), _attributes(node)
     if node.op_type in ("Conv", "ConvTranspose") and weight.ndim > 2:
-        window = _window(given, weight.shape[2:], is_transposed=node.op_type == "ConvTranspose")
+        window = _window(values, weight.shape[2:], is_transposed=node.op_type == "ConvTranspose")
         bias = _bias_input(node, constants)
-        return Layer(name, node.op_type, source, stored, bias, name, given.get("group", 1), window)
+        return Layer(name, node.op_type, source, stored, bias, name, values.get("group", 1), window)
     if weight.ndim != 2:
         return None
-    if node.op_type == "Gemm" and not given.get("transA", 0):
-        is_rows, scales = bool(given.get("transB", 0)), (given.get("alpha", 1.0), given.get("beta", 1.0))
+    if node.op_type == "Gemm" and not values.get("transA", 0):
+        is_rows, scales = bool(values.get("transB", 0)), (values.get("alpha", 1.0), values.get("beta", 1.0))
         bias = _bias_input(node, constants)
         if bias and (constants[bias].size != weight.shape[0 if is_rows else 1] or not scales[1]):
             bias = None
@@ -257,7 +257,11 @@ def _layer(node: NodeProto, constants: Mapping[str, Array], adders: Mapping[str,
         return Layer(name, "MatMul", source, stored, None, "", 1, None, is_rows=True, is_left=True)
     if node.op_type == "MatMul":
         adder = adders.get(name)
-        added = next((one for one in adder.input if one in constants), None) if adder is not None else None
+        added = (
+            next((value_info for value_info in adder.input if value_info in constants), None)
+            if adder is not None
+            else None
+        )
         if adder is None or added is None or not _is_bias(constants[added], weight.shape[1]):
             return Layer(name, "MatMul", source, stored, None, "", 1, None)
         return Layer(name, "MatMul", source, stored, added, adder.output[0], 1, None)
@@ -265,7 +269,7 @@ def _layer(node: NodeProto, constants: Mapping[str, Array], adders: Mapping[str,
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:
-    return {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def _is_bias(value: Array, size: int) -> bool:
@@ -278,11 +282,11 @@ def _bias_input(node: NodeProto, constants: Mapping[str, Array]) -> str | None:
     return name if not name or name in constants else None
 
 
-def _window(given: Mapping[str, Any], kernel: Sequence[int], *, is_transposed: bool) -> Window:
+def _window(values: Mapping[str, Any], kernel: Sequence[int], *, is_transposed: bool) -> Window:
     ones = (1,) * len(kernel)
-    strides, dilations = (tuple(given.get(name, ones)) for name in ("strides", "dilations"))
-    auto_pad = given.get("auto_pad", b"NOTSET").decode()
-    pads = tuple(given.get("pads", (0,) * 2 * len(kernel)))[: len(kernel)]
-    if auto_pad.startswith("SAME") or given.get("output_shape"):
+    strides, dilations = (tuple(values.get(name, ones)) for name in ("strides", "dilations"))
+    auto_pad = values.get("auto_pad", b"NOTSET").decode()
+    pads = tuple(values.get("pads", (0,) * 2 * len(kernel)))[: len(kernel)]
+    if auto_pad.startswith("SAME") or values.get("output_shape"):
         pads = ()
     return Window(tuple(kernel), strides, dilations, pads, auto_pad, is_transposed)

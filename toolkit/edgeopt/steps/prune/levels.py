@@ -60,8 +60,8 @@ def _alike(group: Group) -> list[NDArray[np.int64]]:
     columns = [np.isin(np.arange(group.channels), use.channels) for use in group.tensors]
     table = np.stack(columns, axis=1) if columns else np.ones((group.channels, 1), bool)
     _, number = np.unique(table, axis=0, return_inverse=True)
-    found = number.reshape(-1)
-    return [np.flatnonzero(found == other) for other in range(int(found.max()) + 1)]
+    result = number.reshape(-1)
+    return [np.flatnonzero(result == other) for other in range(int(result.max()) + 1)]
 
 
 def step_in_channels(group: Group, step: int) -> int:

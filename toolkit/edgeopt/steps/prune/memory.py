@@ -66,8 +66,8 @@ class Memory:
         """Return a loss that judges each model once."""
 
         def judged(model: Model) -> float:
-            found = self.value("loss", model.fingerprint, lambda: _plain(find(model)))
-            return math.inf if found is None else float(found)
+            result = self.value("loss", model.fingerprint, lambda: _plain(find(model)))
+            return math.inf if result is None else float(result)
 
         return judged
 
@@ -75,8 +75,8 @@ class Memory:
         """Return a speed that measures each model once."""
 
         def measured(model: Model) -> Ratio:
-            found = dict(self.value("speed", model.fingerprint, lambda: asdict(find(model))))
-            return Ratio(**{**found, "verdict": Change(found["verdict"])})
+            result = dict(self.value("speed", model.fingerprint, lambda: asdict(find(model))))
+            return Ratio(**{**result, "verdict": Change(result["verdict"])})
 
         return measured
 

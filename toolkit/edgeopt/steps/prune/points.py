@@ -149,7 +149,7 @@ def _frontier(search: Search) -> Iterator[Point]:
             return
         if choice.saved_ratio < ahead[0]:
             continue
-        ahead = [one for one in ahead if one > choice.saved_ratio]
+        ahead = [number for number in ahead if number > choice.saved_ratio]
         points = _points(search, choice)
         first = next(points)
         if first.loss > MOST_LOSS:

@@ -299,10 +299,10 @@ def watch(model: Model, batches: Iterable[Tensors], names: Iterable[str]) -> Ite
                 session = whole or (_open(model, part) if part else None)
                 for i, arrays in enumerate(chunk):
                     require_time()
-                    found = {name: arrays[name] for name in given} if number == 0 else {}
+                    result = {name: arrays[name] for name in given} if number == 0 else {}
                     if session is not None:
-                        found |= session.run(arrays)
-                    yield start + i, found
+                        result |= session.run(arrays)
+                    yield start + i, result
                 if session is not None and session is not whole:
                     session.close()
             start += len(chunk)

@@ -94,15 +94,15 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
     except OutOfTime:
         return [_stays(model, f"{NOT_PRUNED}: {_CUT}", LONGER)]
     try:
-        found = work.find()
+        pruned = work.find()
     finally:
         work.close()
     context.files.path(f"candidates/{setting.name}/{_DRAFT}").unlink(missing_ok=True)
-    points = found.points if context.pruning.is_auto else found.frontier
-    why = _sentence(points, found, work)
+    points = pruned.points if context.pruning.is_auto else pruned.frontier
+    why = _sentence(points, pruned, work)
     _tell(context, setting, groups, work.statistics, work.step, why)
     if not points:
-        return [_stays(model, f"{NOT_PRUNED}: {why}", next((note.hint for note in found.notes), ""))]
+        return [_stays(model, f"{NOT_PRUNED}: {why}", next((note.hint for note in pruned.notes), ""))]
     context.listener.say(f"  prune: {why}")
     twins = [i > 0 and point.is_twin_of(points[i - 1]) for i, point in enumerate(points)]
     return [replace(work.outcome(point, i), is_twin=twins[i]) for i, point in enumerate(points)]
@@ -139,10 +139,10 @@ def _why(groups: ChannelGroups) -> str:
 def _sentence(points: Sequence[Point], found: Found, work: _Work) -> str:
     if not points:
         return "; ".join(note.detail for note in found.notes) or "nothing that saves time keeps the answers"
-    told = [f"{point.speedup:.2f}x at a loss of {point.loss:.3f}" for point in points]
+    parts = [f"{point.speedup:.2f}x at a loss of {point.loss:.3f}" for point in points]
     counted = plural(len(points), "point")
     alone = "" if work.measures else " by multiplications, as nothing is timed here"
-    return f"{counted} in {work.words}: {', '.join(told)}{alone}"
+    return f"{counted} in {work.words}: {', '.join(parts)}{alone}"
 
 
 def _tell(

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 def constants_of(model: Model) -> dict[str, Array]:
     """Return the numbers of all initializers and Constant nodes of the main graph, by name."""
-    arrays = {one.name: numpy_helper.to_array(one) for one in model.proto.graph.initializer}
+    arrays = {constant.name: numpy_helper.to_array(constant) for constant in model.proto.graph.initializer}
     for node in model.proto.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             arrays[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
@@ -78,9 +78,9 @@ def _read_bias(node: onnx.NodeProto, old: str, name: str) -> None:
 
 
 def _store(graph: onnx.GraphProto, changed: Mapping[str, Array]) -> None:
-    for one in graph.initializer:
-        if one.name in changed:
-            one.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(changed[one.name]), one.name))
+    for constant in graph.initializer:
+        if constant.name in changed:
+            constant.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(changed[constant.name]), constant.name))
     for node in graph.node:
         if node.op_type == "Constant" and node.output[0] in changed:
             node.attribute[0].t.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(changed[node.output[0]])))

@@ -85,10 +85,10 @@ def type_speeds(folder: Path | None = None) -> TypeSpeeds:
     file = (folder or cache_folder()) / f"data-types-{processor_hash()}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
         return TypeSpeeds(**json.loads(file.read_text("utf-8")))
-    found = _measure()
+    result = _measure()
     with contextlib.suppress(InvalidFileError):
-        write_beside(file, json.dumps(asdict(found)) + "\n")
-    return found
+        write_beside(file, json.dumps(asdict(result)) + "\n")
+    return result
 
 
 def _measure() -> TypeSpeeds:

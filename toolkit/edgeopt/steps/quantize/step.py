@@ -292,8 +292,8 @@ def _with_notes(attempt: Attempt, notes: tuple[Note, ...], options: Mapping[str,
     form = Note(NoteKind.INFO, f"form: {attempt.name}")
     why = (Note(NoteKind.INFO, attempt.reason),) if attempt.reason else ()
     fused = fusion_notes(outcome.model, engine.target, engine.threads, options)
-    told = tuple(dict.fromkeys((form, *why, *notes, *outcome.notes, *fused)))
-    return replace(outcome, notes=told, options=dict(options))
+    result = tuple(dict.fromkeys((form, *why, *notes, *outcome.notes, *fused)))
+    return replace(outcome, notes=result, options=dict(options))
 
 
 def _inputs(context: Context, model: Model) -> Iterator[Tensors]:

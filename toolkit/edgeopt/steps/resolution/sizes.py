@@ -21,9 +21,9 @@ def smaller_sizes(size: Size, unit: int) -> tuple[Size, ...]:
         size: Height and width.
         unit: Pixels that the network makes one cell of.
     """
-    found = dict.fromkeys(_at(size, share, unit) for share in SHARES)
+    result = dict.fromkeys(_at(size, share, unit) for share in SHARES)
     least = tuple(_LEAST * side for side in size)
-    return tuple(one for one in found if one != size and all(a >= b for a, b in zip(one, least, strict=True)))
+    return tuple(pair for pair in result if pair != size and all(a >= b for a, b in zip(pair, least, strict=True)))
 
 
 def _at(size: Size, share: float, unit: int) -> Size:

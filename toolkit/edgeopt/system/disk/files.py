@@ -119,13 +119,13 @@ def list_folder(path: Path, *, remedy: str) -> list[str]:
 
 def _why_unreadable(path: Path, error: OSError | ValueError) -> str:
     text = str(path)
-    told = text if len(text) <= _LONGEST_PATH else f"{text[: _LONGEST_PATH // 2]}...{text[-_LONGEST_PATH // 4 :]}"
+    line = text if len(text) <= _LONGEST_PATH else f"{text[: _LONGEST_PATH // 2]}...{text[-_LONGEST_PATH // 4 :]}"
     if isinstance(error, FileNotFoundError) and path.is_symlink():
-        return f"{told} is a link to {str(path.readlink())[:_LONGEST_PATH]}, which does not exist"
+        return f"{line} is a link to {str(path.readlink())[:_LONGEST_PATH]}, which does not exist"
     if isinstance(error, FileNotFoundError):
-        return f"{told} does not exist"
+        return f"{line} does not exist"
     reason = error.strerror if isinstance(error, OSError) else None
-    return f"{told} cannot be read: {reason or error}"
+    return f"{line} cannot be read: {reason or error}"
 
 
 def require_writable(path: Path) -> None:
@@ -140,9 +140,9 @@ def require_writable(path: Path) -> None:
     except (OSError, ValueError) as error:
         raise unwritable(path, error) from error
     finally:
-        for one in absent:
+        for other in absent:
             with contextlib.suppress(OSError, ValueError):
-                one.rmdir()
+                other.rmdir()
 
 
 def unwritable(path: Path, error: OSError | ValueError) -> InvalidFileError:

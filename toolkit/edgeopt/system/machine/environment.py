@@ -162,13 +162,13 @@ class Environment:
             other: Of another result.
             use: Only facts of this use; None: all.
         """
-        found = []
+        result = []
         for key in sorted({*self.facts, *other.facts}):
             mine, theirs = self.facts.get(key), other.facts.get(key)
             uses = {fact.use for fact in (mine, theirs) if fact is not None}
             if (use is None or use in uses) and (mine and mine.value) != (theirs and theirs.value):
-                found.append(key)
-        return tuple(found)
+                result.append(key)
+        return tuple(result)
 
     def why_not_comparable(self, other: Environment) -> tuple[str, ...]:
         """Return the critical keys that differ; empty: the two results may be compared."""
@@ -202,13 +202,13 @@ class Environment:
 
 def package_versions() -> dict[str, str]:
     """Return the versions of the packages that matter here and are installed."""
-    found = {}
+    result = {}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            result[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return result
 
 
 _NOTABLE = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm", "sve")

@@ -195,7 +195,7 @@ def moment_facts(proc: Path, system: Path) -> dict[str, Reader]:
         "heat.nvidia": lambda: _command(
             "nvidia-smi", "--query-gpu=clocks_event_reasons.active", "--format=csv,noheader"
         ),
-        "load.average": lambda: [round(one, 2) for one in os.getloadavg()],
+        "load.average": lambda: [round(number, 2) for number in os.getloadavg()],
         "memory.total_mib": lambda: psutil.virtual_memory().total // 2**20,
         "memory.available_mib": lambda: _meminfo(proc, "MemAvailable") // 1024,
         "disk": lambda: {

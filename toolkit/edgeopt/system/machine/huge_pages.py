@@ -58,15 +58,15 @@ def without(ranges: list[Range], others: list[Range]) -> list[Range]:
         ranges: First byte and the byte behind the last, rising.
         others: In the same form.
     """
-    found = list[Range]()
+    result = list[Range]()
     for first, end in ranges:
         begin = first
         for taken, free in others:
             if taken < end and free > begin:
-                found.append((begin, taken))
+                result.append((begin, taken))
                 begin = free
-        found.append((begin, end))
-    return [(begin, end) for begin, end in found if begin < end]
+        result.append((begin, end))
+    return [(begin, end) for begin, end in result if begin < end]
 
 
 def _size_bytes() -> int:

@@ -34,7 +34,7 @@ def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 
 def _left_by_groups(proc: Path, groups: Path) -> list[int]:
     """Return what each limit of this process's control groups leaves; empty where there is none."""
-    found = list[int]()
+    result = list[int]()
     with suppress(OSError, IndexError):  # no Linux
         names = {line.split(":", 2)[2].strip("/") for line in (proc / "self/cgroup").read_text("utf-8").splitlines()}
         for kind, limit, used, files, shared in _LIMITS:
@@ -43,10 +43,10 @@ def _left_by_groups(proc: Path, groups: Path) -> list[int]:
                 with suppress(OSError, ValueError, IndexError):  # `max`: no limit
                     most = int((place / limit).read_text("utf-8"))
                     rows = (line.split() for line in (place / "memory.stat").read_text("utf-8").splitlines())
-                    told = {row[0]: int(row[1]) for row in rows}
-                    kept = int((place / used).read_text("utf-8")) - told.get(files, 0) + told.get(shared, 0)
-                    found.append(max(0, most - kept))
-    return found
+                    values = {row[0]: int(row[1]) for row in rows}
+                    kept = int((place / used).read_text("utf-8")) - values.get(files, 0) + values.get(shared, 0)
+                    result.append(max(0, most - kept))
+    return result
 
 
 def require_bytes(needed: int, what: str, remedy: str) -> None:

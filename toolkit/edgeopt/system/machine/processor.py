@@ -28,8 +28,8 @@ def _cpuinfo() -> dict[str, str]:
 def cpu_flags() -> frozenset[str]:
     """Return the processor's instruction flags in Linux words (`avx512_vnni`, `asimddp`, `i8mm`)."""
     info = _cpuinfo()
-    if found := info.get("flags") or info.get("features"):
-        return frozenset(found.split())
+    if result := info.get("flags") or info.get("features"):
+        return frozenset(result.split())
     if cpu_architecture() == "arm64":  # Apple silicon and Windows on Arm all have the dot product
         return frozenset({"asimd", "asimddp"})
     return _flags_of_opencv()

@@ -161,10 +161,10 @@ def _begun(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[Any]
 
 def child_environment() -> dict[str, str]:
     """Return this process's environment, with this package on the path of a child even from a checkout."""
-    found = {**os.environ, "PYTHONUTF8": "1"}
+    result = {**os.environ, "PYTHONUTF8": "1"}
     if sysconfig.get_paths()["purelib"] != _ROOT:
-        found["PYTHONPATH"] = os.pathsep.join(part for part in (_ROOT, os.environ.get("PYTHONPATH", "")) if part)
-    return found
+        result["PYTHONPATH"] = os.pathsep.join(part for part in (_ROOT, os.environ.get("PYTHONPATH", "")) if part)
+    return result
 
 
 def _listen(stream: IO[bytes], answers: queue.SimpleQueue[Message | None]) -> None:

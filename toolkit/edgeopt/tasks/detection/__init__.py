@@ -90,12 +90,12 @@ class Detection(Things):
     def as_text(self, answer: Detections) -> str:
         """Return classes with score and place, and points where the model gives them."""
         rows = zip(answer.boxes, answer.scores, answer.classes.tolist(), self._told_points(answer), strict=True)
-        found = [
+        result = [
             f"{self._recipe.class_name(label)} {score:.2f} at {', '.join(f'{v:.0f}' for v in box)}"
             + (f" ({', '.join(f'{name} {x:.0f}, {y:.0f}' for name, x, y in points)})" if points else "")
             for box, score, label, points in rows
         ]
-        return "; ".join(found) or "nothing"
+        return "; ".join(result) or "nothing"
 
     def as_json(self, answer: Detections) -> dict[str, Any]:
         """Return `detections`, best first, each with `box` (left, top, right, bottom in pixels), `score`, `class`.
@@ -120,7 +120,7 @@ class Detection(Things):
         if answer.points is None:
             return [[] for _ in range(len(answer))]
         names = [self._recipe.keypoints.name(i) for i in range(answer.points.shape[1])]
-        return [[(name, x, y) for name, (x, y) in zip(names, one, strict=True)] for one in answer.points.tolist()]
+        return [[(name, x, y) for name, (x, y) in zip(names, value, strict=True)] for value in answer.points.tolist()]
 
     def draw(self, frame: Frame, answer: Detections, height: int = HEIGHT) -> Frame:
         """Return a copy of the frame with its boxes, those above `SHOWN_ABOVE`, and their points."""
@@ -157,8 +157,8 @@ class Detection(Things):
         if not all(np.isfinite(output[name]).all() for output in outputs for name in self._outputs):
             return math.inf
         lost = [lost_share(self._all_boxes(a), self._all_boxes(b)) for a, b in zip(outputs, reference, strict=True)]
-        whole = math.fsum(one for _, one in lost)
-        return math.fsum(one for one, _ in lost) / whole if whole > 0 else worst_error(outputs, reference)
+        whole = math.fsum(number for _, number in lost)
+        return math.fsum(number for number, _ in lost) / whole if whole > 0 else worst_error(outputs, reference)
 
     def places(self, outputs: Tensors) -> NDArray[np.float64]:
         """Return the map of squared scores, each spread over its box, as `loss` counts them; see `tasks._places`."""

@@ -97,12 +97,12 @@ class InstanceTask(Things):
         """Return classes with score, place and how much of the frame they cover."""
         whole = answer.size[0] * answer.size[1]
         rows = zip(answer.boxes, answer.scores, answer.classes.tolist(), answer.runs, strict=True)
-        found = [
+        result = [
             f"{self._recipe.class_name(label)} {score:.2f} at {', '.join(f'{v:.0f}' for v in box)} "
             f"({runs[1::2].sum() / whole:.1%} of the frame)"
             for box, score, label, runs in rows
         ]
-        return "; ".join(found) or "nothing"
+        return "; ".join(result) or "nothing"
 
     def as_json(self, answer: Instances) -> dict[str, Any]:
         """Return `instances`, best first, each with `box`, `score`, `class` and `rle`.

@@ -141,9 +141,9 @@ def instances(
     labels, scores = sorted(flat, key=lambda array: array.dtype.kind == "f")
     classes = np.rint(labels).astype(np.int64) - int(numbers.background)
     kept = np.flatnonzero((scores > threshold) & (classes >= 0))
-    found = to_pixels(boxes[kept].astype(np.float32), numbers, size)
+    result = to_pixels(boxes[kept].astype(np.float32), numbers, size)
     planes = masks.reshape(len(masks), *masks.shape[-2:])[kept]
-    return (found, scores[kept].astype(np.float32), classes[kept]), Painted(planes)
+    return (result, scores[kept].astype(np.float32), classes[kept]), Painted(planes)
 
 
 DECODERS: dict[str, Decoder] = {one.__name__: one for one in (yolov8_segment, end_to_end_segment, instances)}

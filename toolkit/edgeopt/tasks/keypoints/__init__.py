@@ -88,12 +88,12 @@ class KeypointTask(Things):
         """Return classes with score, place, and how many points are sure."""
         rows = zip(answer.boxes, answer.scores, answer.classes.tolist(), answer.points, strict=True)
         least = self._points.point_threshold
-        found = [
+        result = [
             f"{self._recipe.class_name(label)} {score:.2f} at {', '.join(f'{v:.0f}' for v in box)} "
             f"({int((points[:, 2] >= least).sum())} of {len(points)} points)"
             for box, score, label, points in rows
         ]
-        return "; ".join(found) or "nothing"
+        return "; ".join(result) or "nothing"
 
     def as_json(self, answer: Poses) -> dict[str, Any]:
         """Return `poses`, best first, each with `box`, `score`, `class`, `keypoints`.
@@ -174,8 +174,8 @@ class KeypointTask(Things):
         if not all(np.isfinite(output[name]).all() for output in outputs for name in self._outputs):
             return math.inf
         lost = [self._lost(a, b) for a, b in zip(outputs, reference, strict=True)]
-        whole = math.fsum(one for _, one in lost)
-        return math.fsum(one for one, _ in lost) / whole if whole > 0 else worst_error(outputs, reference)
+        whole = math.fsum(number for _, number in lost)
+        return math.fsum(number for number, _ in lost) / whole if whole > 0 else worst_error(outputs, reference)
 
     def _lost(self, arrays: Tensors, reference: Tensors) -> tuple[float, float]:
         a, b = (self._decoded([other[name] for name in self._outputs], -1.0) for other in (arrays, reference))

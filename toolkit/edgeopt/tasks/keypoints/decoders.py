@@ -88,11 +88,11 @@ def heatmaps(outputs: Sequence[Array], reading: Reading) -> Poses:
     every = np.arange(count)
     places = np.stack([x, y], axis=1).astype(np.float32)
     inside = (x > 0) & (x < columns - 1) & (y > 0) & (y < rows - 1)
-    one, low = every[inside], (y[inside], x[inside])
+    value, low = every[inside], (y[inside], x[inside])
     slope = np.stack(
         [
-            maps[one, low[0], low[1] + 1] - maps[one, low[0], low[1] - 1],
-            maps[one, low[0] + 1, low[1]] - maps[one, low[0] - 1, low[1]],
+            maps[value, low[0], low[1] + 1] - maps[value, low[0], low[1] - 1],
+            maps[value, low[0] + 1, low[1]] - maps[value, low[0] - 1, low[1]],
         ],
         axis=1,
     )
@@ -109,9 +109,9 @@ def simcc(outputs: Sequence[Array], reading: Reading) -> Poses:
     Source: MMPose, `get_simcc_maximum`: a point is as sure as the lesser of its two heights.
     """
     wide, high = (output[0].astype(np.float32) for output in outputs)
-    ends = [one.max(axis=1) for one in (wide, high)]
+    ends = [value.max(axis=1) for value in (wide, high)]
     scale = [reading.size[1] / wide.shape[1], reading.size[0] / high.shape[1]]
-    places = np.stack([one.argmax(axis=1) * s for one, s in zip((wide, high), scale, strict=True)], axis=1)
+    places = np.stack([value.argmax(axis=1) * s for value, s in zip((wide, high), scale, strict=True)], axis=1)
     return _one_pose(places.astype(np.float32), np.minimum(*ends), reading)
 
 
@@ -139,8 +139,8 @@ def poses(outputs: Sequence[Array], reading: Reading) -> Poses:
     labels, scores = sorted(flat, key=lambda array: array.dtype.kind == "f")
     classes = np.rint(labels).astype(np.int64) - int(numbers.background)
     kept = np.flatnonzero((scores > reading.threshold) & (classes >= 0))
-    found = to_pixels(boxes[kept].astype(np.float32), numbers, reading.size)
-    return Poses(points[kept].astype(np.float32), found, scores[kept].astype(np.float32), classes[kept])
+    result = to_pixels(boxes[kept].astype(np.float32), numbers, reading.size)
+    return Poses(points[kept].astype(np.float32), result, scores[kept].astype(np.float32), classes[kept])
 
 
 DECODERS: dict[str, Decoder] = {one.__name__: one for one in (yolov8_pose, end_to_end_pose, heatmaps, simcc, poses)}

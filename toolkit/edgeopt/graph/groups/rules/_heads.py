@@ -29,9 +29,9 @@ def head_axis(node: Node, at: Tracer, axes: Sequence[int]) -> int | None:
             return None
         for reader in at.graph.consumers(value):
             if reader.op_type == "MatMul":
-                found = _batched(reader, at, places)
-                if found is not None:
-                    return found
+                result = _batched(reader, at, places)
+                if result is not None:
+                    return result
                 continue
             moved = _moved(reader, at, places)
             if moved:
@@ -63,8 +63,8 @@ def _renumbered(node: Node, at: Tracer, places: dict[int, int]) -> dict[int, int
     before, after = at.dims(node.inputs[0]), at.dims(node.outputs[0])
     if node.op_type == "Gather":
         axis = positive(int(attribute(node, "axis", 0)), len(before))
-        before = tuple(1 if one == axis and len(after) < len(before) else size for one, size in enumerate(before))
-        places = {one: place for one, place in places.items() if one != axis}
+        before = tuple(1 if number == axis and len(after) < len(before) else size for number, size in enumerate(before))
+        places = {number: place for number, place in places.items() if number != axis}
     olds, news = ([axis for axis, size in enumerate(dims) if size != 1] for dims in (before, after))
     if [before[axis] for axis in olds] != [after[axis] for axis in news]:
         return {}

@@ -67,17 +67,17 @@ def _drop(node: Node, at: Tracer, taken: tuple[int, ...], reason: str) -> None:
 
 def _given(node: Node, at: Tracer, place: int) -> tuple[int, ...] | None:
     """Return the axes of a node: an attribute, later an input."""
-    found = attribute(node, "axes", None)
-    if found is not None:
-        return tuple(int(one) for one in found)
+    result = attribute(node, "axes", None)
+    if result is not None:
+        return tuple(int(value) for value in result)
     if len(node.inputs) <= place or node.inputs[place] is None:
         return None
     return at.integers(node.inputs[place], "axes")
 
 
 def _axes_of(node: Node, at: Tracer, place: int, rank: int) -> tuple[int, ...] | None:
-    found = _given(node, at, place)
-    return None if found is None else tuple(positive(one, rank) for one in found)
+    result = _given(node, at, place)
+    return None if result is None else tuple(positive(number, rank) for number in result)
 
 
 _REDUCTIONS = (

@@ -22,7 +22,9 @@ def gather(node: Node, at: Tracer) -> None:
     axis = positive(int(attribute(node, "axis", 0)), rank)
     at.pin_other_axes(node, data, [other for other in range(rank) if other != axis], "Gather picks channels")
     by = at.rank(indices) - 1
-    axes = {one if one < axis else one + by: labels for one, labels in at.axes(data).items() if one != axis}
+    axes = {
+        number if number < axis else number + by: labels for number, labels in at.axes(data).items() if number != axis
+    }
     at.give(node.outputs[0], axes)
     return None
 

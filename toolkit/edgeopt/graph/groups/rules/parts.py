@@ -71,7 +71,7 @@ def _sizes(node: Node, at: Tracer, total: int) -> tuple[int, ...]:
     if not given and len(node.inputs) > 1 and node.inputs[1] is not None:
         given = at.integers(node.inputs[1], "the sizes of a Split")
     if given:
-        return tuple(int(one) for one in given)
+        return tuple(int(number) for number in given)
     each = -(-total // len(node.outputs))
     return tuple(min(each, total - i * each) for i in range(len(node.outputs)))
 

@@ -34,10 +34,10 @@ def reshape(node: Node, at: Tracer) -> None:
     result: dict[int, Channels] = {}
     for axis, labels in at.axes(node.inputs[0]).items():
         block = next((other for other in blocks if axis in other.before), None)
-        if block is None or sum(one in at.axes(node.inputs[0]) for one in block.before) > 1:
+        if block is None or sum(number in at.axes(node.inputs[0]) for number in block.before) > 1:
             raise PinnedError("the shapes around a Reshape are not known well enough")
-        sizes = [_size(before[one]) for one in block.before] if len(block.before) > 1 else [len(labels)]
-        shaped = labels.reshape([-1 if one == axis else 1 for one in block.before])
+        sizes = [_size(before[number]) for number in block.before] if len(block.before) > 1 else [len(labels)]
+        shaped = labels.reshape([-1 if number == axis else 1 for number in block.before])
         entries = channels(np.broadcast_to(shaped, sizes).reshape(-1))
         where, carried = _onto(node, at, entries, block.after, after)
         result[where] = carried
@@ -68,7 +68,7 @@ def _onto(node: Node, at: Tracer, entries: Channels, axes: tuple[int, ...], dims
 def _rewrite(node: Node, at: Tracer, result: dict[int, Channels]) -> None:
     given = attribute(node, "shape", None)
     place: int | str = "shape" if given is not None else 1
-    values = tuple(int(one) for one in given) if given is not None else at.integers(node.inputs[1], "a shape")
+    values = tuple(int(value) for value in given) if given is not None else at.integers(node.inputs[1], "a shape")
     for axis, labels in result.items():
         if values[axis] > 0:
             at.count(node, place, values, axis, labels)

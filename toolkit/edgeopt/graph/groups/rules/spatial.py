@@ -24,7 +24,7 @@ def resize(node: Node, at: Tracer) -> None:
     before, after = at.dims(node.inputs[0]), at.dims(node.outputs[0])
     axes = dict(at.axes(node.inputs[0]))
     resized = attribute(node, "axes", tuple(range(len(before))))
-    order = [positive(int(one), len(before)) for one in resized]
+    order = [positive(int(number), len(before)) for number in resized]
     for axis in [*axes]:
         if not isinstance(after[axis], int):
             raise PinnedError("the size of a Resize is not known before the model runs")
@@ -65,7 +65,7 @@ def pad(node: Node, at: Tracer) -> None:
         before, after = pads[order.index(axis)], pads[order.index(axis) + len(order)]
         if min(before, after) < 0 or ((before or after) and attribute(node, "mode", "constant") != "constant"):
             raise PinnedError("pads channels with values of other channels")
-        sides = [np.full(one, FIXED, np.int32) for one in (before, after)]
+        sides = [np.full(number, FIXED, np.int32) for number in (before, after)]
         axes[axis] = channels(np.concatenate([sides[0], axes[axis], sides[1]]))
     at.give(node.outputs[0], axes)
 

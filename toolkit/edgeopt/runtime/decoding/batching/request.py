@@ -51,13 +51,13 @@ class SharedAnswer(Closing):
     def __next__(self) -> Piece:
         if self._is_over or self._request.is_cancelled:
             raise StopIteration
-        found = self._request.pieces.get()
-        if isinstance(found, Piece):
-            return found
+        result = self._request.pieces.get()
+        if isinstance(result, Piece):
+            return result
         self._is_over = True
-        if found is None:
+        if result is None:
             raise StopIteration
-        raise found
+        raise result
 
     def __del__(self) -> None:
         self.cancel()

@@ -59,11 +59,11 @@ class DraftGuesser:
         same = self._sure + next((i for i, (a, b) in enumerate(pairs) if a != b), len(self._held) - self._sure)
         same = min(same, len(seen) - 1)
         decoder.rewind(same)
-        found = [self._run(decoder, seen[same:])]
-        while len(found) < count:
-            found.append(self._run(decoder, found[-1:]))
-        self._held, self._sure = [*seen, *found[:-1]], len(seen)
-        return found
+        result = [self._run(decoder, seen[same:])]
+        while len(result) < count:
+            result.append(self._run(decoder, result[-1:]))
+        self._held, self._sure = [*seen, *result[:-1]], len(seen)
+        return result
 
     def close(self) -> None:
         """Give the decoder back, its cache as far as it is of the text."""

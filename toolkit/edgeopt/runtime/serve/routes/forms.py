@@ -31,10 +31,10 @@ async def read_form(request: Request, body: bytes, holds: str) -> tuple[bytes, M
 
     try:
         async with Request(request.scope, again).form(max_files=1, max_fields=_MOST_FIELDS) as form:
-            files = [one for one in form.values() if isinstance(one, UploadFile)]
+            files = [value for value in form.values() if isinstance(value, UploadFile)]
             if len(files) == 1:
                 data: bytes = await files[0].read()
-                return data, {name: one for name, one in form.multi_items() if isinstance(one, str)}
+                return data, {name: value for name, value in form.multi_items() if isinstance(value, str)}
     except Exception as error:
         raise RefusedError(400, f"the form cannot be read: {str(error)[:100]}", code="invalid_form") from error
     raise RefusedError(400, f"the form holds no file: send the {holds} as one", code="invalid_form")

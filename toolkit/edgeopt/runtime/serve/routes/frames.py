@@ -64,8 +64,8 @@ class Pictures:
         self._tally.answer({"queue": queue_ns, **times_ns})
         self._tracer.record("frame", request.headers, {"queue": queue_ns, **times_ns}, {})
         times = {f"{name}_ms": value / 1e6 for name, value in {"queue": queue_ns, **times_ns}.items()}
-        told = {"object": "frame", "model": self._model, "picture": size, "answer": answer, "edgeopt": times}
-        return JSONResponse(told, headers={"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"})
+        values = {"object": "frame", "model": self._model, "picture": size, "answer": answer, "edgeopt": times}
+        return JSONResponse(values, headers={"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"})
 
     async def _enter(self, end_s: float, *, is_large: bool) -> int:
         """Wait for a slot and take it; return for how many nanoseconds.

@@ -98,9 +98,9 @@ class Sounds:
         headers = {"Server-Timing": f"queue;dur={times['queue_ms']:.3f}"}
         if form == "text":
             return PlainTextResponse(f"{text}\n", headers=headers)
-        told = times | {"windows": written.account.windows, "ended_by": written.reason}
+        values = times | {"windows": written.account.windows, "ended_by": written.reason}
         usage = {"type": "duration", "seconds": ceil(sound.seconds)}
-        return JSONResponse({"text": text, "usage": usage, "edgeopt": told}, headers=headers)
+        return JSONResponse({"text": text, "usage": usage, "edgeopt": values}, headers=headers)
 
     def _read(self, data: bytes) -> Sound:
         """Return the sound of a file.

@@ -192,8 +192,8 @@ class _Task:
                     is_settled = True
                     self._texts.settle(self._request, self._wanted, one, self._queue_ns)
                     yield reply.end(one, self._queue_ns, tells_usage=self._wanted.tells_usage)
-                elif told := b"".join(reply.part(piece.text) for piece in one if piece.text):
-                    yield told
+                elif result := b"".join(reply.part(piece.text) for piece in one if piece.text):
+                    yield result
         except RefusedError as refusal:
             is_settled = True
             self._texts.tally.refuse(refusal.status)

@@ -62,12 +62,12 @@ class Tracer:
         end_ns = time.time_ns()
         begin_ns = end_ns - sum(stages_ns.values())
         parent = self._propagate.extract(headers)
-        told = {"gen_ai.operation.name": operation, "gen_ai.request.model": self._model, **attributes}
+        values = {"gen_ai.operation.name": operation, "gen_ai.request.model": self._model, **attributes}
         span = self._tracer.start_span(
             f"{operation} {self._model}",
             context=parent,
             kind=self._trace.SpanKind.SERVER,
-            attributes={name: value for name, value in told.items() if value is not None},
+            attributes={name: value for name, value in values.items() if value is not None},
             start_time=begin_ns,
         )
         if status >= _ERROR_FROM:

@@ -27,11 +27,11 @@ def observe(sources: Sources, provider: Any = None) -> Export:
     """
     metrics = require("opentelemetry.metrics", extra="otel", purpose="exporting to OpenTelemetry")
     meter = (provider or metrics.get_meter_provider()).get_meter("edgeopt")
-    told = dict(sources)
+    values = dict(sources)
 
     def instrument(make: Any, name: str, unit: str, says: str, read: Callable[[Stats], Observed]) -> None:
         def observations(_: Any) -> Iterator[Any]:
-            for source, stats in tuple(told.items()):
+            for source, stats in tuple(values.items()):
                 for labels, value in read(stats()):
                     if value is not None:
                         yield metrics.Observation(value, {"name": source, **labels})
@@ -49,7 +49,7 @@ def observe(sources: Sources, provider: Any = None) -> Export:
         )
         instrument(counter, f"{series.name}.time", "s", f"{series.help} Sum since the start.", total)
         instrument(counter, f"{series.name}.count", "{frame}", f"{series.help} Frames since the start.", count)
-    return Export("", told.clear)
+    return Export("", values.clear)
 
 
 def _quantiles(metric: TimesMetric) -> Callable[[Stats], Observed]:

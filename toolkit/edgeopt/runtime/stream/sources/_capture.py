@@ -58,8 +58,8 @@ def read_frame(capture: Any) -> Frame | None:
 
 def fps_of(capture: Any) -> float | None:
     """Return the rate that a capture tells of, or None."""
-    told = float(capture.get(cv2.CAP_PROP_FPS))
-    return told if 1 <= told <= _MOST_FPS else None
+    result = float(capture.get(cv2.CAP_PROP_FPS))
+    return result if 1 <= result <= _MOST_FPS else None
 
 
 class Live:

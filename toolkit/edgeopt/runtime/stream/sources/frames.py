@@ -43,7 +43,7 @@ class _Iterated:
 
 def _copy(sample: Any) -> Any:
     if isinstance(sample, Mapping):
-        return {name: np.array(one) for name, one in sample.items()}
+        return {name: np.array(value) for name, value in sample.items()}
     return sample.copy() if isinstance(sample, np.ndarray) else sample
 
 

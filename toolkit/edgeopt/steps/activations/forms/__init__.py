@@ -63,5 +63,5 @@ class Form(ABC):
 
 def all_forms() -> Mapping[str, Form]:
     """Return every form by its file's name."""
-    found: dict[str, Form] = {name: registry.load(forms, name).FORM for name in registry.names(forms)}
-    return found
+    result: dict[str, Form] = {name: registry.load(forms, name).FORM for name in registry.names(forms)}
+    return result

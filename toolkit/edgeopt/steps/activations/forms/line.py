@@ -45,10 +45,10 @@ def _best(x: Numbers, wanted: Numbers) -> Fit:
     count = len(x)
     arrays = (np.ones(count), np.zeros(count), np.full(count, np.inf))
     knot = np.zeros(count)
-    for one in _KNOTS:
-        its = solve(np.maximum(x - one, 0), wanted, None, True)
+    for value in _KNOTS:
+        its = solve(np.maximum(x - value, 0), wanted, None, True)
         better = its[2] < arrays[2]
-        knot = np.where(better, one, knot)
+        knot = np.where(better, value, knot)
         arrays = where(better, its, arrays)
     return Fit(np.ones(count), -knot, arrays[0], arrays[1], arrays[2])
 
@@ -58,14 +58,14 @@ def _scaled(x: Numbers, wanted: Numbers) -> Fit:
     count = len(x)
     steep, knot, bottom = np.ones(count), np.zeros(count), np.full(count, _FLOOR)
     best = np.full(count, np.inf)
-    for one in _KNOTS:
-        z = np.maximum(x - one, 0)
+    for value in _KNOTS:
+        z = np.maximum(x - value, 0)
         a, d, _ = solve(z, wanted, None, True)
         d = np.clip(d, _LEAST, _MOST)
         a, _, _ = solve(z, wanted - d[:, None], None, False)
         error = np.square(a[:, None] * z + d[:, None] - wanted).mean(axis=1)
         better = error < best
-        steep, knot, bottom = np.where(better, a, steep), np.where(better, one, knot), np.where(better, d, bottom)
+        steep, knot, bottom = np.where(better, a, steep), np.where(better, value, knot), np.where(better, d, bottom)
         best = np.minimum(best, error)
     gain = bottom / _FLOOR
     return Fit(steep / gain, (bottom - steep * knot) / gain, gain, np.zeros(count), best, _FLOOR)

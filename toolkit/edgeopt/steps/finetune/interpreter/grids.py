@@ -83,7 +83,7 @@ class _Reading:
     def __init__(self, model: Model) -> None:
         graph = model.proto.graph
         self.graph = graph
-        self.values = {one.name: one for one in graph.initializer}
+        self.values = {constant.name: constant for constant in graph.initializer}
         self.nodes = [node for node in graph.node if op_name(node) in (*_QUANTIZE, *_DEQUANTIZE)]
         self.makers = {name: node for node in graph.node for name in node.output}
         self.readers: dict[str, list[onnx.NodeProto]] = {}
@@ -133,15 +133,15 @@ class _Reading:
 
     def grid_behind(self) -> dict[str, frozenset[str]]:
         """Return the scales of the grids on which a tensor's values lie, also behind ops that move them."""
-        found: dict[str, frozenset[str]] = {}
+        result: dict[str, frozenset[str]] = {}
         for node in self.graph.node:
             if op_name(node) in _DEQUANTIZE and node.input[0] not in self.values:
-                found[node.output[0]] = frozenset(node.input[1:2])
+                result[node.output[0]] = frozenset(node.input[1:2])
             elif node.op_type in _MOVES:
                 data = node.input if node.op_type == "Concat" else node.input[:1]
-                grids = frozenset[str]().union(*(found.get(name, frozenset()) for name in data))
-                found |= dict.fromkeys(node.output, grids)
-        return found
+                grids = frozenset[str]().union(*(result.get(name, frozenset()) for name in data))
+                result |= dict.fromkeys(node.output, grids)
+        return result
 
     def biases(self, weights: Iterable[Stored]) -> list[Stored]:
         """Return the biases whose scale is the product of two others."""
@@ -210,7 +210,9 @@ def weight_axis(node: onnx.NodeProto) -> int:
 
 
 def _number(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(helper.get_attribute_value(one)) for one in node.attribute if one.name == name), default)
+    return next(
+        (int(helper.get_attribute_value(attribute)) for attribute in node.attribute if attribute.name == name), default
+    )
 
 
 def _is_power_of_two(values: NDArray[Any]) -> bool:
@@ -223,6 +225,6 @@ def _root(parents: Mapping[str, str], name: str) -> str:
     return name
 
 
-def _join(parents: dict[str, str], one: str, other: str) -> None:
-    first, second = sorted((_root(parents, one), _root(parents, other)))
+def _join(parents: dict[str, str], name: str, other: str) -> None:
+    first, second = sorted((_root(parents, name), _root(parents, other)))
     parents[second] = first

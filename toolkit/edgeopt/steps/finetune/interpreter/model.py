@@ -90,7 +90,11 @@ class TorchModel(torch.nn.Module):
         self._names, self._keys = tuple(keys), tuple(keys.values())
         first |= self._rounding.parameters
         self._values = torch.nn.ParameterList([first[name] for name in self._names])
-        self._others = {one.name: tensor_of(one) for one in model.proto.graph.initializer if one.name not in floats}
+        self._others = {
+            constant.name: tensor_of(constant)
+            for constant in model.proto.graph.initializer
+            if constant.name not in floats
+        }
         self._steps = _steps(model, floats, self._rounding)
         made = {name for step in self._steps for name in step.outputs}
         frozen = {name: tensor_of(tensor) for name, tensor in floats.items() if name not in made and name not in first}
@@ -128,22 +132,22 @@ class TorchModel(torch.nn.Module):
         """
         if unknown := sorted(set(watch) - self._tensors - set(self._outputs)):
             raise EdgeoptError(f"{self._model.name} has no tensor {unknown[0]!r}", remedy="name a tensor of its graph")
-        given = self._given(inputs)
-        samples = self._samples(given)
+        values = self._given(inputs)
+        samples = self._samples(values)
         keep = frozenset(self._outputs) | frozenset(watch)
-        key = (samples, keep, *((name, tuple(x.shape), x.dtype, x.device) for name, x in given.items()))
+        key = (samples, keep, *((name, tuple(x.shape), x.dtype, x.device) for name, x in values.items()))
         if key not in self._ways:
-            self._ways[key] = self._find_way(given, samples, keep)
+            self._ways[key] = self._find_way(values, samples, keep)
         way = self._ways[key]
         if way.all is None:
-            return self._one_by_one(way.one, given, samples, keep)
-        found = self._run(way.all, given, keep)
-        made = {name: _in_front(way.all, name, one) for name, one in found.items()}
+            return self._one_by_one(way.one, values, samples, keep)
+        found = self._run(way.all, values, keep)
+        made = {name: _in_front(way.all, name, value) for name, value in found.items()}
         if way.first:
-            is_alike = all(_is_alike(one, made[name], self._alike) for name, one in way.first.items())
+            is_alike = all(_is_alike(value, made[name], self._alike) for name, value in way.first.items())
             self._ways[key] = _Way(way.one, way.all if is_alike else None, {})
             if not is_alike:
-                return self._one_by_one(way.one, given, samples, keep)
+                return self._one_by_one(way.one, values, samples, keep)
         return made
 
     def to_model(self) -> Model:
@@ -162,14 +166,14 @@ class TorchModel(torch.nn.Module):
         return Model(proto, self._model.name)
 
     def _given(self, inputs: Mapping[str, torch.Tensor]) -> Values:
-        found = {}
+        result = {}
         for spec in self._model.inputs:
             value = inputs.get(spec.name)
             if value is None or value.ndim != len(spec.shape):
                 text = "is missing" if value is None else f"has {value.ndim} axes, not {len(spec.shape)}"
                 raise EdgeoptError(f"input {spec.name!r} of {self._model.name} {text}", remedy="give it as it is")
-            found[spec.name] = value
-        return found
+            result[spec.name] = value
+        return result
 
     def _samples(self, values: Values) -> int:
         """Return how many samples lie along axis 0 of what was exported for a single one, or for any number."""
@@ -186,25 +190,25 @@ class TorchModel(torch.nn.Module):
         """Names of the inputs whose axis 0 counts samples."""
         return tuple(spec.name for spec in self._model.inputs if spec.shape and not _is_fixed(spec.shape[0]))
 
-    def _values_with(self, given: Values) -> Values:
+    def _values_with(self, values: Values) -> Values:
         frozen = {name: self.get_buffer(f"frozen_{place}") for place, name in enumerate(self._frozen)}
-        return {**self._others, **frozen, **self._by_key(), **given}
+        return {**self._others, **frozen, **self._by_key(), **values}
 
     def _by_key(self) -> Values:
         return dict(zip(self._keys, self._values, strict=True))
 
-    def _run(self, plan: Plan, given: Values, keep: Set[str]) -> Values:
-        return run(plan, {**self._by_key(), **given}, keep)
+    def _run(self, plan: Plan, values: Values, keep: Set[str]) -> Values:
+        return run(plan, {**self._by_key(), **values}, keep)
 
-    def _one_by_one(self, plan: Plan, given: Values, samples: int, keep: Set[str]) -> Values:
-        found = [self._run(plan, self._sample(given, other), keep) for other in range(samples)]
-        return {name: _stacked(name, [one[name] for one in found]) for name in found[0]}
+    def _one_by_one(self, plan: Plan, values: Values, samples: int, keep: Set[str]) -> Values:
+        result = [self._run(plan, self._sample(values, other), keep) for other in range(samples)]
+        return {name: _stacked(name, [entry[name] for entry in result]) for name in result[0]}
 
-    def _sample(self, given: Values, place: int) -> Values:
+    def _sample(self, values: Values, place: int) -> Values:
         free = self._free
-        return {name: x[place : place + 1] if name in free else x for name, x in given.items()}
+        return {name: x[place : place + 1] if name in free else x for name, x in values.items()}
 
-    def _find_way(self, given: Values, samples: int, keep: Set[str]) -> _Way:
+    def _find_way(self, values: Values, samples: int, keep: Set[str]) -> _Way:
         """Try out one sample; find out whether all can be computed at once."""
         first = Values()
         frozen = {*self._others, *self._frozen}
@@ -214,21 +218,21 @@ class TorchModel(torch.nn.Module):
                 first[name] = value
 
         with torch.no_grad():
-            plan = try_out(self._steps, self._values_with(self._sample(given, 0)), frozen, keep, listen)
+            plan = try_out(self._steps, self._values_with(self._sample(values, 0)), frozen, keep, listen)
         if samples == 1:
             return _Way(plan, plan, {})
         try:
             whole = batched(plan, dict.fromkeys(self._free, 0), samples)
         except Unproven:
-            return self._whole_as_it_is(plan, given, samples, frozen, keep)
+            return self._whole_as_it_is(plan, values, samples, frozen, keep)
         return _Way(plan, whole, first)
 
-    def _whole_as_it_is(self, plan: Plan, given: Values, samples: int, frozen: Set[str], keep: Set[str]) -> _Way:
+    def _whole_as_it_is(self, plan: Plan, values: Values, samples: int, frozen: Set[str], keep: Set[str]) -> _Way:
         """Compute all at once, as the graph says, if it says that it takes any number and gives as many answers."""
         if any(spec.shape[0] == 1 for spec in self._model.inputs if spec.name in self._free):
             return _Way(plan, None, {})
         with torch.no_grad():
-            whole = try_out(self._steps, self._values_with(given), frozen, keep, lambda _name, _value: None)
+            whole = try_out(self._steps, self._values_with(values), frozen, keep, lambda _name, _value: None)
         counted = all(whole.sizes[name][:1] == (samples,) for name in self._outputs)
         return _Way(plan, whole if counted else None, {})
 
@@ -240,7 +244,7 @@ def _is_fixed(size: int | str | None) -> bool:
 def _require_known(model: Model) -> None:
     if missing := missing_ops(model):
         remedy = "let simplify run first, or export the model with other ops"
-        if any(one.rpartition(".")[2] in _INTEGER_OPS for one in missing):
+        if any(name.rpartition(".")[2] in _INTEGER_OPS for name in missing):
             remedy = (
                 'train the float model, or the form of a target with forms = ["qdq"]: QuantizeLinear and its inverse'
             )
@@ -261,7 +265,7 @@ def _steps(model: Model, floats: Collection[str], rounding: Rounding) -> list[St
         if proto.op_type != "Constant" or proto.output[0] not in floats:
             node = node_of(proto, model.opset)
             steps.append(Step(node, compute[node.op], tuple(proto.input), tuple(proto.output)))
-    constants = {one.name: tensor_of(one) for one in model.proto.graph.initializer}
+    constants = {constant.name: tensor_of(constant) for constant in model.proto.graph.initializer}
     made = {step.outputs[0] for step in rounding.steps}
     others = [step for step in with_pairs_joined(steps, constants) if step.outputs[0] not in made]
     return [*rounding.steps, *others]
@@ -295,5 +299,5 @@ def _is_alike(alone: torch.Tensor, among: torch.Tensor, most: float) -> bool:
     mine = among.detach()[0].reshape(alone.shape)
     if not alone.is_floating_point() or not alone.numel():
         return bool((mine == alone).float().mean() >= 1 - most) if alone.numel() else True
-    error, size = (float(one.double().square().mean().sqrt()) for one in (mine - alone, alone))
+    error, size = (float(value.double().square().mean().sqrt()) for value in (mine - alone, alone))
     return not error > most * max(size, 1e-6)

@@ -81,7 +81,7 @@ def _compute(step: Step, values: Values, samples: int) -> None:
             raise
         raise _refused(step.node, error) from error
     several = made if isinstance(made, tuple) else (made,)
-    values |= {name: one for name, one in zip(step.outputs, several, strict=False) if name and one is not None}
+    values |= {name: value for name, value in zip(step.outputs, several, strict=False) if name and value is not None}
 
 
 def _refused(node: Node, error: Exception) -> EdgeoptError:
@@ -95,12 +95,12 @@ def _refused(node: Node, error: Exception) -> EdgeoptError:
 def with_frees(steps: Sequence[Step], keep: Collection[str] = ()) -> tuple[Step, ...]:
     """Return the steps, each with the tensors that nothing reads behind it."""
     read = set(keep)
-    found = []
+    frees = []
     for step in reversed(steps):
         last = {name for name in (*step.inputs, *step.outputs) if name and name not in read}
         read |= last
-        found.append(replace(step, frees=tuple(sorted(last))))
-    return tuple(reversed(found))
+        frees.append(replace(step, frees=tuple(sorted(last))))
+    return tuple(reversed(frees))
 
 
 def try_out(
@@ -138,7 +138,7 @@ def try_out(
             values.pop(name, None)
     left = _with_silu(left, keep)
     read = {name for step in left for name in step.inputs} | keep
-    known = {name: one for name, one in known.items() if name in read}
+    known = {name: entry for name, entry in known.items() if name in read}
     return Plan(with_frees(left), known, 1, {}, sizes)
 
 

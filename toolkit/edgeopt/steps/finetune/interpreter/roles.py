@@ -33,12 +33,14 @@ _CHANNELS_FROM_END = {"Conv": 3, "ConvTranspose": 3, "MatMul": 1, "Gemm": 1}
 
 def stored_floats(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Return the float constants by name, initializers and Constant nodes alike; they may be written into."""
-    found = {one.name: one for one in proto.graph.initializer}
+    result = {constant.name: constant for constant in proto.graph.initializer}
     for node in proto.graph.node:
         if node.op_type == "Constant" and node.output:
-            held = [one.t for one in node.attribute if one.name == "value" and one.HasField("t")]
-            found |= dict.fromkeys(node.output[:1], held[0]) if held else {}
-    return {name: one for name, one in found.items() if one.data_type in _FLOATS}
+            held = [
+                attribute.t for attribute in node.attribute if attribute.name == "value" and attribute.HasField("t")
+            ]
+            result |= dict.fromkeys(node.output[:1], held[0]) if held else {}
+    return {name: value for name, value in result.items() if value.data_type in _FLOATS}
 
 
 def weights_of(model: Model) -> tuple[str, ...]:
@@ -47,18 +49,18 @@ def weights_of(model: Model) -> tuple[str, ...]:
     stored = {one.made: one for one in grids.stored}
     floats = stored_floats(model.proto)
     makers = {name: node for node in model.proto.graph.node for name in node.output}
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for node in model.proto.graph.node:
         for place in _WEIGHTS.get(op_name(node), ()):
             name = node.input[place] if place < len(node.input) else ""
             if name in floats or name in stored:
-                found[stored[name].integers if name in stored else name] = None
+                result[stored[name].integers if name in stored else name] = None
         if node.op_type in ("Add", "Mul") and len(node.input) == 2:
             for constant, other in (node.input, reversed(node.input)):
                 if constant in floats and other in makers and _is_for_channels(floats[constant], makers[other]):
-                    found[constant] = None
-    of_constants = {one.scale for one in grids.stored if one.integers not in found}
-    return (*found, *dict.fromkeys(root for name, root in grids.alike.items() if name not in of_constants))
+                    result[constant] = None
+    of_constants = {one.scale for one in grids.stored if one.integers not in result}
+    return (*result, *dict.fromkeys(root for name, root in grids.alike.items() if name not in of_constants))
 
 
 def _is_for_channels(constant: onnx.TensorProto, maker: onnx.NodeProto) -> bool:

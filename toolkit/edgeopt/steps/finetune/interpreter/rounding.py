@@ -170,7 +170,9 @@ def _largest_pairs(weight: torch.Tensor, axis: int) -> torch.Tensor:
 
 def _pair_sums(rows: torch.Tensor) -> torch.Tensor:
     even = torch.nn.functional.pad(rows, (0, rows.shape[-1] % 2))
-    sums = [(one[..., ::2] + one[..., 1::2]).reshape(len(rows), -1).amax(1) for one in (even.relu(), (-even).relu())]
+    sums = [
+        (value[..., ::2] + value[..., 1::2]).reshape(len(rows), -1).amax(1) for value in (even.relu(), (-even).relu())
+    ]
     return torch.maximum(*sums)
 
 
@@ -214,7 +216,7 @@ def store(rounding: Rounding, proto: onnx.ModelProto, parameters: Mapping[str, t
         parameters: As they are now, by the names of integer constants and scales.
         made: What the steps made of them: scales.
     """
-    tensors = {one.name: one for one in proto.graph.initializer}
+    tensors = {constant.name: constant for constant in proto.graph.initializer}
     before = {
         name: tensor_of(tensors[name]) for stored in rounding.grids.stored for name in (stored.integers, stored.scale)
     }
@@ -222,14 +224,14 @@ def store(rounding: Rounding, proto: onnx.ModelProto, parameters: Mapping[str, t
     for name in dict.fromkeys(scales):
         write(tensors[name], made[name])
     written = {step.outputs[0] for step in rounding.steps}
-    for one in rounding.grids.stored:
-        if one.made not in written:
+    for other in rounding.grids.stored:
+        if other.made not in written:
             continue
-        first = floats_of(one, before[one.integers], before[one.scale])
-        real = parameters.get(one.integers, rounding.frozen.get(parameter_key(one.integers), first)).detach().cpu()
-        scale = made.get(one.scale, before[one.scale]).detach().cpu()
-        if not (torch.equal(real, first) and torch.equal(scale, before[one.scale])):
-            write(tensors[one.integers], integers_of(one, real, scale))
+        first = floats_of(other, before[other.integers], before[other.scale])
+        real = parameters.get(other.integers, rounding.frozen.get(parameter_key(other.integers), first)).detach().cpu()
+        scale = made.get(other.scale, before[other.scale]).detach().cpu()
+        if not (torch.equal(real, first) and torch.equal(scale, before[other.scale])):
+            write(tensors[other.integers], integers_of(other, real, scale))
 
 
 def write(tensor: onnx.TensorProto, value: torch.Tensor) -> None:

@@ -101,7 +101,7 @@ def _apart(touched: Callable[[Case], Sequence[int]]) -> Rule:
 
     def rule(case: Case) -> Ruling:
         axis = case.first_alone()
-        if axis in [one % len(case.shape) for one in touched(case)]:
+        if axis in [number % len(case.shape) for number in touched(case)]:
             raise Unproven
         return Ruling([axis] * len(case.made))
 
@@ -130,7 +130,7 @@ def _reduce(case: Case) -> Ruling:
     if axis in touched:
         raise Unproven
     kept = case.node.get("keepdims", 1)
-    return Ruling([axis if kept else axis - sum(one < axis for one in touched)])
+    return Ruling([axis if kept else axis - sum(number < axis for number in touched)])
 
 
 def _reshape(case: Case) -> Ruling:
@@ -162,10 +162,10 @@ def _tile(case: Case) -> Ruling:
 
 
 def _required(case: Case, place: int) -> torch.Tensor:
-    found = case.known[place] if place < len(case.known) else None
-    if found is None:
+    result = case.known[place] if place < len(case.known) else None
+    if result is None:
         raise Unproven
-    return found
+    return result
 
 
 def _transpose(case: Case) -> Ruling:
@@ -178,7 +178,7 @@ def _concat(case: Case) -> Ruling:
     axis, rank = case.axes[several[0]], len(case.made[0])
     assert axis is not None
     sizes = {(shape or ())[axis] for shape in case.shapes}
-    if len({case.axes[one] for one in several}) > 1 or len(sizes) > 1 or case.node.get("axis", 0) % rank == axis:
+    if len({case.axes[number] for number in several}) > 1 or len(sizes) > 1 or case.node.get("axis", 0) % rank == axis:
         raise Unproven
     return Ruling([axis], repeats={place: axis for place, other in enumerate(case.axes) if other is None})
 
@@ -187,14 +187,14 @@ def _slice(case: Case) -> Ruling:
     axis, rank = case.first_alone(), len(case.shape)
     if case.node.opset < 10:
         where = case.node.get("axes", None) or range(len(case.node.get("starts", [])))
-        if axis in [one % rank for one in where]:
+        if axis in [number % rank for number in where]:
             raise Unproven
         return Ruling([axis])
     starts, ends = ints(_required(case, 1)), ints(_required(case, 2))
     where = ints(_optional(case, 3)) or list(range(len(starts)))
     steps = ints(_optional(case, 4)) or [1] * len(starts)
-    for place, one in enumerate(where):
-        if one % rank == axis:
+    for place, number in enumerate(where):
+        if number % rank == axis:
             if steps[place] != 1 or case.made[0][axis] != case.shape[axis]:
                 raise Unproven
             starts[place], ends[place] = 0, _ALL
@@ -229,7 +229,7 @@ def _pad(case: Case) -> Ruling:
 
 def _resize(case: Case) -> Ruling:
     axis, node = case.first_alone(), case.node
-    where = [one % len(case.shape) for one in node.get("axes", range(len(case.shape)))]
+    where = [value % len(case.shape) for value in node.get("axes", range(len(case.shape)))]
     if case.made[0][axis] != case.shape[axis] or node.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise Unproven
     if axis not in where:

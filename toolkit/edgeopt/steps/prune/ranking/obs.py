@@ -79,8 +79,8 @@ def rank(group: Group, model: Model, statistics: Statistics) -> Ranking:
         place = _first_least(costs)
         order.append(int(left[place]))
         error.append(error[-1] + float(costs[place]))
-        for one in layers:
-            one.remove(order[-1])
+        for other in layers:
+            other.remove(order[-1])
         left = np.delete(left, place)
     return Ranking(np.array(order, np.int64), np.array(error))
 

@@ -34,7 +34,7 @@ def goals_of(model: Model) -> Mapping[str, Goal]:
     for node in model.proto.graph.node:
         for name in dict.fromkeys(node.input):
             readers.setdefault(name, []).append(node)
-    outputs = {one.name for one in model.proto.graph.output}
+    outputs = {value_info.name for value_info in model.proto.graph.output}
     goals: dict[str, Goal] = {}
     for name, nodes in readers.items():
         ops = sorted(other.op_type for other in nodes)

@@ -22,7 +22,7 @@ from edgeopt.steps.quantize.calibration.watching import shapes_of
 
 def reads(node: onnx.NodeProto) -> set[str]:
     """Return what a node and the graphs inside it read."""
-    inner = {name for graph in subgraphs([node]) for one in graph.node for name in reads(one)}
+    inner = {name for graph in subgraphs([node]) for value in graph.node for name in reads(value)}
     return {name for name in node.input if name} | inner
 
 
@@ -88,8 +88,8 @@ class Stepwise:
         """Run all nodes before the one with this first output."""
         start, self._done = self._done, self._place[name]
         part = self._nodes[start : self._done]
-        made = {one for node in part for one in node.output if one}
-        wanted = sorted(one for one in made if self._last.get(one, -1) >= self._done)
+        made = {value_info for node in part for value_info in node.output if value_info}
+        wanted = sorted(value for value in made if self._last.get(value, -1) >= self._done)
         if not wanted:
             return
         needed = set[str]().union(*map(reads, part)) - made

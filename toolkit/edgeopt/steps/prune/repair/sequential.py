@@ -120,13 +120,13 @@ def affordable(dense: Model, pictures: int, looks: Looks) -> Looks:
 
 def _targets(dense: Model, pictures: Iterable[Tensors], looks: Looks, names: set[str]) -> dict[str, Array]:
     layers = [other for other in layers_of(dense, constants_of(dense)) if other.name in names]
-    found: dict[str, list[Array]] = {other.name: [] for other in layers}
-    for picture, values in watch(dense, pictures, found):
+    result: dict[str, list[Array]] = {other.name: [] for other in layers}
+    for picture, values in watch(dense, pictures, result):
         for layer in layers:
             if layer.name in values:
                 value = values[layer.name]
-                found[layer.name].append(layer.outputs(value, looks.at(layer, value.shape, picture)))
-    return {name: np.concatenate(rows) for name, rows in found.items()}
+                result[layer.name].append(layer.outputs(value, looks.at(layer, value.shape, picture)))
+    return {name: np.concatenate(rows) for name, rows in result.items()}
 
 
 def _layers_to_fit(dense: Model, pruned: Model, stored: Mapping[str, Array], kept: Kept) -> list[Layer]:
@@ -139,14 +139,14 @@ def _layers_to_fit(dense: Model, pruned: Model, stored: Mapping[str, Array], kep
     }
     layers = {other.name: other for other in layers_of(pruned, stored)}
     shared = [other.weight for other in layers.values()]
-    changed, found = set[str](), list[Layer]()
+    changed, result = set[str](), list[Layer]()
     for node in pruned.proto.graph.node:
         if node.output and (node.output[0] in lost or changed & set(node.input)):
             changed |= set(filter(None, node.output))  # an output nobody asked for is no input left out
             layer = layers.get(node.output[0])
             if layer is not None and shared.count(layer.weight) == 1:
-                found.append(layer)
-    return found
+                result.append(layer)
+    return result
 
 
 def _rows(layer: Layer, run: Stepwise, looks: Looks) -> NDArray[np.float32]:

@@ -186,12 +186,12 @@ class _Run:
 
     def _collect(self, *, wait: bool) -> None:
         """Take what other processes have finished; a chunk whose process died is watched here."""
-        for one in list(self.waiting):
-            chunk, image, key, future = one
+        for entry in list(self.waiting):
+            chunk, image, key, future = entry
             if not (wait or future.done()):
                 continue
             part = future.result()
-            self.waiting.remove(one)
+            self.waiting.remove(entry)
             if part is None:
                 self._watch_here(chunk, image, key)
             else:

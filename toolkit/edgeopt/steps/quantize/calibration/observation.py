@@ -115,7 +115,7 @@ class Spread:
         """Return the spread of one image: none between, its own inside. Texts are alike where they are the same."""
         few = np.ravel(value)[:: max(1, value.size // _ALIKE_VALUES)]
         if few.dtype.kind in "OSU":
-            few = np.array([crc32(str(one).encode()) for one in few])
+            few = np.array([crc32(str(entry).encode()) for entry in few])
         few = few.astype(np.float64)
         few = np.where(np.isfinite(few), few, 0.0)
         return cls(1, float(few.std()), few, np.zeros_like(few))

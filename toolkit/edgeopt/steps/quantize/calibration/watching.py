@@ -114,8 +114,8 @@ class Watcher:
         """Add what one image shows of some tensors."""
         for name, value in values.items():
             if name in self._axes:
-                one = _look(channels_apart(value, self._axes[name]), image, self._seed)
-                seen[name] = seen[name] + one if name in seen else one
+                other = _look(channels_apart(value, self._axes[name]), image, self._seed)
+                seen[name] = seen[name] + other if name in seen else other
 
     def close(self) -> None:
         """Free the session."""
@@ -196,8 +196,8 @@ def _needed(graph: onnx.GraphProto, names: Sequence[str]) -> list[onnx.NodeProto
 def _reads(node: onnx.NodeProto) -> set[str]:
     reads = set(node.input)
     for graph in subgraphs([node]):
-        reads.update(name for one in graph.node for name in _reads(one))
-        reads.update(one.name for one in graph.output)  # a branch may return what the outer graph made
+        reads.update(name for value in graph.node for name in _reads(value))
+        reads.update(value_info.name for value_info in graph.output)  # a branch may return what the outer graph made
     return reads
 
 
@@ -251,10 +251,10 @@ def _derived_shapes(model: Model, frame: Tensors) -> dict[str, tuple[int, ...]]:
                 value.CopyFrom(helper.make_tensor_value_info(value.name, kind, frame[value.name].shape))
         del proto.graph.value_info[:]
     graph = onnx.shape_inference.infer_shapes(without_outside(proto)).graph
-    found = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
+    result = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
     return {
         name: tuple(int(dim.dim_value) for dim in kind.shape.dim)
-        for name, kind in found.items()
+        for name, kind in result.items()
         if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim)
     }
 

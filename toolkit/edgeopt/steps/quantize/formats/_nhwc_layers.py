@@ -114,11 +114,11 @@ class LayerWriter:
 
 def written(node: Node, names: Iterable[str]) -> dict[str, AttributeValue]:
     """Return those attributes of a node that are written."""
-    found: dict[str, AttributeValue] = {}
+    result: dict[str, AttributeValue] = {}
     for name in names:
         if (value := attribute(node, name, cast("AttributeValue | None", None))) is not None:
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 def has_kernel(graph: Graph, node: Node) -> bool:

@@ -238,8 +238,8 @@ def place_htp(model: Model, findings: HtpFindings, target: Target, wide: Set[str
     _insert_pairs(placing)
     graph.remove_unused()
     counts = {
-        "nodes on U8": sum(one == NARROW for one in integer.values()),
-        "nodes on U16": sum(one == WIDE for one in integer.values()),
+        "nodes on U8": sum(word == NARROW for word in integer.values()),
+        "nodes on U16": sum(word == WIDE for word in integer.values()),
         "limiters absorbed": absorbed,
     }
     return Outcome(graph.to_model(), {name: count for name, count in counts.items() if count})
@@ -367,9 +367,9 @@ def wide_nodes(model: Model, findings: HtpFindings, target: Target, least_db: fl
     """
     graph = open_graph(model)
     tail = head_tail(graph)
-    found = set()
+    result = set()
     for node in quantized_nodes(graph, target):
         scores = [findings.scores_db.get(name_of(tensor), np.inf) for tensor in _tensors_of(graph, node)]
         if node in tail or min(scores, default=np.inf) < least_db:
-            found.add(key(node))
-    return frozenset(found)
+            result.add(key(node))
+    return frozenset(result)

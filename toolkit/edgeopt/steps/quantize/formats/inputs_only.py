@@ -85,8 +85,8 @@ def _insert_pair(graph: Graph, value: Value, edges: list[tuple[Node, int]], grid
     and makes, the pair goes in front of it.
     """
     moved = _moved_into(graph, value, {node for node, _ in edges})
-    for place, one in enumerate(moved):
-        _insert_pair(graph, one, [(graph.consumers(one)[0], place)], grid)
+    for place, other in enumerate(moved):
+        _insert_pair(graph, other, [(graph.consumers(other)[0], place)], grid)
     if not moved:
         real = _rounded(graph, value, grid)
         for node, place in edges:

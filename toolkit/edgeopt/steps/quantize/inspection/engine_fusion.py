@@ -227,15 +227,15 @@ class _Walk:
         self, starts: Sequence[onnx.NodeProto], step: Callable[[onnx.NodeProto], list[onnx.NodeProto]]
     ) -> set[str]:
         """Return the float operators that can be reached from some nodes."""
-        found: set[str] = set()
+        result: set[str] = set()
         ahead = [other for node in starts for other in step(node)]
         while ahead:
             node = ahead.pop()
             stops = node.op_type in (_Q, _DQ, *_ABOUT_SHAPES) or _is_integer(node.op_type)
-            if not stops and node.output[0] not in found:
-                found.add(node.output[0])
+            if not stops and node.output[0] not in result:
+                result.add(node.output[0])
                 ahead.extend(step(node))
-        return found
+        return result
 
     def _after(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         return [reader for name in node.output for reader in self._readers.get(name, ())]
@@ -244,13 +244,13 @@ class _Walk:
         return [self._makers[name] for name in node.input if name in self._makers]
 
     def _connected(self, key: str, among: AbstractSet[str]) -> set[str]:
-        found, ahead = set[str](), [key]
+        result, ahead = set[str](), [key]
         while ahead:
             key = ahead.pop()
-            if key in among and key not in found:
-                found.add(key)
+            if key in among and key not in result:
+                result.add(key)
                 ahead += [node.output[0] for node in (*self._after(self.nodes[key]), *self._before(self.nodes[key]))]
-        return found
+        return result
 
     def _is_paired(self, node: onnx.NodeProto) -> bool:
         """Whether all that varies comes from integers, and only integers are made of the result.

@@ -145,5 +145,5 @@ def _is_folded(floats: Graph, node: Node, value: Value, integers: Graph, readers
 
 def _common_limits(graph: Graph, readers: list[Node]) -> Limits | None:
     """Return the limits that all readers have in common; None where one of them limits nothing."""
-    found = {limits(graph, node) if node.op_type in LIMITERS else None for node in readers}
-    return found.pop() if len(found) == 1 else None
+    result = {limits(graph, node) if node.op_type in LIMITERS else None for node in readers}
+    return result.pop() if len(result) == 1 else None

@@ -41,5 +41,5 @@ def _db(value: float | None) -> str:
 
 def _span(values: Sequence[float]) -> str:
     """Return one number, or the smallest and the largest; nothing for none."""
-    ends = dict.fromkeys(f"{one:.4g}" for one in ((min(values), max(values)) if values else ()))
+    ends = dict.fromkeys(f"{number:.4g}" for number in ((min(values), max(values)) if values else ()))
     return "..".join(ends)

@@ -102,7 +102,7 @@ def worst_tensors(file: Path, most: int = _SHOWN) -> tuple[tuple[str, ...], ...]
     if not file.is_file():
         return ()
     known = json.loads(file.read_text("utf-8"))["tensors"]
-    rows = [one for one in known if one["rounded"] or one["kept"]][:most]
+    rows = [value for value in known if value["rounded"] or value["kept"]][:most]
     numbers = ("channel_sqnr_db", "sqnr_db", "answer_sqnr_db")
     return tuple((row["name"], *(_db(row[key]) for key in numbers), _kept(row["kept"])) for row in rows)
 

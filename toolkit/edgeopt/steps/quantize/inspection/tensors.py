@@ -150,8 +150,8 @@ def _tensor(graph: Graph, node: Node, tensor: Value, scale: Value | None, zero_p
         return QuantizedTensor(name, dtype, (), (), weight, of_weight)
     if node.op_type in _PACKED:
         return _packed(node, name, dtype, scales, zeros)
-    zero_points = (0,) if zeros is None else tuple(int(one) for one in zeros.reshape(-1))
-    real = tuple(float(one) for one in scales.reshape(-1))
+    zero_points = (0,) if zeros is None else tuple(int(value) for value in zeros.reshape(-1))
+    real = tuple(float(value) for value in scales.reshape(-1))
     block = attribute(node, "block_size", 0)
     if block and len(real) > 1:
         ends = _ends(real), tuple(int(end) for end in _ends(zero_points))

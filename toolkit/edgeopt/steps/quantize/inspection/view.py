@@ -170,8 +170,8 @@ def measure_tensors(
 def _grid_outputs(values: Values, tensor: QuantizedTensor) -> tuple[str, ...]:
     """Return the names of scale and zero point that a node finds as the model runs."""
     maker = values.graph.producer(values.by_name[tensor.name])
-    found = maker is not None and maker.op_type == "DynamicQuantizeLinear"
-    return tuple(str(value.name) for value in maker.outputs[1:3]) if maker is not None and found else ()
+    result = maker is not None and maker.op_type == "DynamicQuantizeLinear"
+    return tuple(str(value.name) for value in maker.outputs[1:3]) if maker is not None and result else ()
 
 
 def _float_models(
@@ -312,7 +312,7 @@ class _Samples:
         proto = onnx.ModelProto()
         proto.CopyFrom(model.proto)
         made = {name for node in proto.graph.node for name in node.output}
-        present = {one.name for one in proto.graph.output}
+        present = {value_info.name for value_info in proto.graph.output}
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted((names & made) - present))
         self._session = EXECUTOR.open(Model(proto, model.name).source, SessionOptions())
 

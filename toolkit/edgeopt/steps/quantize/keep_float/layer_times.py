@@ -111,12 +111,12 @@ def layer_times(graph: Graph, float_ns: Mapping[str, int], integer_ns: Mapping[s
         integer_ns: Profile of its integer twin, as `place_nhwc` names the nodes.
     """
     plain, lowered = _by_layer(graph, float_ns), _by_layer(graph, integer_ns)
-    found = {}
+    result = {}
     for node in graph.nodes(*WEIGHTED):
         name = key(node)
         if name in plain and name in lowered:
-            found[name] = LayerTime(plain[name], lowered[name] + _border_ns(graph, node, integer_ns))
-    return found
+            result[name] = LayerTime(plain[name], lowered[name] + _border_ns(graph, node, integer_ns))
+    return result
 
 
 def border_time(graph: Graph, integer_ns: Mapping[str, int]) -> BorderTime:
@@ -157,10 +157,10 @@ def _by_layer(graph: Graph, times: Mapping[str, int]) -> dict[str, int]:
         follower = graph.sole_consumer(node.outputs[0])
         if follower is not None:
             owners.setdefault(key(follower), key(node))
-    found = {}
+    result = {}
     for name, time_ns in times.items():
         for suffix in _SUFFIXES:
             name = name.removesuffix(suffix)
         if name in owners:
-            found[owners[name]] = time_ns
-    return found
+            result[owners[name]] = time_ns
+    return result

@@ -41,10 +41,10 @@ def channel_sqnr_db(signal: NDArray[np.float32], noise: NDArray[np.float32]) -> 
     """
     variance = np.var(signal, axis=0, dtype=np.float64)
     energy = np.square(noise, dtype=np.float64).mean(axis=0)
-    told = variance > 1e-12 * max(float(np.square(signal, dtype=np.float64).mean()), 1e-300)
-    if not told.any():
+    result = variance > 1e-12 * max(float(np.square(signal, dtype=np.float64).mean()), 1e-300)
+    if not result.any():
         return PERFECT_DB
-    return _db(float(np.minimum(energy[told] / variance[told], 1.0).mean()), 1.0)
+    return _db(float(np.minimum(energy[result] / variance[result], 1.0).mean()), 1.0)
 
 
 def is_rescaled(

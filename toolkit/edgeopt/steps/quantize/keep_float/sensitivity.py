@@ -32,12 +32,12 @@ def sensitivities_db(
         frames: A few real inputs.
     """
     expected = _answers(model, frames)
-    found = {}
+    result = {}
     for name in names:
         rounded = _with_one_rounded(model, name, affines[name])
         if rounded is not None:
-            found[name] = sqnr_db(expected, _answers(rounded, frames) - expected)
-    return dict(sorted(found.items(), key=lambda item: (item[1], item[0])))
+            result[name] = sqnr_db(expected, _answers(rounded, frames) - expected)
+    return dict(sorted(result.items(), key=lambda item: (item[1], item[0])))
 
 
 def _with_one_rounded(model: Model, name: str, grid: Affine) -> Model | None:

@@ -182,8 +182,8 @@ def find_repair(name: str) -> Repair:
 
 def all_repairs() -> dict[str, Repair]:
     """Return all repairs by name, in their order."""
-    found = {name: find_repair(name) for name in registry.names(repairs)}
-    return dict(sorted(found.items(), key=lambda one: (one[1].order, one[0])))
+    result = {name: find_repair(name) for name in registry.names(repairs)}
+    return dict(sorted(result.items(), key=lambda pair: (pair[1].order, pair[0])))
 
 
 def model_repairs() -> dict[str, ModelRepair]:

@@ -40,9 +40,9 @@ def repair_weights(
         if layer is None:
             continue
         repaired = layer
-        for one in mine:
-            if not one.is_slow or time.monotonic() < ends_at_s:
-                repaired = one.repair(repaired)
+        for other in mine:
+            if not other.is_slow or time.monotonic() < ends_at_s:
+                repaired = other.repair(repaired)
         if repaired.quantized is not layer.quantized:
             weights[key(node)] = replace(repaired.quantized, values=held_outside(repaired.quantized.values))
         if repaired.bias is not None and repaired.bias is not layer.bias:

@@ -55,13 +55,13 @@ def smooth(graph: Graph, seen: Mapping[str, Observation], alpha: float) -> int:
 def smoothable(graph: Graph) -> dict[Node, list[Node]]:
     """Return the nodes whose channels can be scaled, each with the matrix products that alone read it."""
     products = set(plain_products(graph))
-    found: dict[Node, list[Node]] = {}
+    result: dict[Node, list[Node]] = {}
     for node in graph.nodes("LayerNormalization", "Mul", "Add"):
         readers = graph.consumers(node.outputs[0])
         alone = readers and not graph.is_output(node.outputs[0]) and all(_reads(reader, node) for reader in readers)
         if alone and products.issuperset(readers) and _constants(graph, node):
-            found[node] = readers
-    return found
+            result[node] = readers
+    return result
 
 
 def smoothing(largest: NDArray[np.float64], reading: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
@@ -100,8 +100,8 @@ def _constants(graph: Graph, node: Node) -> list[tuple[Node, int]]:
     before = graph.sole_producer(
         split[0], "Mul"
     )  # a shift alone cannot be scaled: what it is added to would have to be
-    found = _constants(graph, before) if before is not None else []
-    return [*found, (node, split[2])] if found else []
+    result = _constants(graph, before) if before is not None else []
+    return [*result, (node, split[2])] if result else []
 
 
 def _is_a_channel_each(graph: Graph, value: Value | None) -> bool:

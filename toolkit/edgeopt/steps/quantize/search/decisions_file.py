@@ -47,8 +47,8 @@ class StoredDecisions:
     @property
     def figures(self) -> tuple[float, float]:
         """Speed ratio and agreement as they were measured; 0 where the file does not tell them."""
-        told = {one[0]: (float(one[1]), float(one[2])) for one in self.evidence.get("attempts", ())}
-        return told.get(str(self.decisions.variant), (0.0, 0.0))
+        values = {value[0]: (float(value[1]), float(value[2])) for value in self.evidence.get("attempts", ())}
+        return values.get(str(self.decisions.variant), (0.0, 0.0))
 
     def to_json(self) -> str:
         """Return the text of a file."""

@@ -64,9 +64,9 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Set):
         return {_TYPE: "set", "of": sorted(value)}
     if isinstance(value, Mapping):
-        return {_TYPE: "map", "of": {str(key): to_plain(one) for key, one in value.items()}}
+        return {_TYPE: "map", "of": {str(key): to_plain(entry) for key, entry in value.items()}}
     if isinstance(value, list | tuple):
-        return [to_plain(one) for one in value]
+        return [to_plain(entry) for entry in value]
     if type(value).__name__ in _kinds():
         held = {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
         return {_TYPE: type(value).__name__, **held}
@@ -80,20 +80,20 @@ def from_plain(value: Any) -> Any:
         ValueError, TypeError, KeyError: If it is nothing that `to_plain` gave.
     """
     if isinstance(value, list):
-        return tuple(from_plain(one) for one in value)
+        return tuple(from_plain(entry) for entry in value)
     if not isinstance(value, Mapping):
         return value
-    kind, held = value[_TYPE], {name: one for name, one in value.items() if name != _TYPE}
+    kind, held = value[_TYPE], {name: entry for name, entry in value.items() if name != _TYPE}
     if kind == "array":
         return _array(held)
     if kind == "set":
         return frozenset(held["of"])
     if kind == "map":
-        return {name: from_plain(one) for name, one in held["of"].items()}
+        return {name: from_plain(entry) for name, entry in held["of"].items()}
     made = _kinds()[kind]
     if issubclass(made, StrEnum):
         return made(held["is"])
-    return made(**{name: from_plain(one) for name, one in held.items()})
+    return made(**{name: from_plain(entry) for name, entry in held.items()})
 
 
 def _array(held: Mapping[str, Any]) -> Any:

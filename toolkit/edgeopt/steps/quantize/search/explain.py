@@ -114,7 +114,7 @@ def refusals(refused: Mapping[Variant, Refusal]) -> Iterator[Note]:
     """Yield what to say of variants that are no attempts, each with its problem."""
     failed = {variant: refusal.problem for variant, refusal in refused.items() if not refusal.is_float}
     for problem in dict.fromkeys(failed.values()):
-        names = [str(variant) for variant, one in failed.items() if one == problem]
+        names = [str(variant) for variant, name in failed.items() if name == problem]
         detail = f"{names[0]} could not be made: {problem}"
         yield Note(NoteKind.WARNING, detail, f"and {plural(len(names) - 1, 'form')} like it" if names[1:] else "")
     if left := [refusal.problem for refusal in refused.values() if refusal.is_float]:

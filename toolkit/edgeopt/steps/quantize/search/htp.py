@@ -75,5 +75,5 @@ def _attempt(outcome: Outcome, agreement: float, notes: tuple[Note, ...]) -> Att
     narrow, wide = (outcome.changes.get(f"nodes on {word}", 0) for word in ("U8", "U16"))
     share = wide / max(narrow + wide, 1)
     name = "w8a16" if not narrow else f"w8a8 with {plural(wide, 'node')} on U16" if wide else "w8a8"
-    told = outcome.noted(Note(NoteKind.INFO, f"form: {name}"), *notes)
-    return Attempt(name, told, agreement, precision="w8a8" if share <= 0.5 else "w8a16")
+    result = outcome.noted(Note(NoteKind.INFO, f"form: {name}"), *notes)
+    return Attempt(name, result, agreement, precision="w8a8" if share <= 0.5 else "w8a16")

@@ -73,9 +73,9 @@ def find_off_layers(
         culprit = _first_off(order, off_layers, is_off, may_go_on)
         if not culprit or culprit in off_layers:
             return frozenset()
-        before = [one for one in _before(model, culprit) if one in order]
-        mended = [one for one in (culprit, *before) if may_go_on() and not is_off(off_layers | {one})]
-        off_layers |= {max(mended, key=lambda one: left_by(off_layers | {one}), default=culprit)}
+        before = [name for name in _before(model, culprit) if name in order]
+        mended = [name for name in (culprit, *before) if may_go_on() and not is_off(off_layers | {name})]
+        off_layers |= {max(mended, key=lambda name: left_by(off_layers | {name}), default=culprit)}
     return off_layers
 
 
@@ -104,17 +104,17 @@ def _before(model: Model, culprit: str) -> list[str]:
     Such an op runs on integers only where a layer behind it does, so that layer is found in its place.
     """
     start = next((node for node in open_graph(model).nodes() if key(node) == culprit), None)
-    found: list[str] = []
+    result: list[str] = []
     seen: set[str] = set()
     ahead = [*start.predecessors()] if start is not None else []
-    while ahead and len(found) < _MOST_BEFORE:
+    while ahead and len(result) < _MOST_BEFORE:
         node = ahead.pop(0)
         if node is None or key(node) in seen:
             continue
         seen.add(key(node))
-        found += [key(node)] if node.op_type not in WEIGHTED else []
+        result += [key(node)] if node.op_type not in WEIGHTED else []
         ahead += node.predecessors()
-    return found
+    return result
 
 
 class _Numbers:

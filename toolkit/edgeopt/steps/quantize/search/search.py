@@ -150,12 +150,12 @@ def _result(state: SearchState) -> SearchResult:
     if state.attempts:
         with suppress(OutOfTime):
             state.confirm()
-    found = state.sources.findings
-    notes = (*found.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts)))
+    result = state.sources.findings
+    notes = (*result.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts)))
     if not state.attempts:
         why = next(iter(state.refused.values())).problem
         stays = f"The float model stays: no INT8 form of it could be made: {why}"
-        return SearchResult((), stays, notes, calibration=found.calibration)
+        return SearchResult((), stays, notes, calibration=result.calibration)
     best, kept = state.best(), tuple[KeptTensor, ...]()
     with suppress(OutOfTime):
         kept = state.kept()
@@ -174,6 +174,6 @@ def _result(state: SearchState) -> SearchResult:
         state.sensitivities_db,
         kept,
         state.rounded(),
-        found.calibration,
+        result.calibration,
         state.times,
     )

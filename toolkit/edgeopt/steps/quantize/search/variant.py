@@ -59,7 +59,7 @@ class Variant:
     def repaired(self, **settings: Setting) -> Variant:
         """Return the variant with other settings of the repairs that are named; False takes one out."""
         wanted = {name: setting for name, setting in (dict(self.repairs) | settings).items() if setting}
-        ordered = sorted(wanted.items(), key=lambda one: (find_repair(one[0]).order, one[0]))
+        ordered = sorted(wanted.items(), key=lambda pair: (find_repair(pair[0]).order, pair[0]))
         return replace(self, repairs=tuple(ordered))
 
     @property

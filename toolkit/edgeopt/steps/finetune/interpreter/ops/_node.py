@@ -53,9 +53,9 @@ def op_name(node: onnx.NodeProto) -> str:
 
 def node_of(proto: onnx.NodeProto, opset: int) -> Node:
     """Read a node of a model."""
-    attributes = {one.name: _value(one) for one in proto.attribute}
+    attributes = {attribute.name: _value(attribute) for attribute in proto.attribute}
     outputs = max((place for place, name in enumerate(proto.output, 1) if name), default=0)
-    name = next((one for one in proto.output if one), proto.name)
+    name = next((value_info for value_info in proto.output if value_info), proto.name)
     return Node(op_name(proto), name, attributes, opset, outputs)
 
 
@@ -68,7 +68,7 @@ def _value(attribute: onnx.AttributeProto) -> Any:
     if attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
         return list(value)
     if attribute.type == onnx.AttributeProto.STRINGS:
-        return [one.decode("utf-8", "replace") for one in value]
+        return [entry.decode("utf-8", "replace") for entry in value]
     return value
 
 

@@ -75,10 +75,10 @@ def _cast(node: Node, x: torch.Tensor) -> torch.Tensor:
 def torch_type(node: Node, element_type: int) -> torch.dtype:
     """Return torch's name of an element type of ONNX."""
     name = str(helper.tensor_dtype_to_np_dtype(element_type))
-    found = getattr(torch, {"bool": "bool"}.get(name, name), None)
-    if not isinstance(found, torch.dtype):
+    result = getattr(torch, {"bool": "bool"}.get(name, name), None)
+    if not isinstance(result, torch.dtype):
         raise node.refuse(f"the element type {name}")
-    return found
+    return result
 
 
 def _identity(_node: Node, x: torch.Tensor, *_: torch.Tensor | None) -> torch.Tensor:

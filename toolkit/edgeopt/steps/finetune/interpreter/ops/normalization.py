@@ -54,7 +54,7 @@ def _layer(node: Node, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor 
 def _group(node: Node, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     groups = node.get("num_groups", 1)
     if scale.shape[0] != x.shape[1]:  # opset 18 has one number for a group, 21 one for a channel
-        scale, bias = (one.repeat_interleave(x.shape[1] // groups) for one in (scale, bias))
+        scale, bias = (value.repeat_interleave(x.shape[1] // groups) for value in (scale, bias))
     return functional.group_norm(x, groups, scale, bias, node.get("epsilon", 1e-5))
 
 

@@ -49,7 +49,7 @@ def _max_pool(node: Node, x: torch.Tensor) -> Any:
     rank = len(kernel)
     padding = pads[:rank]
     if not _is_plain(kernel, pads, more):
-        ends = [end + one for end, one in zip(pads[rank:], more, strict=True)]
+        ends = [end + number for end, number in zip(pads[rank:], more, strict=True)]
         low = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
         x, padding = functional.pad(x, torch_padding([*padding, *ends]), value=low), [0] * rank
     return _MAX[rank](x, kernel, strides, padding, dilations)
@@ -76,7 +76,7 @@ def _lp_pool(node: Node, x: torch.Tensor) -> torch.Tensor:
     rank, power = len(kernel), node.get("p", 2)
     if any(dilation != 1 for dilation in dilations):
         raise node.refuse("dilations")
-    ends = [end + one for end, one in zip(pads[rank:], more, strict=True)]
+    ends = [end + number for end, number in zip(pads[rank:], more, strict=True)]
     x = functional.pad(x.abs() ** power, torch_padding([*pads[:rank], *ends]))
     return torch.pow(_AVERAGE[rank](x, kernel, strides) * math.prod(kernel), 1 / power)
 

@@ -61,7 +61,7 @@ def _summed(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     is_dense = a.is_contiguous() or (a.ndim == 4 and a.is_contiguous(memory_format=torch.channels_last))
     if a.stride() != b.stride() or not is_dense:
         return (a * b).sum()
-    flat = [one.as_strided((one.numel(),), (1,), one.storage_offset()) for one in (a, b)]
+    flat = [value.as_strided((value.numel(),), (1,), value.storage_offset()) for value in (a, b)]
     return torch.dot(*flat)
 
 

@@ -63,10 +63,10 @@ def _layer(cell: _Cell, gates: int) -> Compute:
         rows, last, cells = (
             torch.stack(one, 1 if place == 0 else 0) for place, one in enumerate(zip(*made, strict=True))
         )
-        found = (rows, last, cells)[: node.outputs]
+        result = (rows, last, cells)[: node.outputs]
         if batch_first:
-            found = tuple(one.permute(2, 0, 1, 3) if one.ndim == 4 else one.transpose(0, 1) for one in found)
-        return found
+            result = tuple(value.permute(2, 0, 1, 3) if value.ndim == 4 else value.transpose(0, 1) for value in result)
+        return result
 
     return compute
 
@@ -75,11 +75,11 @@ def _over_time(
     cell: _Cell, node: Node, x: torch.Tensor, r: torch.Tensor, b: torch.Tensor, h: torch.Tensor, c: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return what is hidden after each step, and after the last with the state."""
-    found = []
+    result = []
     for row in x:
         h, c = cell(node, row, r, b, h, c)
-        found.append(h)
-    return torch.stack(found), h, c
+        result.append(h)
+    return torch.stack(result), h, c
 
 
 def _require_usual(node: Node, x: torch.Tensor, lengths: torch.Tensor | None, peepholes: torch.Tensor | None) -> None:

@@ -109,8 +109,8 @@ def _resize(
 ) -> torch.Tensor:
     if node.opset < 11:
         roi, scales = None, roi
-    axes = [one % x.ndim for one in node.get("axes", range(x.ndim))]
-    factors = [float(one) for one in scales.reshape(-1).tolist()] if scales is not None and scales.numel() else None
+    axes = [value % x.ndim for value in node.get("axes", range(x.ndim))]
+    factors = [float(value) for value in scales.reshape(-1).tolist()] if scales is not None and scales.numel() else None
     if factors is None:
         factors, wanted = _from_sizes(node, [x.shape[other] for other in axes], ints(sizes))
     else:
@@ -132,8 +132,8 @@ def _from_sizes(node: Node, have: list[int], want: list[int]) -> tuple[list[floa
     policy = node.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return scales, want
-    one = min(scales) if policy == "not_larger" else max(scales)
-    return [one] * len(have), [int(np.floor(one * old + 0.5)) for old in have]
+    number = min(scales) if policy == "not_larger" else max(scales)
+    return [number] * len(have), [int(np.floor(number * old + 0.5)) for old in have]
 
 
 def _axis(node: Node, size: int, made: int, scale: float, crop: tuple[float, float] | None) -> _Axis:
@@ -153,15 +153,15 @@ def _apply(x: torch.Tensor, plan: list[tuple[int, _Axis]], filling: float) -> to
     fast = _by_torch(x, plan)
     if fast is not None:
         return fast
-    for axis, one in plan:
-        matrix, _ = _weights(one)
-        if one.mode == "nearest":
+    for axis, other in plan:
+        matrix, _ = _weights(other)
+        if other.mode == "nearest":
             x = x.index_select(axis, torch.from_numpy(matrix.argmax(axis=1)).to(x.device))
         else:
             weights = torch.from_numpy(matrix).to(x.device, x.dtype)
             x = torch.movedim(torch.movedim(x, axis, -1) @ weights.t(), -1, axis)
-    for axis, one in plan:
-        outside = _weights(one)[1]
+    for axis, other in plan:
+        outside = _weights(other)[1]
         if outside.any():
             mask = torch.from_numpy(outside).to(x.device).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
             x = torch.where(mask, torch.full((), filling, dtype=x.dtype, device=x.device), x)

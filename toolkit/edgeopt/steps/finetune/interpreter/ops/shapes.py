@@ -36,7 +36,7 @@ def _squeeze(node: Node, x: torch.Tensor, axes: torch.Tensor | None = None) -> t
 def _unsqueeze(node: Node, x: torch.Tensor, axes: torch.Tensor | None = None) -> torch.Tensor:
     new = given(node, "axes", axes) or []
     rank = x.ndim + len(new)
-    for axis in sorted(one % rank for one in new):
+    for axis in sorted(index % rank for index in new):
         x = x.unsqueeze(axis)
     return x
 
@@ -108,7 +108,7 @@ def _gather_elements(node: Node, x: torch.Tensor, indices: torch.Tensor) -> torc
 
 def _places(x: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return an index for each of the first axes, of tuples of them along the last axis."""
-    return tuple(_positive(one, x.shape[axis], x.device) for axis, one in enumerate(indices.unbind(-1)))
+    return tuple(_positive(value, x.shape[axis], x.device) for axis, value in enumerate(indices.unbind(-1)))
 
 
 def _gather_nd(node: Node, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -196,8 +196,8 @@ def _shape(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 def _constant(node: Node) -> torch.Tensor:
     for name, kind in (("value_float", torch.float32), ("value_int", torch.int64)):
-        if (one := node.get(name, None)) is not None:
-            return torch.tensor(one, dtype=kind)
+        if (entry := node.get(name, None)) is not None:
+            return torch.tensor(entry, dtype=kind)
     for name, kind in (("value_floats", torch.float32), ("value_ints", torch.int64)):
         if (several := node.get(name, None)) is not None:
             return torch.tensor(list(several), dtype=kind)
