@@ -112,7 +112,7 @@ class Missing(str):
 
 
 class NoteKind(StrEnum):
-    """What a note is about; reports group by it."""
+    """The subject of a note; reports group by it."""
 
     INFO = "info"
     CHOICE = "choice"

@@ -1,4 +1,4 @@
-"""What the line of a running stream says."""
+"""The line of a running stream: rate, latency, misses and level."""
 
 from __future__ import annotations
 

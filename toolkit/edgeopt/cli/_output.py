@@ -1,4 +1,4 @@
-"""What a command prints: its document in the format that was asked for, or one line after another."""
+"""Print documents in the format that a command was asked for, or one line after another."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class _Work:
 
 @dataclass
 class _Ahead:
-    """What is expected of the whole command."""
+    """The expected parts of the whole command, with their seconds."""
 
     part_ends_s: float
     rest_s: float

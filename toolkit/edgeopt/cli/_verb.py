@@ -21,7 +21,7 @@ PRINTED = "What is printed"
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one kind does with a flag."""
+    """One kind's use of a flag."""
 
     kind: Kind
     field: str

@@ -75,7 +75,7 @@ TRANSFERS = ("upload", "download")
 
 
 class Staged(Protocol):
-    """What a session inherits: a run is upload, execute, download, which are its stages where it names no others."""
+    """A session whose run is upload, execute and download, unless it names other stages."""
 
     def upload(self, inputs: Tensors) -> Any:
         """Bring the inputs to the device; return what `execute` takes. On a CPU: the inputs."""
@@ -92,7 +92,7 @@ class Staged(Protocol):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """What a timed run goes through; each name once, another for each part that is worth a time of its own."""
+        """The stages of a timed run; each name once, another for each part that is worth a time of its own."""
         return (("upload", self.upload), ("execute", self.execute), ("download", self.download))
 
     def run(self, inputs: Tensors) -> Tensors:
@@ -122,12 +122,12 @@ class Session(Staged, Protocol):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What a run takes."""
+        """The inputs of a run."""
         ...
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What a run gives."""
+        """The outputs of a run."""
         ...
 
     def placement(self) -> tuple[Placement, ...]:

@@ -46,7 +46,7 @@ class ChildLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a child made of a request."""
+    """A child's answer to a request."""
 
     refusal: str = ""
     """What the engine said against the model or its inputs; empty: it did what was asked."""

@@ -1,4 +1,4 @@
-"""What holds while a command makes forms of a model: each is tried in a child first, with the right optimizations.
+"""The guard over a command that makes forms of a model: each is tried in a child first, with the right optimizations.
 
 A command enters `guarded()`; executors ask `active_guard()`. An app that runs a bundle enters none.
 """
@@ -33,7 +33,7 @@ _aborted: dict[str, EngineAbortError] = {}
 
 
 class Guard:
-    """What executors heed while forms are made."""
+    """The settings that executors heed while forms are made."""
 
     def __init__(self) -> None:
         self.entries: Mapping[str, str] = {}

@@ -22,7 +22,7 @@ from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a session answers, and how long each part of a run takes; lists are used in turn."""
+    """The answers of a scripted session, and how long each part of a run takes; lists are used in turn."""
 
     inputs: tuple[TensorSpec, ...]
     answers: tuple[Mapping[str, NDArray[Any]], ...]
@@ -86,7 +86,7 @@ class NullSession(Staged):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What the script says."""
+        """The inputs of the script."""
         return self.script.inputs
 
     @property

@@ -75,7 +75,7 @@ _SAID = re.compile(r"^E (?P<told>(?!RKNN:|rknn-toolkit2 version|\w+: Traceback).
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What the compiler made of a model."""
+    """A model as the compiler made it."""
 
     file: Path
     """The `.rknn` file."""

@@ -1,4 +1,4 @@
-"""What Hugging Face wrote beside a model goes with what is made of it, so that optimum loads that too."""
+"""Files of Hugging Face beside a model go with every model made of it, so that optimum loads that too."""
 
 from __future__ import annotations
 

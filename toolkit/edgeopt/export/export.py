@@ -38,7 +38,7 @@ _OPENERS: Mapping[Kind, Callable[[Source, Sequence[NetworkInput]], Network]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What was exported, and how near it is to the original."""
+    """An exported model, and how near it is to the original."""
 
     source: str
     file: Path

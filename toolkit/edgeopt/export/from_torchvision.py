@@ -1,4 +1,4 @@
-"""What torchvision tells of a recipe: its weights know how pictures were shown to them, and the names of classes."""
+"""Recipes from torchvision: its weights know how pictures were shown to them, and the names of classes."""
 
 from __future__ import annotations
 

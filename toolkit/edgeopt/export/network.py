@@ -44,7 +44,7 @@ class NetworkInput:
 
 @dataclass(frozen=True)
 class Network:
-    """What is exported, and what the file is told beside it."""
+    """A network to export, and the metadata that its file gets."""
 
     name: str
     """Of the model."""

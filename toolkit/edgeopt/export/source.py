@@ -1,4 +1,4 @@
-"""What a SOURCE of `edgeopt export` names, and which kinds are refused."""
+"""A SOURCE of `edgeopt export`: what it names, and which kinds are refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """The model's name."""
         if self.kind is Kind.MODULE:
             return self.where.rpartition(":")[2].rpartition(".")[2]
         if self.kind is Kind.HUGGING_FACE:

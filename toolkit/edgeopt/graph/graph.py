@@ -80,12 +80,12 @@ class Graph:
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """What a caller must give."""
+        """The inputs that a caller must give."""
         return tuple(self._graph.inputs)
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """What a run returns."""
+        """The outputs that a run returns."""
         return tuple(self._graph.outputs)
 
     @property

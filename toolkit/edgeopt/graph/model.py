@@ -77,7 +77,7 @@ class Model:
 
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What a run returns; shapes that nobody declared are derived from the graph."""
+        """The outputs of a run; shapes that nobody declared are derived from the graph."""
         makers, given = ChainMap(nodes_by_output(self.proto.graph)), {spec.name for spec in self.inputs}
         return tuple(
             replace(_spec(shape), op=maker_of(shape.name, makers), before=maker_before(shape.name, makers, given))
@@ -96,7 +96,7 @@ class Model:
 
     @cached_property
     def source(self) -> bytes | Outside:
-        """What an engine opens: the serialized model, or its graph and the folder with its weights.
+        """The source that an engine opens: the serialized model, or its graph and the folder with its weights.
 
         Raises:
             UnsupportedError: If what is in the graph itself is above 2 GB.
@@ -151,7 +151,7 @@ class Model:
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
-        """What the exporter wrote beside the graph."""
+        """The metadata that the exporter wrote beside the graph."""
         return {entry.key: entry.value for entry in self.proto.metadata_props}
 
     @cached_property

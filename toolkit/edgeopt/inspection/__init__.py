@@ -1,1 +1,1 @@
-"""What a model is, and how it is read: `edgeopt inspect` and `edgeopt recipe`."""
+"""Facts of a model, and how it is read: `edgeopt inspect` and `edgeopt recipe`."""

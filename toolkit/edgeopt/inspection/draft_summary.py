@@ -1,4 +1,4 @@
-"""What is shown of a recipe that was drafted."""
+"""A drafted recipe as a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is, and where a target's engine puts its nodes."""
+"""Facts of a model, and where a target's engine puts its nodes."""
 
 from __future__ import annotations
 

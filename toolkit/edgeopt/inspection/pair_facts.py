@@ -1,4 +1,4 @@
-"""What is known of an encoder with a decoder without opening it: what it takes, writes and keeps."""
+"""Facts of an encoder with a decoder, read without opening it: inputs, outputs and cache."""
 
 from __future__ import annotations
 

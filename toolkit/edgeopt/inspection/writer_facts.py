@@ -1,4 +1,4 @@
-"""What is known of a language model without opening it: context, tokens, cache, and what its bundle tells."""
+"""Facts of a language model, read without opening it: context, tokens, cache, and the figures of its bundle."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ RESUMED = Note(NoteKind.INFO, "taken up from disk")
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What one frame takes, stage by stage, on the machine that measured it."""
+    """The time of one frame, stage by stage, on the machine that measured it."""
 
     frames: int
     frame: StageTime
@@ -94,7 +94,7 @@ class Candidate:
 
     @property
     def drop_most(self) -> float | None:
-        """What is lost at most, wrong in 5 % of cases; None where no labels judged it."""
+        """The largest loss that is not excluded, wrong in 5 % of cases; None where no labels judged it."""
         return self.judgement.drop_most if self.judgement and self.judgement.samples else None
 
     @property

@@ -28,7 +28,7 @@ _JUDGED, _BUNDLE_S = 3, 8.0
 
 @dataclass
 class Course:
-    """What is still to come of a run, told to a listener where a part begins."""
+    """The rest of a run: a listener hears where each part begins."""
 
     listener: Listener
     parts_s: dict[str, float] = field(default_factory=dict)

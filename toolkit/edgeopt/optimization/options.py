@@ -1,4 +1,4 @@
-"""What `optimize` is asked for of a model that answers frames, or of a pipeline of such."""
+"""Options of `optimize` for a model that answers frames, or for a pipeline of such."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ STEPS, BUNDLE = "Steps (listed below)", "The bundle"
 
 
 class Prefer(StrEnum):
-    """What is wanted of the chosen candidate."""
+    """The preference among candidates."""
 
     SPEED = "speed"
     SIZE = "size"
 
 
 class SelfTestInputs(StrEnum):
-    """What a bundle stores so that its numbers can be tested on another device."""
+    """The inputs that a bundle stores so that its numbers can be tested on another device."""
 
     PICTURES = "pictures"
     """Some of the calibration pictures, or of the arrays given in their place."""
@@ -38,7 +38,7 @@ class SelfTestInputs(StrEnum):
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for, apart from model, recipe and target."""
+    """The user's options, apart from model, recipe and target."""
 
     calib: str = option(
         "",
@@ -157,7 +157,7 @@ class Options:
 
 
 class OptimizeWishes(TypedDict, total=False):
-    """What `optimize` and `prune` take by name; `Options` says what each means, and its default."""
+    """Keyword options of `optimize` and `prune`; `Options` says what each means, and its default."""
 
     calib: str
     eval: str

@@ -1,4 +1,4 @@
-"""What `optimize` will do, in order, and what it leaves out and why. Pure: it reads no file and runs nothing."""
+"""The plan of `optimize`: its steps in order, and those left out and why. Pure: it reads no file and runs nothing."""
 
 from __future__ import annotations
 

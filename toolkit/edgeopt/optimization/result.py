@@ -33,7 +33,7 @@ _END_TO_END = {
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the bundle's models hold of the recipe, and what that made of the chosen one."""
+    """Parts of the recipe inside the bundle's models, and the chosen model's figures with them."""
 
     parts: tuple[str, ...]
     agreement: float
@@ -49,7 +49,7 @@ class Inside:
 
     @property
     def expected(self) -> dict[str, Any]:
-        """What of it the manifest says in place of the model's own figures."""
+        """The figures that the manifest tells in place of the model's own."""
         accuracy: dict[str, Any] = {"accuracy": self.score.value} if self.score else {}
         if self.judgement and self.judgement.agreement is not None:
             accuracy["agreement"] = self.judgement.agreement
@@ -189,7 +189,7 @@ class Report:
 
     @property
     def how_to_measure(self) -> str:
-        """What to do on the device for the missing latency."""
+        """The command that measures the missing latency on the device."""
         if self.foreign_runtime:
             return f"on the device: {self.foreign_runtime}, edgeopt does not run there"
         return f"on the device: edgeopt bench {self.bundle}"

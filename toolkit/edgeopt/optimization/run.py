@@ -109,7 +109,7 @@ class Run:
 
     @property
     def timed(self) -> Frames:
-        """What is timed: frames as the device gets them, random colour where only their tensors are here."""
+        """The timed frames: as the device gets them, or of random colour where only their tensors are here."""
         if self.labelled:
             return self.labelled.frames
         if self.context.frames.tensors is None or self.context.recipe.takes_arrays:
@@ -118,7 +118,7 @@ class Run:
 
     @property
     def wish(self) -> Wish:
-        """What a candidate must keep, and what is wanted of it."""
+        """The accuracy that a candidate must keep, and the preference."""
         return Wish(
             max_drop=self.plan.max_drop,
             least_agreement=self.context.least_agreement,

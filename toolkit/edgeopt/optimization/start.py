@@ -61,7 +61,7 @@ _TURN_FRAMES = 4
 
 @dataclass(frozen=True)
 class Material:
-    """What the search may look at, and what proves."""
+    """The samples that the search may look at, and those that prove."""
 
     frames: Frames
     """They calibrate, and agreement is judged on them."""

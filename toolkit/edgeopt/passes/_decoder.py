@@ -1,4 +1,4 @@
-"""What passes of decoders share: inputs by name, and what a part of the graph is for a text of some length."""
+"""Helpers of passes for decoders: inputs by name, and the parts of the graph for a text of some length."""
 
 from __future__ import annotations
 

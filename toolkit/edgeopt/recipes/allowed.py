@@ -1,4 +1,4 @@
-"""What may be lost where nobody says, and what `edgeopt check` allows against its baseline."""
+"""Default losses that are allowed, and the limits of `edgeopt check` against its baseline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ratio = Annotated[float, Within(0, 1e6, above=True)]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What `edgeopt check` allows against its baseline."""
+    """The limits of `edgeopt check` against its baseline."""
 
     latency_ratio: Ratio = 1.05
     """Time over the baseline's, of the execution and of the whole frame."""

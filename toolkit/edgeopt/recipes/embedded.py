@@ -1,4 +1,4 @@
-"""What a model may hold of its own recipe, and the tensors that an app then feeds and reads."""
+"""Parts of a recipe inside a model, and the tensors that an app then feeds and reads."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Boxes(StrEnum):
 
 
 class Scores(StrEnum):
-    """What a detector's raw scores are."""
+    """The scale of a detector's raw scores."""
 
     USUAL = "usual"
     """As the decoder's exporter writes them."""
@@ -263,7 +263,7 @@ class Recipe:
 
     @property
     def kind(self) -> str:
-        """What an application feeds, as `Frames.kind` calls it; `picture` also where it feeds tensors."""
+        """The kind of an application's frames, as `Frames.kind` calls it; `picture` also where it feeds tensors."""
         return "text" if self.tokenizer.file else "sound" if self.audio.rate_hz else "picture"
 
     @property

@@ -157,7 +157,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a reader of nothing else must know: a page begins with it, a terminal ends with it."""
+    """The words for a reader of nothing else: a page begins with them, a terminal ends with them."""
 
     outcome: Outcome
     sentence: str
@@ -172,7 +172,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What one command found, for a reader and for a program."""
+    """One command's result, for a reader and for a program."""
 
     command: str
     """That made it: `optimize`."""

@@ -35,7 +35,7 @@ class Emphasis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What one direction of a chart measures."""
+    """The quantity along one direction of a chart."""
 
     label: str
     unit: str = ""
@@ -63,7 +63,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What every figure has."""
+    """The fields of every figure."""
 
     title: str
     text: str

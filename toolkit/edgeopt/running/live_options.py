@@ -1,4 +1,4 @@
-"""What `run` is asked for of frames that keep coming."""
+"""Options of `run` for frames that keep coming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STREAM, OUTPUT = "The stream", "Where answers go"
 
 @dataclass(frozen=True)
 class LiveOptions:
-    """What is asked of a run."""
+    """Options of a run on frames that keep coming."""
 
     fps: float | None = option(
         None,

@@ -1,4 +1,4 @@
-"""What `edgeopt run` runs, and how its answers are told and drawn: one model, or a pipeline."""
+"""The subject of `edgeopt run`, one model or a pipeline, and how its answers are told and drawn."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Subject(Protocol):
 
     @property
     def served(self) -> Runtime | Pipeline:
-        """What a stream runs."""
+        """The runtime or pipeline that a stream runs."""
         ...
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What a user should know of it."""
+        """The notes for the user."""
         ...
 
     @property
     def budget_ms(self) -> float:
-        """Of a frame, where nobody asks for another."""
+        """The budget of a frame, where nobody asks for another."""
         ...
 
     def as_text(self, answer: Any) -> str:

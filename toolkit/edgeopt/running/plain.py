@@ -1,4 +1,4 @@
-"""What a function of an app returns, as JSON can hold it."""
+"""The return value of an app's function, as JSON can hold it."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class ServeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What was done until the end."""
+    """The work of a server until its end."""
 
     name: str
     answered: int

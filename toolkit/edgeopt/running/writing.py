@@ -22,7 +22,7 @@ from edgeopt.system.text import plural
 
 @dataclass(frozen=True, slots=True)
 class WrittenResult:
-    """What an answer took."""
+    """The cost of an answer."""
 
     model: str
     account: Account
@@ -93,7 +93,7 @@ SUMMARISE = "summarise"
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """What stands before a prompt, what becomes of one that is too long, and who guesses."""
+    """The text before a prompt, the treatment of a long one, and the guesser."""
 
     system: Path | None = None
     """File of a text before the prompt, whose cache is kept from one run to the next."""

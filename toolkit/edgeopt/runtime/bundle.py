@@ -65,7 +65,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What was measured of a model when the bundle was made; None where nothing was."""
+    """The figures measured when the bundle was made; None where nothing was."""
 
     accuracy: float | None = None
     """In the metric of the bundle's `expected`."""
@@ -159,7 +159,7 @@ def _require_name(file: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What a device app embeds. `artefacts` are in the order in which they are tried."""
+    """The bundle that a device app embeds. `artefacts` are in the order in which they are tried."""
 
     folder: Path
     artefacts: tuple[Artefact, ...]
@@ -179,7 +179,7 @@ class Bundle:
 
     @property
     def named(self) -> tuple[Artefact | SelfTest | Attachment, ...]:
-        """What the manifest names, each with its hash."""
+        """The files that the manifest names, each with its hash."""
         test = (self.selftest,) if self.selftest else ()
         return (*self.artefacts, *self.parts, *self.lighter, *test, *self.attachments)
 

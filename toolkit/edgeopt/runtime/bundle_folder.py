@@ -1,4 +1,4 @@
-"""What lies in the folder of a bundle: the files that its manifest hashes, and no other."""
+"""The files in the folder of a bundle: those that its manifest hashes, and no other."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ Rows = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a model makes of the stored inputs."""
+    """A model's answers to the stored inputs."""
 
     expected: Mapping[str, Rows]
     """By output, of all samples one after the other."""

@@ -32,7 +32,7 @@ def _every_recipe(_recipe: Recipe) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step does, what it makes and what it needs."""
+    """A step: its work, its products and its needs."""
 
     make: Callable[[Model, Context, Setting], Sequence[Outcome]]
     """Return the models made of one, the most promising first; where there was nothing to do, the model itself, without

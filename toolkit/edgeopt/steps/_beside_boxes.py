@@ -1,4 +1,4 @@
-"""What an answer holds beside boxes, as ONNX ops: the points of poses and faces, masks of prototypes.
+"""Parts of an answer beside boxes, as ONNX ops: the points of poses and faces, masks of prototypes.
 
 As `tasks/keypoints/decoders.py` and `tasks/instances/decoders.py` compute them.
 """

@@ -28,7 +28,7 @@ _MOST_ROUNDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a model returned for some inputs, and how closely others must follow."""
+    """A model's answers to some inputs, and how closely others must follow."""
 
     inputs: Sequence[Tensors]
     outputs: Sequence[Tensors]
@@ -96,7 +96,7 @@ class Expectation:
 
 
 class Expected(Protocol):
-    """What says whether a rewritten model is still right."""
+    """A judge of whether a rewritten model is still right."""
 
     def why_not(self, model: Model) -> str | None:
         """Return None if `model` computes the same, otherwise the reason against it."""

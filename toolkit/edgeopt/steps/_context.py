@@ -1,4 +1,4 @@
-"""What every step of one run is given: the recipe, the target, pictures, the clock and somewhere to write."""
+"""The context of every step of one run: the recipe, the target, pictures, the clock and somewhere to write."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Setting:
 
 @dataclass
 class Context:
-    """What the steps of one run share."""
+    """The context that the steps of one run share."""
 
     recipe: Recipe
     target: Target
@@ -223,7 +223,7 @@ class Context:
 
     @property
     def proof_s(self) -> float:
-        """What measuring in turns and proving one form take at least; 0: not known."""
+        """The least seconds of measuring in turns and proving one form; 0: not known."""
         if self.turn_s:
             return self.proof_of([_INT8_SIZE])
         return _TURNS_S + _PROCESSES * _SPARE * self.process_s if self.process_s else 0.0

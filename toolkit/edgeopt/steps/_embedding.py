@@ -1,4 +1,4 @@
-"""What the two steps that embed a part of the recipe share: nodes joined to a model's ends."""
+"""Helpers of the two steps that embed a part of the recipe: nodes joined to a model's ends."""
 
 from __future__ import annotations
 

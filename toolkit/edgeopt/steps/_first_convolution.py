@@ -25,7 +25,7 @@ _WEIGHT, _BIAS, _SCALE = "preprocess/weight", "preprocess/bias", "preprocess/qua
 
 @dataclass(frozen=True, slots=True)
 class Normalisation:
-    """What happens to pixels on their way into a model: channel j becomes pixels[order[j]] * gain[j] + bias[j]."""
+    """The arithmetic on pixels before a model: channel j becomes pixels[order[j]] * gain[j] + bias[j]."""
 
     order: NDArray[np.int64]
     gain: NDArray[np.float32]
@@ -46,7 +46,7 @@ class _Reader:
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:
-        """What may be changed."""
+        """The nodes that may be changed."""
         return [self.convolution, *([self.quantizer] if self.quantizer is not None else [])]
 
 

@@ -1,4 +1,4 @@
-"""What the two steps that take pictures share: colour, layout and normalisation as ONNX ops, in front of a model.
+"""Helpers of the two steps that take pictures: colour, layout and normalisation as ONNX ops, in front of a model.
 
 As much of it as moves exactly lies in the first convolution (`_first_convolution.py`). What moves bytes stands before
 the cast to float, which makes four of each.

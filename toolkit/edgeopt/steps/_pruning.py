@@ -1,4 +1,4 @@
-"""What is wanted of the step `prune`, as it is typed: `auto`, `0.3`, `1.5x`, `off`."""
+"""The wish for the step `prune`, as it is typed: `auto`, `0.3`, `1.5x`, `off`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rewrite may add to a model's file: 1 %, and nothing at all where it improves nothing."""
+"""The growth that a rewrite may bring to a model's file: 1 %, and nothing at all where it improves nothing."""
 
 from __future__ import annotations
 

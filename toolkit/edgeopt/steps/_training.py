@@ -1,4 +1,4 @@
-"""What the plan and the steps must both know of training, without what trains."""
+"""Names that both the plan and the steps need of training, without what trains."""
 
 TRAINING_S = 600.0
 """How long the step `finetune` trains at most, unless the user says."""

@@ -1,4 +1,4 @@
-"""What the end of work is counted in, where it is not in pieces: who listens shows it so."""
+"""Units for the end of work that is not in pieces: a listener shows it so."""
 
 from __future__ import annotations
 

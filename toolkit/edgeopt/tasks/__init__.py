@@ -1,4 +1,4 @@
-"""What a model is for, one file each: how it is fed, what it answers, how answers are scored, told and drawn.
+"""Tasks of models, one file each: how a model is fed, what it answers, how answers are scored, told and drawn.
 
 The file name is the task's name; each ends in `TASK`, a class with everything in `Task`. Tasks never import onnx.
 """
@@ -62,7 +62,7 @@ class FrameTask(Protocol):
 
     @property
     def stages(self) -> tuple[str, str]:
-        """What reports call `preprocess` and `postprocess`; the stages of the session lie between them."""
+        """The names that reports give to `preprocess` and `postprocess`; the stages of the session lie between them."""
         return "preprocess", "postprocess"
 
     @property

@@ -1,4 +1,4 @@
-"""What tasks share that find things at places of a frame: boxes, masks, poses."""
+"""Helpers of tasks that find things at places of a frame: boxes, masks, poses."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _LEAST_SPAN = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a model makes of one frame."""
+    """A model's picture of one frame."""
 
     values: NDArray[np.float32]
     """(height, width) or (height, width, 3) in the model's own unit, size and order of colours."""

@@ -35,7 +35,7 @@ _ROWS_SUM = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is written in one frame."""
+    """The text of one frame."""
 
     text: str
     """Empty where nothing is read, or the output held NaN."""

@@ -53,7 +53,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What was found in one text, in its order."""
+    """The spans of one text, in its order."""
 
     spans: tuple[Span, ...]
     """In the order of the text."""

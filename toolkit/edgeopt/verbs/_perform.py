@@ -17,11 +17,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Result(Protocol):
-    """What a verb returns, whatever the kind."""
+    """A verb's result, whatever the kind."""
 
     @property
     def exit_code(self) -> int:
-        """Of the process that a command ends with."""
+        """The exit code of a command with this result."""
         ...
 
 
@@ -34,19 +34,19 @@ class Performed:
 
     @property
     def summary(self) -> Document | str:
-        """What a reader sees: a document, or lines behind an answer."""
+        """The result for a reader: a document, or lines behind an answer."""
         return self.summarize(self.result)
 
     @property
     def document(self) -> Document:
-        """What a reader sees of a verb that shows a document."""
+        """The document for a reader, of a verb that shows one."""
         shown = self.summary
         assert isinstance(shown, Document)
         return shown
 
     @property
     def exit_code(self) -> int:
-        """Of the process; 0 where a result has none."""
+        """The exit code of the process; 0 where a result has none."""
         return int(getattr(self.result, "exit_code", 0))
 
 

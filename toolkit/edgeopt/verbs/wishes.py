@@ -12,7 +12,7 @@ from edgeopt.optimization.options import OptimizeWishes as FrameOptimizeWishes
 
 
 class BenchWishes(FrameBenchWishes, total=False):
-    """What `bench` takes by name; the dataclasses of the kinds say what each means, and its default."""
+    """Keyword options of `bench`; the dataclasses of the kinds say what each means, and its default."""
 
     target: str
     recipe: str | None
@@ -31,7 +31,7 @@ class BenchWishes(FrameBenchWishes, total=False):
 
 
 class CompareWishes(FrameCompareWishes, total=False):
-    """What `compare` takes by name; the dataclasses of the kinds say what each means, and its default."""
+    """Keyword options of `compare`; the dataclasses of the kinds say what each means, and its default."""
 
     target: str
     recipe: str | None
@@ -41,7 +41,7 @@ class CompareWishes(FrameCompareWishes, total=False):
 
 
 class CheckWishes(FrameCheckWishes, total=False):
-    """What `check` takes by name; the dataclasses of the kinds say what each means, and its default."""
+    """Keyword options of `check`; the dataclasses of the kinds say what each means, and its default."""
 
     target: str
     recipe: str | None
@@ -51,7 +51,7 @@ class CheckWishes(FrameCheckWishes, total=False):
 
 
 class OptimizeWishes(FrameOptimizeWishes, total=False):
-    """What `optimize` takes by name; the dataclasses of the kinds say what each means, and its default."""
+    """Keyword options of `optimize`; the dataclasses of the kinds say what each means, and its default."""
 
     target: str
     recipe: str | None

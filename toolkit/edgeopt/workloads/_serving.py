@@ -24,7 +24,7 @@ _STANDARD = Limits()
 
 @dataclass(frozen=True)
 class ServeAsked:
-    """What `serve` takes for every kind."""
+    """Options of `serve` for every kind."""
 
     host: str = option("127.0.0.1", "Address to listen at; others than this machine's.", group=ADDRESS)
     port: int = option(8000, "0: one that is free.", group=ADDRESS, syntax=Syntax.WHOLE, least=0, most=65535)

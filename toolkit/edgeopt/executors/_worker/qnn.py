@@ -20,7 +20,7 @@ _PROVIDER = "QNNExecutionProvider"
 
 
 class _Worker:
-    """What the child knows between two messages."""
+    """The child's memory between two messages."""
 
     def __init__(self) -> None:
         self._ort = import_module("onnxruntime")

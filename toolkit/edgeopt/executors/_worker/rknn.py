@@ -23,7 +23,7 @@ _OK = 0
 
 
 class _Worker:
-    """What the child knows between two messages."""
+    """The child's memory between two messages."""
 
     def __init__(self) -> None:
         self._rknn: Any = None

@@ -163,7 +163,7 @@ def _copied(logits: Any) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What an encoder gave, where the engine left it."""
+    """An encoder's output, left in the engine's memory."""
 
     rows: int
     hidden: Any = None

@@ -1,4 +1,4 @@
-"""What NVIDIA's providers need of the machine, driver and libraries, and which of it is missing.
+"""Requirements of NVIDIA's providers: machine, driver and libraries, and which of them is missing.
 
 ONNX Runtime says so on standard error only, and runs on the CPU.
 """

@@ -1,4 +1,4 @@
-"""What ONNX Runtime says when it fails, as a user can read it: which node, and why; no place in its source."""
+"""Failures of ONNX Runtime as a user can read them: which node, and why; no place in its source."""
 
 from __future__ import annotations
 

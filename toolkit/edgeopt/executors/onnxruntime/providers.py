@@ -1,4 +1,4 @@
-"""What ONNX Runtime's providers take: their options, the memory they work in, what brings them.
+"""ONNX Runtime's providers: their options, the memory they work in, the packages that bring them.
 
 The names of options were read from the wheels of onnxruntime-gpu 1.31.1, onnxruntime-webgpu 1.27.0 and
 onnxruntime-directml 1.24.4, XNNPACK's, CoreML's and Vitis AI's from their documentation; those whose value is an

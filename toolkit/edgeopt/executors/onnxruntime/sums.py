@@ -33,7 +33,7 @@ _TEXTS = (2, 3, 4, 7)
 
 
 class Sums(StrEnum):
-    """What a token's numbers depend on."""
+    """The order of sums that a token's numbers depend on."""
 
     ALIKE = "alike"
     """On nothing but the text: as many tokens as you like may run together. Of floats: but for the last digit."""

@@ -1,4 +1,4 @@
-"""What TensorRT must be told beyond its profile: the model's precision, and where it keeps what it compiled.
+"""TensorRT's options beyond a profile: the model's precision, and the folder of compiled engines.
 
 Engines take seconds to minutes to build. They lie in the folder of a run, and for bundles and other files below the
 user's own caches: an engine is a program for the GPU, and one that lies in a bundle would be somebody else's. They

@@ -37,7 +37,7 @@ _REMEDY = "copy the folder again"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What `config.json` says of a decoder of the Llama type."""
+    """The configuration of a decoder of the Llama type, from `config.json`."""
 
     kind: str
     vocabulary: _Side

@@ -1,1 +1,1 @@
-"""What a graph tells of a model without running it."""
+"""Facts of a graph, read without running it."""

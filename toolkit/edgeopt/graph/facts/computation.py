@@ -1,4 +1,4 @@
-"""What a graph computes, whatever its tensors and nodes are called and in which order they stand."""
+"""A hash of the computation of a graph, whatever its tensors and nodes are called and in which order they stand."""
 
 from __future__ import annotations
 

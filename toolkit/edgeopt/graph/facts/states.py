@@ -94,7 +94,7 @@ def _thing(name: str) -> tuple[str, ...]:
 
 
 class Feedback:
-    """What one stream of samples carries from each to the next."""
+    """The states that a stream of samples carries from each to the next."""
 
     def __init__(self, states: Mapping[str, str]) -> None:
         """Begin a stream.

@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """The size of the file in bytes."""
         if self.whole is not None:
             return self.whole.stat().st_size
         return max((at + piece.length for at, piece in zip(self.offsets, self.pieces, strict=True)), default=0)

@@ -1,4 +1,4 @@
-"""What the rules of ops read and write while a graph is traced, node by node."""
+"""The state that rules of ops read and write while a graph is traced, node by node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tracing finds: groups of channels that can only be removed together, and what stands in the way."""
+"""Results of tracing: groups of channels that can only be removed together, and what stands in the way."""
 
 from __future__ import annotations
 

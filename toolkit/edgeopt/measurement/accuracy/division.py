@@ -23,7 +23,7 @@ _SEED = 20
 
 @dataclass(frozen=True)
 class Division:
-    """What the search may look at, what proves, and how they were told apart."""
+    """Labelled samples divided into those that the search may look at and those that prove."""
 
     search: Frames
     proving: LabelledFrames

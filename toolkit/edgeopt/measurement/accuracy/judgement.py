@@ -60,7 +60,7 @@ _INSTEAD: Mapping[str, str] = {
 
 
 class Word(StrEnum):
-    """What is proven of a model's accuracy."""
+    """The word for a model's proven accuracy."""
 
     KEPT = "KEPT"
     AGREES = "AGREES"
@@ -71,7 +71,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is proven of one model's accuracy, and on what it rests."""
+    """The proof of one model's accuracy, and the samples it rests on."""
 
     word: Word
     samples: int
@@ -114,7 +114,7 @@ class Judgement:
 
     @property
     def risk(self) -> float:
-        """What may be lost at most: of the metric, or of the agreement without labels."""
+        """The largest loss that is not excluded: of the metric, or of the agreement without labels."""
         if self.drop_most is not None:
             return self.drop_most
         return 0.0 if self.agreement_least is None else 1.0 - self.agreement_least
@@ -149,7 +149,7 @@ class Judgement:
 
     @property
     def remedy(self) -> str:
-        """What would decide; empty where it is decided."""
+        """The labels or limit that would decide; empty where it is decided."""
         if self.word is not Word.NOT_DECIDED:
             return ""
         if self.why in _INSTEAD:

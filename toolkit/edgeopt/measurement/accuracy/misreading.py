@@ -59,7 +59,7 @@ _CONVINCING = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Misreading:
-    """What is wrong with a recipe on these pictures."""
+    """A fault of a recipe on these pictures."""
 
     problem: str
     better: Recipe
@@ -72,7 +72,7 @@ class Misreading:
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    """What all readings share."""
+    """The session and samples that all readings share."""
 
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]

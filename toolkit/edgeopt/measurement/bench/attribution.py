@@ -32,7 +32,7 @@ class Attribution:
 
 @dataclass(frozen=True, slots=True)
 class StageShare:
-    """What one stage takes of all frames, and of the slow ones."""
+    """One stage's share of all frames, and of the slow ones."""
 
     mean_ratio: float
     tail_ratio: float

@@ -1,4 +1,4 @@
-"""What an experienced engineer would say about the figures: where the time goes, why, and what to do first.
+"""Findings of an experienced engineer: where the time goes, why, and what to do first.
 
 Each rule is a function of the figures and fires only on evidence, which it quotes.
 """

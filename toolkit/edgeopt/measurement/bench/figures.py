@@ -42,7 +42,7 @@ class AnswerGrowth:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is known about one run; None and empty: not known."""
+    """The figures of one run; None and empty: not known."""
 
     model: str = "MODEL"
     """As the user wrote it, for the commands."""

@@ -1,4 +1,4 @@
-"""What `bench` is asked for of a model that answers frames."""
+"""Options of `bench` for a model that answers frames."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class BenchOptions(Prices):
 
 
 class BenchWishes(TypedDict, total=False):
-    """What `bench` takes by name; `BenchOptions` says what each means, and its default."""
+    """Keyword options of `bench`; `BenchOptions` says what each means, and its default."""
 
     source: str | Path | None
     load: str

@@ -1,4 +1,4 @@
-"""What `bench` measures beside the run itself, each in a pass of its own, so that none disturbs another."""
+"""Passes of `bench` beside the run itself, apart from one another, so that none disturbs another."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PROFILED_PICTURES = 8
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What was measured beside the run; None where it was not asked for."""
+    """Measurements beside the run; None where nobody asked for one."""
 
     cpu: CpuCost
     attribution: Attribution

@@ -1,4 +1,4 @@
-"""What `bench` measured beside the run itself, as sections of its document."""
+"""Measurements beside the run as sections of the document of `bench`."""
 
 from __future__ import annotations
 

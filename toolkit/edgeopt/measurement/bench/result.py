@@ -1,4 +1,4 @@
-"""What one `bench` found: raw samples, what they say, and the exit code."""
+"""The result of one `bench`: raw samples, the figures derived from them, and the exit code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class BenchResult:
 
     @property
     def options(self) -> BenchOptions:
-        """What was asked for."""
+        """The options of the run."""
         return self.setup.options
 
     @property
@@ -75,7 +75,7 @@ class BenchResult:
 
     @property
     def name(self) -> str:
-        """Of the model or bundle."""
+        """The name of the model or bundle."""
         return self.setup.subject.name
 
     @property
@@ -89,7 +89,7 @@ class BenchResult:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What the user should know."""
+        """The notes for the user."""
         return (*self.setup.notes, *_notes(self.options, self.passes))
 
     @property
@@ -122,7 +122,7 @@ class BenchResult:
 
     @cached_property
     def shares(self) -> Mapping[str, StageShare]:
-        """What each stage takes of all frames and of the slow ones."""
+        """Each stage's share of all frames and of the slow ones."""
         return share_stages(self.samples)
 
     @cached_property
@@ -140,7 +140,7 @@ class BenchResult:
 
     @cached_property
     def figures(self) -> Figures:
-        """What the diagnosis may use."""
+        """The figures that the diagnosis may use."""
         return make_figures(
             self.samples,
             workers=self.plan.workers,
@@ -174,7 +174,7 @@ class BenchResult:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What the rules of the diagnosis found, the most urgent first; their commands repeat the user's wishes."""
+        """The findings of the diagnosis, the most urgent first; their commands repeat the user's options."""
         return tuple(
             replace(finding, command=self._repeat_wishes(finding.command)) for finding in find_all(self.figures)
         )

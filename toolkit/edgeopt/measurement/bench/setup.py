@@ -21,7 +21,7 @@ from edgeopt.system.machine.environment import Environment
 
 @dataclass(frozen=True)
 class Setup:
-    """What every part of a `bench` works on."""
+    """The subject, session and frames that every part of a `bench` works on."""
 
     asked: str
     """The model, as the user wrote it."""
@@ -40,7 +40,7 @@ class Setup:
 
     @property
     def budget_ms(self) -> float:
-        """What a frame may take: as asked, else the target's."""
+        """The budget of a frame: the user's, else the target's."""
         return self.options.budget_ms or self.subject.target.budget_ms
 
     @property

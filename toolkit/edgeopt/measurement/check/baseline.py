@@ -1,4 +1,4 @@
-"""What `edgeopt check` compares with, as a file: figures, raw samples beside it, and where the model lies."""
+"""The baseline of `edgeopt check` as a file: figures, raw samples beside it, and where the model lies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `check` is asked for."""
+"""Options of `check`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STANDARD = Check()
 
 @dataclass(frozen=True)
 class Gate:
-    """What every kind of workload is checked by."""
+    """Options of `check` for every kind of workload."""
 
     baseline: str | Path = option(
         Path(),
@@ -83,7 +83,7 @@ class Gate:
 
     @property
     def allowed(self) -> Mapping[str, float]:
-        """What is allowed, by the names of `Check`, where it was asked for."""
+        """The limits that the user set, by the names of `Check`."""
         names = (name for name in Check.__dataclass_fields__ if hasattr(self, name))
         values: Mapping[str, Any] = {name: getattr(self, name) for name in names}
         return {**self.thresholds, **{name: value for name, value in values.items() if value is not None}}
@@ -99,7 +99,7 @@ def names_of_checks() -> str:
 
 @dataclass(frozen=True)
 class CheckOptions(Gate):
-    """What a model that answers frames is checked by."""
+    """Options of `check` for a model that answers frames."""
 
     source: str | Path | None = source_option(MEASURED)
     """Pictures; None: the recipe's own, or synthetic ones."""
@@ -145,7 +145,7 @@ class CheckOptions(Gate):
 
 
 class CheckWishes(TypedDict, total=False):
-    """What `check` takes by name; `CheckOptions` says what each means, and its default."""
+    """Keyword options of `check`; `CheckOptions` says what each means, and its default."""
 
     baseline: str | Path
     update: bool

@@ -1,4 +1,4 @@
-"""What a regression gate found: one verdict a check, and an exit code."""
+"""The result of a regression gate: one verdict a check, and an exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = 1
 
 
 class CheckVerdict(StrEnum):
-    """What one check proves."""
+    """The verdict of one check."""
 
     PASS = "PASS"
     FAIL = "FAIL"

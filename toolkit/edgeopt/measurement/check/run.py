@@ -64,7 +64,7 @@ _LEAST_FRAMES = 400
 
 @dataclass(frozen=True)
 class _Run:
-    """What all checks of one run share."""
+    """The sides, limits and options that all checks of one run share."""
 
     now: Side
     then: Side | None

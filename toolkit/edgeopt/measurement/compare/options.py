@@ -1,4 +1,4 @@
-"""What `compare` is asked for of models that answer frames."""
+"""Options of `compare` for models that answer frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARGIN = 0.02
 
 @dataclass(frozen=True)
 class Contest:
-    """What every kind of workload is compared by."""
+    """Options of `compare` for every kind of workload."""
 
     seconds: float = option(SECONDS, "How long all together are measured.", group=MEASURED, syntax=Syntax.SECONDS)
     """How long to run, all together; five rounds run whatever it says."""
@@ -29,7 +29,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class CompareOptions(Contest):
-    """What models that answer frames are compared by."""
+    """Options of `compare` for models that answer frames."""
 
     source: str | Path | None = source_option(MEASURED, "those of the first recipe")
     """Pictures; None: the first model's own, or synthetic ones."""
@@ -46,7 +46,7 @@ class CompareOptions(Contest):
 
 
 class CompareWishes(TypedDict, total=False):
-    """What `compare` takes by name; `CompareOptions` says what each means, and its default."""
+    """Keyword options of `compare`; `CompareOptions` says what each means, and its default."""
 
     seconds: float
     margin: float

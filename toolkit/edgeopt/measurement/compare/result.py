@@ -1,4 +1,4 @@
-"""What a comparison found: one row for each of what was compared."""
+"""The result of a comparison: one row for each model or bundle."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What ran, and what it proves; the first row is what the others are compared with."""
+    """The rows of a comparison; the first is what the others are compared with."""
 
     rows: tuple[Compared, ...]
     parts: tuple[str, ...]
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def front_axes(self) -> str:
-        """What the front is over."""
+        """The axes of the front, in words."""
         if self.rows[0].scored:
             return "frame time and accuracy"
         return "frame time and size" if self.rows[0].size_bytes is not None else "frame time"

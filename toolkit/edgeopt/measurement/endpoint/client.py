@@ -124,7 +124,7 @@ class Exchange:
 
 
 class _Reads(io.RawIOBase):
-    """What the network brings, and when it brought the last of it."""
+    """Bytes from the network, with the time at which the last of them came."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         """Take a connection."""

@@ -1,4 +1,4 @@
-"""What `bench` is asked for of a server."""
+"""Options of `bench` for a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVERS = "Servers"
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """What is measured of a server."""
+    """Requests to a server, and how long they go on."""
 
     url: str = option(
         "",

@@ -1,4 +1,4 @@
-"""What clients of a server measured: alone, and all at once.
+"""The times that clients of a server measured: alone, and all at once.
 
 The clock starts when a request should be sent. Network: a round trip for the list of models on an open connection.
 Queue: as the server says it (`Server-Timing: queue;dur=`). TTFT, TPOT and ITL as of a model on this machine, with the
@@ -67,7 +67,7 @@ class EndpointTimes:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of whole answers."""
+        """The tokens of whole answers a second."""
         return self.answers * self.output_tokens / self.seconds if self.seconds else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""What clients see of a server, as a document."""
+"""The clients' view of a server as a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's figures say of what people complain of."""
+"""Complaints of a server's users, recognised from its figures."""
 
 from __future__ import annotations
 

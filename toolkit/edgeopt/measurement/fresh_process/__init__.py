@@ -1,1 +1,1 @@
-"""What is measured in processes of their own: start to first answer, peak memory."""
+"""Measurements in fresh processes: start to first answer, peak memory."""

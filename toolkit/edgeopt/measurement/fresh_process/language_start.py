@@ -1,4 +1,4 @@
-"""What a language model costs a fresh process up to its second token."""
+"""The cost of a language model in a fresh process, up to its second token."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _CHUNK = 1 << 20
 
 
 class PageCache(StrEnum):
-    """What a run wants of the files it reads."""
+    """The state of the page cache that a run wants for the files it reads."""
 
     WARM = "warm"
     COLD = "cold"

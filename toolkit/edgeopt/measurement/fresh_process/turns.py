@@ -61,7 +61,7 @@ class Runnable:
 
 
 class Openable(Protocol):
-    """What can be opened in another process: plain values that say how."""
+    """A subject that can be opened in another process: plain values that say how."""
 
     def open(self) -> Opened:
         """Return it open, ready to run."""

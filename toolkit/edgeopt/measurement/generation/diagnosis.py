@@ -1,4 +1,4 @@
-"""What people complain of when a language model is slow, recognised from figures: the cause, and what to do first.
+"""Complaints about slow language models, recognised from figures: the cause, and what to do first.
 
 Each rule is a function of the figures, fires only on evidence, which it quotes, and is silent where a figure that it
 needs was not measured. Times that nobody notices are no complaint, whatever their ratio.

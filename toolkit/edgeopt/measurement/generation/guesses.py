@@ -59,7 +59,7 @@ class GuessPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """What runs take here, in nanoseconds, one number a round of timing."""
+    """Times of runs on this machine, in nanoseconds, one number a round of timing."""
 
     plain: NDArray[np.float64]
     """(rounds,) of one token without guesses."""

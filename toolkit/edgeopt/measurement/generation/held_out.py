@@ -1,4 +1,4 @@
-"""What an encoder hears or reads, with the answers of the original: they judge what another form of it loses."""
+"""Sounds or texts with the original's answers: they judge what another form of an encoder with a decoder loses."""
 
 from __future__ import annotations
 

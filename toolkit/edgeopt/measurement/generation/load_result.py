@@ -1,4 +1,4 @@
-"""What answers under a load took, and how many were good enough."""
+"""Times of answers under a load, and how many were good enough."""
 
 from __future__ import annotations
 

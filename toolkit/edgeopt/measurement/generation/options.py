@@ -1,4 +1,4 @@
-"""What `bench`, `compare` and `check` are asked for of models that write tokens."""
+"""Options of `bench`, `compare` and `check` for models that write tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LANGUAGE = "Language models"
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """What is measured."""
+    """Lengths, loads and limits of a measurement of a language model."""
 
     prompt_tokens: tuple[int, ...] = option(
         (PROMPT_TOKENS,),
@@ -114,7 +114,7 @@ class GenerationOptions:
 
 @dataclass(frozen=True)
 class SideOptions(Contest):
-    """What models that write tokens are compared by."""
+    """Options of `compare` for models that write tokens."""
 
     prompt_tokens: int = prompt_tokens_option(PROMPT_TOKENS)
     output_tokens: int = output_tokens_option(OUTPUT_TOKENS)

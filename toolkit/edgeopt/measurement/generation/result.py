@@ -1,4 +1,4 @@
-"""What a measurement of a language model found.
+"""The result of a measurement of a language model.
 
 The clock starts when an answer is asked for. TTFT: until its first token is there. TPOT: (last token - first token) /
 (tokens - 1), one number an answer (AIPerf calls its mean ITL). ITL: the single gaps between tokens.
@@ -86,7 +86,7 @@ class GenerationBench:
 
     @property
     def cache_bytes(self) -> int:
-        """Of a text that fills the context."""
+        """The cache of a text that fills the context, in bytes."""
         return self.token_bytes * self.context
 
     def cost_of(self, length: LengthTimes) -> TokenCost | None:

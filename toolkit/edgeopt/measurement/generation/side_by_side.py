@@ -110,7 +110,7 @@ def require_room(sides: Sequence[Side], options: SideOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What judges and what prompts are cut of."""
+    """The text that judges, and that prompts are cut from."""
 
     name: str
     """Of its file; empty: random tokens, which judge nothing."""
@@ -123,7 +123,7 @@ class Text:
 
     @property
     def sha256(self) -> str:
-        """Of what judges; empty: nothing does."""
+        """SHA-256 of the text that judges; empty: none does."""
         if not self.windows:
             return ""
         return hash_held(self.windows) if self.sources else hashlib.sha256(repr(self.windows).encode()).hexdigest()

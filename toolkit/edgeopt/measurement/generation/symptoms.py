@@ -1,4 +1,4 @@
-"""What the figures of a model on this machine say of what people complain of."""
+"""Complaints about a model on this machine, recognised from its figures."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PARTS = ("answer", "TTFT", "TPOT")
 
 
 class Writes(Protocol):
-    """What answers prompts: a `LanguageModel`, or one that is asked in a way of its own."""
+    """A model that answers prompts: a `LanguageModel`, or another with its own way of asking."""
 
     def forget(self) -> None:
         """Free what is kept of earlier answers."""

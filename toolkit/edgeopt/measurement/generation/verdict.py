@@ -1,4 +1,4 @@
-"""What answers prove about a budget, as the last word of a document."""
+"""The verdict of answers about a budget, as the last word of a document."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Arrangement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What `--beside` asks for."""
+    """The wish of `--beside`."""
 
     model: str
     rate_per_s: float | None
@@ -77,7 +77,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one model got in one arrangement, all rounds together."""
+    """One model's share in one arrangement, all rounds together."""
 
     name: str
     arrangement: Arrangement

@@ -1,4 +1,4 @@
-"""What a run under load says: response, waiting, misses, losses, age, jitter, and whether it can be used at all.
+"""The result of a run under load: response, waiting, misses, losses, age, jitter, and whether it can be used at all.
 
 All figures come from rows after warm-up.
 """

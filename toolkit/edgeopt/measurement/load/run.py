@@ -51,7 +51,7 @@ class LoadPlan:
 
     @property
     def rate_per_s(self) -> float | None:
-        """Of all streams together; None for a closed loop."""
+        """The frames a second of all streams together; None for a closed loop."""
         return self.load.rate_per_s * self.streams if isinstance(self.load, OpenLoad) else None
 
     def at_rate(self, rate_per_s: float) -> LoadPlan:

@@ -27,7 +27,7 @@ class Buffers:
 
     @property
     def entries(self) -> Mapping[str, str]:
-        """What was chosen; nothing before the first model."""
+        """The chosen entries; nothing before the first model."""
         return self._chosen or {}
 
     def choose(self, model: Model) -> None:

@@ -1,4 +1,4 @@
-"""What every command is given: a model, its target and its recipe, opened and bound to each other."""
+"""The model, target and recipe of every command, opened and bound to each other."""
 
 from __future__ import annotations
 

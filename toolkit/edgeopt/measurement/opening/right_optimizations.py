@@ -77,7 +77,7 @@ def joined(corrections: Sequence[Correction]) -> Correction:
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """What a session made of the samples, or what stood against it."""
+    """A session's answers to the samples, or why there are none."""
 
     outputs: tuple[Tensors, ...] = ()
     against: str = ""

@@ -1,4 +1,4 @@
-"""What is measured: a model or a bundle, opened here, the pictures it is fed, and the facts that name it."""
+"""The subject of a measurement: a model or a bundle, opened here, its pictures, and the facts that name it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Subject:
 
     @property
     def executor(self) -> str:
-        """What runs it."""
+        """The name of the executor."""
         return self.opening.executor
 
     @property
@@ -73,7 +73,7 @@ class Subject:
 
     @property
     def threads(self) -> int:
-        """Of the session."""
+        """The threads of the session."""
         return self.opening.options.threads
 
     def environment(

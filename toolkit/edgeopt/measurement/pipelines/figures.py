@@ -1,4 +1,4 @@
-"""What each stage of a pipeline takes of a frame, the parts of a model's stage together."""
+"""The time of each stage of a pipeline in a frame, the parts of a model's stage together."""
 
 from __future__ import annotations
 

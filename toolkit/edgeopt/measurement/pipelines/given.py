@@ -24,7 +24,7 @@ from edgeopt.system.machine.threads import engine_threads
 
 @dataclass(frozen=True, slots=True)
 class GivenPipeline:
-    """What a command works on."""
+    """The opened pipeline that a command works on."""
 
     asked: str
     bundle: PipelineBundle

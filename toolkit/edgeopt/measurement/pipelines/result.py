@@ -1,4 +1,4 @@
-"""What `bench` found of a pipeline: raw samples, what each stage costs, and the exit code."""
+"""The result of `bench` for a pipeline: raw samples, the cost of each stage, and the exit code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PipelineBench:
 
     @property
     def name(self) -> str:
-        """Of the pipeline."""
+        """The name of the pipeline."""
         return self.given.description.name
 
     @property
@@ -78,7 +78,7 @@ class PipelineBench:
 
     @cached_property
     def costs(self) -> tuple[StageCost, ...]:
-        """What each stage of the file costs a frame."""
+        """The cost of each stage of the file in a frame."""
         return stage_costs(self.given.description, self.samples, self.runs, self.budget_ms)
 
     @property
@@ -93,7 +93,7 @@ class PipelineBench:
 
     @cached_property
     def figures(self) -> Figures:
-        """What the diagnosis may use."""
+        """The figures that the diagnosis may use."""
         return make_figures(
             self.samples,
             model=self._asked,
@@ -110,7 +110,7 @@ class PipelineBench:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What the diagnosis found, the most urgent first; the stage to mend is always among it."""
+        """The findings of the diagnosis, the most urgent first; the stage to mend is always among them."""
         target = f" --target {self.given.asked_target}" if self.given.asked_target else ""
         stage = find_stage_to_mend(
             self.given.description,

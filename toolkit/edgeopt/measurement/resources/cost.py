@@ -1,4 +1,4 @@
-"""What one inference costs, on a device that is owned or on a machine that is rented.
+"""The cost of an inference, on a device that is owned or on a machine that is rented.
 
 The rate that divides the cost is the highest one that keeps the budget (open loop), not the closed loop's: a
 device that is late earns nothing.
@@ -22,11 +22,11 @@ class InferenceCost:
 
     @property
     def per_thousand(self) -> float:
-        """Of 1000 inferences."""
+        """The cost of 1000 inferences."""
         return self.per_inference * 1000
 
     def per_stream_hour(self, fps: float) -> float:
-        """Of one camera for one hour; the device is shared by as many as it can serve."""
+        """The cost of one camera for one hour; the device is shared by as many as it can serve."""
         return self.per_inference * fps * _S_PER_HOUR
 
 
@@ -66,7 +66,7 @@ class TokenCost:
 
     @property
     def per_thousand(self) -> float:
-        """Of 1000 tokens of answers."""
+        """The cost of 1000 tokens of answers."""
         return self.per_token * 1000
 
 

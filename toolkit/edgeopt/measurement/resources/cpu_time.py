@@ -14,7 +14,7 @@ from edgeopt.measurement.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class CpuCost:
-    """What the whole process used while it ran paced frames."""
+    """The processor time of the whole process while it ran paced frames."""
 
     cpu_ns: int
     """User and system time of all threads."""

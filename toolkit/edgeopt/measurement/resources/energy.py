@@ -23,7 +23,7 @@ _SLOWEST_S = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnergyTrace:
-    """What a meter said over a run, raw."""
+    """A meter's raw readings over a run."""
 
     source: str
     coverage: str
@@ -115,12 +115,12 @@ class Energy:
 
     @property
     def gross_j(self) -> float:
-        """Of one inference, idle power included."""
+        """The energy of one inference, idle power included."""
         return self.total_j / self.frames
 
     @property
     def net_j(self) -> float | None:
-        """Of one inference above idle; None where idle was not measured. Noise can push it below zero."""
+        """The energy of one inference above idle; None where idle was not measured. Noise can push it below zero."""
         return None if self.idle_watts is None else (self.total_j - self.idle_watts * self.seconds) / self.frames
 
     @property

@@ -144,7 +144,7 @@ def make_trace(
 
 
 class MemoryWatch:
-    """What `watch_memory` gives: call `trace()` after the block."""
+    """The handle of `watch_memory`: call `trace()` after the block."""
 
     def __init__(self, sampler: PeriodicSampler[tuple[int, int]], *, was_reset: bool) -> None:
         self._sampler, self._was_reset = sampler, was_reset

@@ -24,7 +24,7 @@ _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,no
 
 
 class MeterKind(StrEnum):
-    """What a meter tells."""
+    """The quantity that a meter counts."""
 
     COUNTER = "counter"
     """Joules since some start."""

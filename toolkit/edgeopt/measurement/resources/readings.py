@@ -1,4 +1,4 @@
-"""What the system's own counters say at one moment.
+"""The system's own counters at one moment.
 
 Only counters that every user may read: no root, no driver. Linux has most of them, macOS and Windows some.
 """

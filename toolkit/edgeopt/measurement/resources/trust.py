@@ -28,7 +28,7 @@ from edgeopt.measurement.statistics.trend import block_spread, mode_gap, own_spr
 
 
 class TrustLevel(StrEnum):
-    """What a run is worth."""
+    """The trust that a run deserves."""
 
     TRUSTED = "trusted"
     NOISY = "noisy"
@@ -42,7 +42,7 @@ class TrustLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What is still trusted; a run's report prints all of them."""
+    """Limits of trust; a run's report prints all of them."""
 
     frequency_drop_ratio: float = 0.05
     steal_ratio: float = 0.005
@@ -104,7 +104,7 @@ class Trust:
 
     @property
     def warning(self) -> str:
-        """What a reader must not do with the figures; empty where the run is trusted."""
+        """The warning to a reader of the figures; empty where the run is trusted."""
         return warning_of(str(self))
 
     def gate(self, exit_code: int) -> int:

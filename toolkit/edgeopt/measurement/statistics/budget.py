@@ -18,7 +18,7 @@ _MOST_FRAMES = 10_000_000  # 4 days at 30 fps: a run that long is no advice
 
 
 class Verdict(StrEnum):
-    """What the frames prove."""
+    """The verdict of the frames about a budget."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -59,7 +59,7 @@ class BudgetResult:
 
     @property
     def detail(self) -> str:
-        """What was counted and what that proves at `confidence`, without the verdict."""
+        """The counts, and what they prove at `confidence`, without the verdict."""
         return self.told()
 
     def told(self, missed: str = "", noun: str = "frames") -> str:

@@ -81,7 +81,7 @@ class Summary:
 
     @property
     def stage_time(self) -> StageTime:
-        """What of it reports and comparisons show."""
+        """The part that reports and comparisons show."""
         mean = None if self.mean_ns is None else self.mean_ns / 1e6
         return StageTime(mean, self.p50.value_ms, self.p99.value_ms)
 

@@ -34,7 +34,7 @@ _LEAST_BLOCK = 15
 
 
 class Change(StrEnum):
-    """What a ratio proves about a variant against the baseline."""
+    """The verdict of a ratio about a variant against the baseline."""
 
     FASTER = "FASTER"
     SLOWER = "SLOWER"

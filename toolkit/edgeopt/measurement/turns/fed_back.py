@@ -60,12 +60,12 @@ class _FedBack(Staged):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What a run takes."""
+        """The inputs of a run."""
         return self._session.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What a run gives."""
+        """The outputs of a run."""
         return self._session.outputs
 
     def placement(self) -> tuple[Placement, ...]:

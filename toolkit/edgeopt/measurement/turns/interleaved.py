@@ -150,7 +150,7 @@ _OPENINGS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a run in turns asks of the machine; tests script it."""
+    """The clock and the collector that a run in turns uses; tests script them."""
 
     clock: Clock = time.perf_counter_ns
     read: Callable[[], Reading] = take_reading
@@ -199,7 +199,7 @@ class Turns:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What can be judged, `execute` and `frame` first."""
+        """The parts that can be judged, `execute` and `frame` first."""
         return parts_worth_judging(dict(self.samples))
 
     def with_models(self, names: Collection[str]) -> Turns:

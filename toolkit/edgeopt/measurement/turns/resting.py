@@ -10,7 +10,7 @@ from edgeopt.graph.tensors import Tensors, TensorSpec
 
 
 class Resting(Staged):
-    """What is known of a session without its weights; a run opens it, and it stays open until it rests again."""
+    """A session without its weights; a run opens it, and it stays open until it rests again."""
 
     def __init__(self, opened: Session, reopen: Callable[[], Session]) -> None:
         """Keep what a session tells of itself, and close it.
@@ -49,12 +49,12 @@ class Resting(Staged):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What a run takes."""
+        """The inputs of a run."""
         return self._inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What a run gives."""
+        """The outputs of a run."""
         return self._outputs
 
     def placement(self) -> tuple[Placement, ...]:

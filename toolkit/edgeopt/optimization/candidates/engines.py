@@ -26,7 +26,7 @@ _HOST = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """What candidates are opened with."""
+    """The engines that candidates are opened with."""
 
     own: Engine
     """Of the target; of one that is compiled for, or that its rules stand for: this machine's processor."""

@@ -59,7 +59,7 @@ Judge = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 
 @dataclass(frozen=True)
 class Decision:
-    """What was measured, and what was chosen by it."""
+    """The measurements, and the choice that rests on them."""
 
     candidates: tuple[Candidate, ...]
     chosen: Chosen
@@ -78,7 +78,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Bench:
-    """What candidates are measured on."""
+    """The sessions and frames that candidates are measured on."""
 
     openers: Mapping[str, Callable[[], Opened]]
     """By name, the baseline first."""
@@ -208,7 +208,7 @@ class _TooLateError(Exception):
 
 
 class _Proof:
-    """What fresh processes say of the candidates that are worth asking for."""
+    """The times of fresh processes, for candidates that are worth it."""
 
     def __init__(self, turns: Turns, bench: Bench) -> None:
         self.notes: list[Note] = []
@@ -297,7 +297,7 @@ class _Proof:
 
     @property
     def _pace(self) -> Pace:
-        """Of a fresh process: a single round of what is slow, since processes differ by more than rounds."""
+        """The pace of a fresh process: a single round of what is slow, since processes differ by more than rounds."""
         return replace(PROOF_PACE, least_rounds=1) if self._frame_s > _SLOW_S else PROOF_PACE
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What becomes of models that stand beside the dense one: they cost accuracy, and the dense one goes on as before.
+"""The fate of models that stand beside the dense one: they cost accuracy, and the dense one goes on as before.
 
 A rival that keeps its accuracy is made into what the dense model was made into: integer forms, other engines and
 precisions. What was decided for the dense model holds for a rival with the same operators, so that nothing is searched

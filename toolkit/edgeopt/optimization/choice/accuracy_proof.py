@@ -1,4 +1,4 @@
-"""What is proven of the accuracy of candidates, after their speed is: labels that steered nothing are opened here.
+"""Proof of the candidates' accuracy, after that of their speed: labels that steered nothing are opened here.
 
 What is not proven faster, or slower and more changed than another, is left out before the labels are opened. The rest
 is tested in an order that the search's own samples give, the safest first, until the first that is not proven.

@@ -27,7 +27,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a candidate must keep, and what is wanted of it."""
+    """The accuracy that a candidate must keep, and the preference among those that do."""
 
     max_drop: float
     """In the metric's unit."""

@@ -1,1 +1,1 @@
-"""What goes into a bundle: the choice, what it embeds, and lighter models."""
+"""The contents of a bundle: the choice, its embedded parts, and lighter models."""

@@ -1,4 +1,4 @@
-"""What goes into a bundle: the choice, what a device falls back to, what an app degrades to, and their test."""
+"""The contents of a bundle: the choice, the device's fallback, lighter models for an app, and their test."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ class _Recorder:
 
     @cached_property
     def _original(self) -> Sequence[Mapping[str, Rows]]:
-        """What the model as given, or its smaller form, makes of the samples."""
+        """The original's answers to the samples, or those of its smaller form."""
         session = self._run.context.open(self._embedded.put_into(self._float))
         task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
         try:

@@ -42,7 +42,7 @@ LEAST_AGREEMENT = 0.9
 
 @dataclass(frozen=True)
 class Embedding:
-    """What the models of a bundle hold; without steps, nothing."""
+    """Parts of the recipe inside the models of a bundle; without steps, nothing."""
 
     context: Context
     name: str = ""

@@ -102,7 +102,7 @@ class Replay:
 
     @property
     def form(self) -> StoredDecisions | None:
-        """What decided the INT8 form that was chosen, or else the first one of the target's own engine, if any."""
+        """The decisions of the chosen INT8 form, or else the first of the target's own engine, if any."""
         own = self.of(_SEARCH)
         chosen = self.decided.get(self.chosen)
         return chosen if any(chosen is stored_decisions for stored_decisions in own) else next(iter(own), None)

@@ -1,4 +1,4 @@
-"""What `--resume` takes up: which run counts as the same one, and what it left on disk."""
+"""The runs that `--resume` takes up: which counts as the same one, and what it left on disk."""
 
 from __future__ import annotations
 

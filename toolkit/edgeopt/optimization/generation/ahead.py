@@ -1,4 +1,4 @@
-"""What is ahead of a language model's `optimize`, told where a part begins: one bar is then of the whole."""
+"""The rest of a language model's `optimize`: a listener hears where each part begins: one bar for all."""
 
 from __future__ import annotations
 

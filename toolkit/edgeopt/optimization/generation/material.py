@@ -1,4 +1,4 @@
-"""What the forms of a language model are made of: its graph, and what a calibration text tells of it."""
+"""The material of a language model's forms: its graph, and what a calibration text tells of it."""
 
 from __future__ import annotations
 

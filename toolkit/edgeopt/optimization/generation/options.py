@@ -1,4 +1,4 @@
-"""What `optimize` is asked for of a model that writes tokens."""
+"""Options of `optimize` for a model that writes tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_PROCESSES = 6
 
 @dataclass(frozen=True)
 class LanguageOptions:
-    """What is asked of a language model."""
+    """Lengths, budget and judge of a language model's forms."""
 
     prompt_tokens: int = prompt_tokens_option(PROMPT_TOKENS)
     output_tokens: int = output_tokens_option(OUTPUT_TOKENS)

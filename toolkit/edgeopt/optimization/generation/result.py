@@ -1,4 +1,4 @@
-"""What `optimize` found of a language model."""
+"""The result of `optimize` for a language model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LanguageForm:
 
 @dataclass(frozen=True, slots=True)
 class GuessChoice:
-    """What was decided of guesses for the chosen form."""
+    """The decision about guesses for the chosen form."""
 
     by: str = ""
     """`draft` or `text`; empty: none."""
@@ -105,13 +105,13 @@ class LanguageReport:
 
     @property
     def lengths(self) -> str:
-        """What the answers are made fast for."""
+        """The lengths that answers are made fast for, in words."""
         text = f"prompts of {plural(self.prompt_tokens, 'token')}, answers of {self.output_tokens}"
         return self.told_lengths or text
 
     @property
     def judge(self) -> str:
-        """What tells what a form loses."""
+        """The text or answers that judge a form's loss, in words."""
         text = f"{plural(self.windows, 'window')} of {self.window_tokens} tokens of {self.text}"
         return self.told_judge or text
 

@@ -1,4 +1,4 @@
-"""What an interrupted `optimize` of a language model left on disk, and what `--resume` takes up of it."""
+"""The remains of an interrupted `optimize` of a language model, and what `--resume` takes up of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `optimize` found of a language model, as a document."""
+"""The result of `optimize` for a language model as a document."""
 
 from __future__ import annotations
 

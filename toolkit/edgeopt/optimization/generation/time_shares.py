@@ -33,7 +33,7 @@ class Share(Enum):
 
 @dataclass
 class TimeShares:
-    """What is left of a time limit, and why work was left out; Ctrl-C ends the part that it meets and all after it."""
+    """The rest of a time limit, and why work was left out; Ctrl-C ends the part that it meets and all after it."""
 
     limit_s: float | None
     listener: Listener

@@ -1,4 +1,4 @@
-"""What a person answered on the page: one right answer a sample, read from a file that may hold anything."""
+"""A person's answers on the page: one right answer a sample, read from a file that may hold anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to label where answers are boxes: a COCO file without boxes, which CVAT and Label Studio import."""
+"""Pictures to label with boxes: a COCO file without boxes, which CVAT and Label Studio import."""
 
 from __future__ import annotations
 

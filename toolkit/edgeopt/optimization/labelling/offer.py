@@ -1,4 +1,4 @@
-"""What is written for a person to label after a run without labels, and what their answers prove."""
+"""Questions for a person to label after a run without labels, and what the answers prove."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def questions_json(questions: Sequence[Question]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What answered questions say of one candidate."""
+    """Answered questions about one candidate, counted."""
 
     samples: int
     """Samples of the random order up to the first changed one without an answer: of these all is known."""

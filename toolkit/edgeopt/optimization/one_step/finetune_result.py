@@ -27,7 +27,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FinetuneResult:
-    """What training made of a model."""
+    """The result of a training."""
 
     model: str
     teacher: str

@@ -27,7 +27,7 @@ _STEPS = ("simplify", "fuse", PRUNE)
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """What pruning made, and where the rest lies."""
+    """The pruned model, and where the rest lies."""
 
     report: Report
     """Of the run: all points, measured."""

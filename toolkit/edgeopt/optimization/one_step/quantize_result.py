@@ -28,7 +28,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class QuantizeResult:
-    """What the search found."""
+    """The result of the search for an INT8 form."""
 
     model: str
     target: str

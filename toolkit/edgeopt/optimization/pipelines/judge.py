@@ -52,12 +52,12 @@ class Judged:
 
     @property
     def loss(self) -> float:
-        """What it loses, 0 or more: what seems gained is chance."""
+        """The loss, 0 or more: what seems gained is chance."""
         return max(0.0, 1 - self.agreement if self.drop is None else self.drop)
 
 
 class Judge:
-    """What a pipeline answered before anything was changed, and the labels, if there are any."""
+    """A pipeline's answers before anything was changed, and the labels, if there are any."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Judge:
 
     @property
     def metric(self) -> str:
-        """What is judged by."""
+        """The metric that judges, in words."""
         return self.baseline.accuracy.metric if self.baseline.accuracy else "agreement"
 
     def judge(self, pipeline: Pipeline, what: str) -> Judged:

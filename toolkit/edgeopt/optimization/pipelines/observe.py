@@ -32,7 +32,7 @@ _MOST_TAIL = 3.0
 
 @dataclass(frozen=True)
 class Original:
-    """What the pipeline does before anything is changed."""
+    """The pipeline before anything is changed: its times, and the inputs of its models."""
 
     frame_ms: float
     """Mean over the pictures."""
@@ -45,7 +45,7 @@ class Original:
 
     @property
     def fixed_ms(self) -> float:
-        """What a frame takes outside the models."""
+        """The milliseconds of a frame outside the models."""
         return max(0.0, self.frame_ms - sum(self.model_ms.values()))
 
 
@@ -100,7 +100,7 @@ def observe_original(pipeline: Pipeline, frames: Frames, folder: Path, tell: Pro
 
 
 class _Inputs:
-    """What one model is fed, on disk: pictures, or samples of arrays."""
+    """One model's inputs, on disk: pictures, or samples of arrays."""
 
     def __init__(self, folder: Path, stage: Stage, frames: int) -> None:
         self.folder, self._stage = folder, stage

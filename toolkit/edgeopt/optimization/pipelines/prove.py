@@ -23,7 +23,7 @@ JOINT = "joint"
 
 @dataclass(frozen=True)
 class Proving:
-    """What combinations are measured on."""
+    """The frames and options that combinations are measured with."""
 
     frames: Frames
     budget_ms: float

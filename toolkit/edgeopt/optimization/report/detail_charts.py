@@ -1,4 +1,4 @@
-"""What `optimize` knows beside times as charts: answers, layers, and where nodes run."""
+"""The facts of `optimize` beside times as charts: answers, layers, and where nodes run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pruning gave, for the report: accuracy over speed, what is pinned and why, and what each layer kept."""
+"""The results of pruning for the report: accuracy over speed, what is pinned and why, and what each layer kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe is drafted from, and the draft: a recipe with where each of its values is from."""
+"""The facts that a recipe is drafted from, and the draft: a recipe with the origin of each of its values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgeopt.recipes.recipe_text import recipe_text
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a model."""
+    """The facts of a model."""
 
     name: str
     path: Path

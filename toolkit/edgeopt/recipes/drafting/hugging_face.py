@@ -1,4 +1,4 @@
-"""What the configurations of Hugging Face tell of a recipe: `config.json` and `preprocessor_config.json`."""
+"""Recipes from the configurations of Hugging Face: `config.json` and `preprocessor_config.json`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _KEEPS_SHAPE = Note(
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a network's class is for."""
+    """The task of a network's class."""
 
     task: str
     """Of its recipe."""
@@ -80,7 +80,7 @@ _OTHER = Head("tensors", NO_DECODER, "agreement")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What is written beside a network."""
+    """The configurations beside a network."""
 
     values: Mapping[str, Any]
     """Of `config.json`."""

@@ -18,7 +18,7 @@ _ANY = "ORTModelForCustomTasks"
 
 @dataclass(frozen=True, slots=True)
 class OptimumTask:
-    """What one name stands for."""
+    """The meaning of one task name."""
 
     name: str
     opened_by: tuple[str, ...]

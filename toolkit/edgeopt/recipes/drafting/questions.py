@@ -1,4 +1,4 @@
-"""What a model does not tell of itself, as questions with the answers that are likely."""
+"""Questions about a model that it does not answer itself, with the answers that are likely."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Question:
 
     @property
     def default(self) -> Any:
-        """What is taken where nobody knows."""
+        """The answer that is taken where nobody knows."""
         return next(iter(self.options.values()))
 
     def answer(self, typed: str) -> Any:

@@ -1,4 +1,4 @@
-"""What outputs may be that no shipped recipe is recognised by: classes of pixels, another picture, text."""
+"""Readings of outputs that no shipped recipe recognises: classes of pixels, another picture, text."""
 
 from __future__ import annotations
 

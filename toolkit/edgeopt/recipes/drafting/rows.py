@@ -53,7 +53,7 @@ _UNIT = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class RowKind:
-    """What a row holds."""
+    """The kind of numbers in a row."""
 
     are_classes: bool
     is_sure: bool

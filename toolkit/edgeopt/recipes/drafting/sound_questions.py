@@ -1,4 +1,4 @@
-"""What a model that hears does not tell of itself, as questions with the answers that are likely."""
+"""Questions about a model that hears, which it does not answer itself, with the answers that are likely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `preprocessor_config.json` of Hugging Face tells of a sound: as Whisper, Wav2Vec2 and AST hear it."""
+"""Sounds as `preprocessor_config.json` of Hugging Face describes them: for Whisper, Wav2Vec2 and AST."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What heads share in NumPy: grids, corners, and which raw scores are above a threshold.
+"""Helpers of heads in NumPy: grids, corners, and which raw scores are above a threshold.
 
 Candidates are boxes (n, 4), left, top, right, bottom in pixels of the model's input, scores (n,) and classes (n,).
 """

@@ -69,7 +69,7 @@ def priors(size: Size, strides: tuple[int, ...], anchors: tuple[tuple[float, ...
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What one framework writes."""
+    """The conventions of one framework."""
 
     order: tuple[int, int, int, int]
     """Where x, y, width and height stand."""

@@ -1,4 +1,4 @@
-"""What heads share in ONNX ops: the numbers that they read, and what they return."""
+"""Helpers of heads in ONNX ops: the numbers that they read, and what they return."""
 
 from __future__ import annotations
 

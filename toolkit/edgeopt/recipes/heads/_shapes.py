@@ -1,4 +1,4 @@
-"""What the shapes of outputs tell, for all heads: cells of grids, rows, scores beside boxes, points of faces."""
+"""Helpers of heads for shapes of outputs: cells of grids, rows, scores beside boxes, points of faces."""
 
 from __future__ import annotations
 

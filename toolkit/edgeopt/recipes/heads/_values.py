@@ -1,4 +1,4 @@
-"""What an exporter usually writes, and which raw values show that another wrote otherwise."""
+"""The raw values that an exporter usually writes, and those that show another convention."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What goes into a model: pictures, sounds, texts and arrays, as tensors."""
+"""The inputs of a model: pictures, sounds, texts and arrays, as tensors."""

@@ -13,7 +13,7 @@ Hertz = Annotated[float, Within(0, 384_000)]
 
 
 class Features(StrEnum):
-    """What a model hears, by whose convention; see `recipes/inputs/features.py`."""
+    """The features that a model hears, by whose convention; see `recipes/inputs/features.py`."""
 
     WAVEFORM = "waveform"
     """The samples themselves."""
@@ -32,7 +32,7 @@ class Features(StrEnum):
 
 
 class Log(StrEnum):
-    """What is taken of the power of a band."""
+    """The logarithm that is taken of the power of a band."""
 
     USUAL = "usual"
     """As the convention has it."""
@@ -53,7 +53,7 @@ class Pad(StrEnum):
 
 
 class Window(StrEnum):
-    """What a frame is multiplied by before its transform."""
+    """The window that a frame is multiplied by before its transform."""
 
     USUAL = "usual"
     """As the convention has it."""
@@ -62,7 +62,7 @@ class Window(StrEnum):
 
 
 class Edges(StrEnum):
-    """What frames see beyond the ends of a window of sound."""
+    """The samples that frames see beyond the ends of a window of sound."""
 
     USUAL = "usual"
     """As the convention has it."""

@@ -35,7 +35,7 @@ _PADDED = {Edges.REFLECT: "reflect", Edges.ZEROS: "constant", Edges.INSIDE: ""}
 
 @dataclass(frozen=True, slots=True)
 class _Convention:
-    """What a reference does where the recipe says nothing else."""
+    """A reference's settings where the recipe says nothing else."""
 
     fft: int
     step: int

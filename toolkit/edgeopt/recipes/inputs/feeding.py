@@ -1,4 +1,4 @@
-"""What a model is fed: the pictures or arrays that were given, in its own shapes and types, or made-up ones."""
+"""The frames that a model is fed: the user's pictures or arrays, in its own shapes and types, or made-up ones."""
 
 from __future__ import annotations
 

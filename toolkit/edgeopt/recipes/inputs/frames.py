@@ -83,7 +83,7 @@ class Frames:
 
     @property
     def given(self) -> str:
-        """What `read` gives, as a task's `draws` calls it: `sample` where it is tensors, else the kind."""
+        """The kind that `read` returns, as a task's `draws` calls it: `sample` for tensors, else the kind."""
         return "sample" if self.tensors else self.kind
 
     def picture(self, index: int) -> Frame:
@@ -99,7 +99,7 @@ class Frames:
 
     @property
     def held(self) -> str:
-        """What the source holds, in one word."""
+        """The contents of the source, in one word."""
         return "tensors" if self.tensors else f"{self.kind}s"
 
     @property

@@ -1,4 +1,4 @@
-"""What is true of pictures, one file each kind of labels, read from the files that `--eval` takes.
+"""The truth of pictures, one file each kind of labels, read from the files that `--eval` takes.
 
 Each ends in `FORMAT`, a `LabelFormat`. A task asks for its own kind, by its class.
 """
@@ -30,7 +30,7 @@ _MOST_NAME_BYTES = 255
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What is true of a set of pictures, in the order in which they are read; each kind adds its own."""
+    """The truth of a set of pictures, in the order in which they are read; each kind adds its own."""
 
     files: tuple[str, ...]
     """Names of the pictures as the label file writes them."""

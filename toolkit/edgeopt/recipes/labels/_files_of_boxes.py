@@ -31,7 +31,7 @@ class FiledBoxes(BoxLabels):
 
     @property
     def lies_among_pictures(self) -> bool:
-        """That they may lie beside each other."""
+        """Whether labels may lie beside their pictures."""
         return True
 
     def named_in(self, folder: Path) -> Self:

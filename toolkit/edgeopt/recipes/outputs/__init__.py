@@ -1,1 +1,1 @@
-"""What comes out of a model: shapes, columns and kinds of outputs."""
+"""The outputs of a model: shapes, columns and kinds."""

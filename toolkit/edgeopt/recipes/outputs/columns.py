@@ -1,4 +1,4 @@
-"""What the columns of rows are that a graph with suppression gives, as an output's name or its width tells.
+"""The columns of rows after suppression, as an output's name or its width tells them.
 
 Sources: YOLOv7, `ONNX_ORT.forward` in models/experimental.py (n x 7); Ultralytics, `NMSModel.forward` (n x 6);
 names such as `batchno_classid_score_x1y1x2y2` are those of PINTO_model_zoo.
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Column(StrEnum):
-    """What a column of a detector's rows holds, where the graph suppresses boxes itself."""
+    """The meaning of a column of a detector's rows, where the graph suppresses boxes itself."""
 
     BATCH = "batch"
     """Which picture a row is of; rows of others than the first are none."""

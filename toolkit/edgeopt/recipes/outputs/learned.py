@@ -1,4 +1,4 @@
-"""What a student of a model learns of its outputs, as data: which numbers are scores, and which say where.
+"""The outputs that a student learns, as data: which numbers are scores, and which say where.
 
 A task knows how its decoders read outputs; what trains knows torch. Between them go these.
 """
@@ -20,7 +20,7 @@ _A_PIXEL = 0.1
 
 
 class Scale(StrEnum):
-    """What scores are before they are probabilities."""
+    """The scale of scores before they are probabilities."""
 
     SIGMOID = "sigmoid"
     """A logit each."""

@@ -1,4 +1,4 @@
-"""What the graph tells of the outputs that a recipe reads: whether scores are probabilities, and which are not read."""
+"""Facts of the outputs that a recipe reads, from the graph: are scores probabilities, and which are not read."""
 
 from __future__ import annotations
 

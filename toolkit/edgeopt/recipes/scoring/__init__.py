@@ -1,1 +1,1 @@
-"""What metrics are computed from: matches, areas, distances of texts, points."""
+"""The computations behind metrics: matches, areas, distances of texts, points."""

@@ -15,7 +15,7 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """What is wrong with each line, (lines,) each."""
+    """The errors in each line, (lines,) each."""
 
     errors: Whole
     """Characters to insert, delete or replace."""

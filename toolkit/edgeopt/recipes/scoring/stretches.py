@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """What a detector says of stretches, and what is true of them."""
+    """A detector's stretches, and the true ones."""
 
     probabilities: NDArray[np.float64]
     """(windows, stretches)."""

@@ -1,4 +1,4 @@
-"""What a model is asked that is neither a picture nor tensors, one file each; the file name is what one is called.
+"""Samples that are neither pictures nor tensors, one file a kind; the file name is the kind's name.
 
 Each ends in `SOURCE`, a `SourceKind` of `recipes/inputs/frames.py`, which opens pictures, videos and tensors itself.
 """

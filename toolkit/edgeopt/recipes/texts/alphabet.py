@@ -28,7 +28,7 @@ class Blank(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """What the scores of a recogniser stand for; where they are one more than characters and blank, it is a space."""
+    """The characters behind a recogniser's scores; where they are one more than characters and blank, it is a space."""
 
     file: str = ""
     """Relative to the recipe: one character a line, as PaddleOCR's dictionaries; once it is read, empty."""

@@ -1,4 +1,4 @@
-"""What the configurations beside an exported encoder and decoder say: how texts begin and end, and what is heard.
+"""The configurations beside an exported encoder and decoder: how texts begin and end, and the sound's features.
 
 Source: `generation_config.json` and `preprocessor_config.json` of Hugging Face transformers; Radford et al., 2022,
 arXiv:2212.04356 (Whisper's first tokens).

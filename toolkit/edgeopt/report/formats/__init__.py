@@ -21,7 +21,7 @@ from edgeopt.system.text import printable
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """What a document is written on."""
+    """The medium that a document is written on."""
 
     width: int = 0
     """Columns; 0: lines are as long as they are."""

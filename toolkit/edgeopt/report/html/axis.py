@@ -16,7 +16,7 @@ _ROOM = 0.06
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What an axis shows."""
+    """The range that an axis shows."""
 
     axis: Axis
     low: float

@@ -1,4 +1,4 @@
-"""What all charts share: marks that are pointed at, grids, keys, and the same figures as a table."""
+"""Helpers of all charts: marks that are pointed at, grids, keys, and the same figures as a table."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class EncoderDecoder(Closing):
 
     @property
     def session(self) -> OnnxRuntimeSession:
-        """Of the decoder that takes one token after the other."""
+        """The session of the decoder that takes one token after the other."""
         return self._following
 
     @property

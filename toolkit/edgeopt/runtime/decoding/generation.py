@@ -53,7 +53,7 @@ class Piece:
 
 
 class Long(StrEnum):
-    """What becomes of a prompt that fills the context."""
+    """The treatment of a prompt that fills the context."""
 
     REFUSE = "refuse"
     HEAD = "head"
@@ -66,7 +66,7 @@ class Long(StrEnum):
 
 
 class AnswerWishes(TypedDict, total=False):
-    """What `generate` takes by name; `Asked` and `Sampling` say what each means, and its default."""
+    """Keyword options of `generate`; `Asked` and `Sampling` say what each means, and its default."""
 
     most_tokens: int
     sampling: Sampling
@@ -87,7 +87,7 @@ class AnswerWishes(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an answer may be."""
+    """The limits of an answer."""
 
     most_tokens: int = 256
     """Tokens that the answer may have."""
@@ -143,7 +143,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What an answer took, in nanoseconds since it was asked for, and what was computed for it."""
+    """The cost of an answer, in nanoseconds since its request, and the tokens that were computed for it."""
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
@@ -229,7 +229,7 @@ class Writing:
 
     @property
     def account(self) -> Account:
-        """What the text took so far; made when it is asked for, as tokens come faster than anybody looks."""
+        """The cost of the text so far; made when it is read, as tokens come faster than anybody looks."""
         return Account(**self._counts, token_at_ns=tuple(self._at_ns), reason=self._reason)
 
     @property
@@ -318,7 +318,7 @@ class Generation(Closing):
 
     @property
     def account(self) -> Account:
-        """What the answer took so far."""
+        """The cost of the answer so far."""
         return self._writing.account
 
     def cancel(self) -> None:

@@ -122,7 +122,7 @@ class LanguageModel(Closing):
 
     @cached_property
     def sums(self) -> Sums:
-        """What the numbers of a token depend on; the first call may run some tokens."""
+        """The order of sums that a token's numbers depend on; the first call may run some tokens."""
         return try_sums(self.session, self.parts, shares=self.shares)
 
     @property

@@ -65,7 +65,7 @@ def _cut(tokens: Sequence[int], room: int, long: Long) -> list[int]:
 
 
 class Writer(Protocol):
-    """What answers prompts."""
+    """A model that answers prompts."""
 
     tokenizer: Tokens
     context: int

@@ -105,7 +105,7 @@ class WindowsInTurn(Generation):
 
     @property
     def account(self) -> Account:
-        """What all windows took so far."""
+        """The cost of all windows so far."""
         return self._with_now()
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""What stands for the task of a language model where frames are asked for: it refuses them."""
+"""The task of a language model where frames are wanted: it refuses them."""
 
 from __future__ import annotations
 

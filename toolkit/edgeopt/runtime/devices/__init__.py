@@ -1,1 +1,1 @@
-"""What this machine can run, and what it lacks."""
+"""The targets that this machine can run, and what others lack."""

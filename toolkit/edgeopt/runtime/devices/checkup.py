@@ -1,4 +1,4 @@
-"""What this machine can run, and what is missing."""
+"""The parts that this machine can run, and what is missing for the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxrunt
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What runs here; one reason a part that does not."""
+    """The parts that run here; one reason for each that does not."""
 
     environment: Environment
     executors: Mapping[str, str]

@@ -39,7 +39,7 @@ class Reach:
 
     @property
     def name(self) -> str:
-        """Of the target."""
+        """The name of the target."""
         return self.target.name
 
     @property

@@ -30,7 +30,7 @@ _REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize
 
 @dataclass(frozen=True, slots=True)
 class PipelineBundle:
-    """What was read: its description, and where each model's own bundle lies."""
+    """A pipeline's bundle as read: its description, and where each model's own bundle lies."""
 
     folder: Path
     description: Description

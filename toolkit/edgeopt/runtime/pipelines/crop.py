@@ -19,7 +19,7 @@ _Int = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crops:
-    """What was cut out of one frame, best box first; a stage behind it runs once for each."""
+    """The pictures cut out of one frame, best box first; a stage behind it runs once for each."""
 
     pictures: tuple[Frame, ...]
     """(height, width, 3) uint8 each, a view of the frame: copy what must outlive it."""

@@ -1,4 +1,4 @@
-"""What a pipeline is made of: its stages in order, and what each takes. `pipeline.toml` says it, a bundle keeps it."""
+"""The stages of a pipeline in order, and the inputs of each. `pipeline.toml` says it, a bundle keeps it."""
 
 from __future__ import annotations
 

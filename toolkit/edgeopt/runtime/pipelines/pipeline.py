@@ -30,7 +30,7 @@ AppStage: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a pipeline makes of one frame."""
+    """A pipeline's answer to one frame."""
 
     stages: Mapping[str, Any]
     """The answer of each stage by its name, in order. A model that runs on crops gives a list, one answer a crop."""

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class QueueKind(StrEnum):
-    """What happens to a frame that arrives while all workers are busy."""
+    """The fate of a frame that arrives while all workers are busy."""
 
     FIFO = "fifo"
     """It waits, however long."""
@@ -59,7 +59,7 @@ def parse_queue(text: str) -> QueuePolicy:
 
 
 class Queue(Generic[T]):
-    """What waits under one policy: frames themselves, or their rows in a timetable."""
+    """The waiting frames under one policy, or their rows in a timetable."""
 
     def __init__(self, policy: QueuePolicy) -> None:
         self._policy = policy

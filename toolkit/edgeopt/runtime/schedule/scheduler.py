@@ -114,7 +114,7 @@ class Scheduler(Closing):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is not as it was asked for."""
+        """The notes on what could not be set as wished."""
         return tuple(self._notes.values())
 
     def stats(self) -> dict[str, Stats]:

@@ -16,7 +16,7 @@ from edgeopt.runtime.whole_frame import Serve, WholeFrame
 
 
 class Seat:
-    """What `Scheduler.runtime` returns."""
+    """The handle that `Scheduler.runtime` returns."""
 
     def __init__(self, runtime: Runtime, serve: Serve, stats: Callable[[], Stats]) -> None:
         """Bind to a model; a scheduler does this.

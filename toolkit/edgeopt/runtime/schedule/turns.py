@@ -86,7 +86,7 @@ class Turn:
 
 @dataclass(slots=True)
 class _Stream:
-    """What is known of one stream of a model."""
+    """The state of one stream of a model."""
 
     rhythm: Rhythm
     came_ns: int = 0
@@ -104,7 +104,7 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Model:
-    """What is known of one model."""
+    """The state of one model."""
 
     terms: Terms
     waiting: deque[Ticket] = field(default_factory=deque)

@@ -12,7 +12,7 @@ from edgeopt.errors import EdgeoptError
 
 
 class Closes(Protocol):
-    """What can be freed."""
+    """A resource that can be freed."""
 
     def close(self) -> None:
         """Free it."""

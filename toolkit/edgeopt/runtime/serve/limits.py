@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request may be, and how long it may take; what is beyond is refused."""
+    """The limits of a request in size and time; beyond them it is refused."""
 
     body_bytes: int = 8 << 20
     """Of a request."""

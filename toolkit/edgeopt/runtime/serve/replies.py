@@ -21,7 +21,7 @@ DONE: Final = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What all parts of one reply share."""
+    """The fields that all parts of one reply share."""
 
     model: str
     is_chat: bool

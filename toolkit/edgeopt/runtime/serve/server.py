@@ -66,7 +66,7 @@ def address_of(listening: socket.socket, *, is_encrypted: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a server proves itself with, in PEM."""
+    """The certificate and key that a server proves itself with, in PEM."""
 
     file: Path
     """With the chain behind it."""

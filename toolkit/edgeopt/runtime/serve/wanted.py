@@ -1,4 +1,4 @@
-"""What a client of OpenAI's interface asks for, read from the body of its request.
+"""The request of an OpenAI client, read from its body.
 
 Source: OpenAI API reference, `POST /v1/completions` and `POST /v1/chat/completions`. What changes an answer and is not
 done here is refused by name; what changes none (`user`, `metadata`) is passed over.

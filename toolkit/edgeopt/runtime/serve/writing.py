@@ -23,7 +23,7 @@ class Answer(Protocol):
 
     @property
     def account(self) -> Account:
-        """What it took so far."""
+        """The cost so far."""
         ...
 
     def __enter__(self) -> Answer: ...

@@ -24,7 +24,7 @@ NOT_RUN: Final = -1
 
 
 class StageRing:
-    """What the last frames took, and what became of all; any number of threads may write and read."""
+    """The times of the last frames, and the fate of all; any number of threads may write and read."""
 
     def __init__(self, stages: Sequence[str], length: int = 1024) -> None:
         """Reserve the memory.

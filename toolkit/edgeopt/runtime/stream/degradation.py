@@ -67,7 +67,7 @@ _LEAST_PAUSE_NS: Final = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one level asks of the device."""
+    """The time that one level needs of the device."""
 
     keep_every: int = 1
     """One frame of so many is run; levels with more than 1 run the model of level 0."""

@@ -41,7 +41,7 @@ class Waiting:
 
 
 class Desk:
-    """What capture, workers and the reader share. Methods take the lock `changes` unless they say who does."""
+    """The state that capture, workers and the reader share. Methods take the lock `changes` unless they say who."""
 
     def __init__(
         self,

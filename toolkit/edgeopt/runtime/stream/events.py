@@ -1,4 +1,4 @@
-"""What happens to a stream besides answers: each change with its reason."""
+"""The events of a stream besides answers: each change with its reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class EventKind(StrEnum):
-    """What an event is about."""
+    """The subject of an event."""
 
     GAP = "gap"
     """The source was away and came back."""

@@ -40,7 +40,7 @@ class Timing:
 
     @property
     def around_ns(self) -> int:
-        """What passed before and after its stages though nothing was in its way, such as a source that is late."""
+        """The time before and after its stages though nothing was in its way, such as a source that is late."""
         return max(self.age_ns - self.queued_ns - self.turn_ns - self.service_ns, 0)
 
     @property

@@ -1,4 +1,4 @@
-"""What a stream answers, and how it has been doing."""
+"""A stream's answers, and how it has been doing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StreamResult:
 
 @dataclass(frozen=True, slots=True)
 class Pipelining:
-    """What overlapping stages brought on the first frames."""
+    """The gain of overlapping stages on the first frames."""
 
     used: bool
     """Whether the preprocess of the next frame runs beside the execute of this one."""

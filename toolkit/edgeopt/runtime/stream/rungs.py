@@ -23,7 +23,7 @@ _STEP: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """What frames are run with at one level."""
+    """The model that runs frames at one level."""
 
     name: str
     runner: Runner

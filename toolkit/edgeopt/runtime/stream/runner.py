@@ -1,4 +1,4 @@
-"""What a stream runs frames with: a runtime as it is, or a pipeline, all of whose stages run in one piece."""
+"""The runner of a stream's frames: a runtime as it is, or a pipeline, all of whose stages run in one piece."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Frame(Protocol):
 
     @property
     def times_ns(self) -> Sequence[int] | Any:
-        """What each stage took."""
+        """The nanoseconds of each stage."""
         ...
 
     def __enter__(self) -> Any: ...
@@ -48,7 +48,7 @@ class Runner(Protocol):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """What is timed, in order."""
+        """The timed stages, in order."""
         ...
 
     def begin(self, timeout_s: float | None = None, *, stream: Hashable = 0) -> Frame:

@@ -1,4 +1,4 @@
-"""What reads a tensor in the end: the layers whose weights can take over a gain and an offset for each channel.
+"""The last readers of a tensor: layers whose weights can take over a gain and an offset for each channel.
 
 A convolution of A z + D is a convolution of z with other weights; D adds to its bias, but not where the picture is
 padded with zeros, which stand for zeros of A z. Pooling by maximum, Resize and Concat hand both on. An Add hands a gain

@@ -54,7 +54,7 @@ class Site:
 
     @property
     def y(self) -> Value:
-        """What it makes."""
+        """The activation's output."""
         return self.node.outputs[0]
 
 

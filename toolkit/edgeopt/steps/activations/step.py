@@ -43,7 +43,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one candidate is made of."""
+    """The replacements that one candidate is made of."""
 
     form: str
     share: float
@@ -52,7 +52,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Gain:
-    """What a form saves where all activations have it."""
+    """The time that a form saves where all activations have it."""
 
     engine: str
     precision: str

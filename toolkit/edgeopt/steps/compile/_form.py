@@ -38,7 +38,7 @@ class DeviceForm(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What compiles for one vendor's devices."""
+    """The compiler for one vendor's devices."""
 
     executor: str
     """Of the targets that it compiles for."""

@@ -35,7 +35,7 @@ MORE_THAN_ROUNDING_DB = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the device computes, against the CPU, over all given inputs together."""
+    """The device's numbers against the CPU's, over all inputs together."""
 
     device: Drift
     """The device against the CPU, both on this model."""

@@ -33,7 +33,7 @@ class RockchipCompiled:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What a report should say beside the numbers; the cycles are named as an estimate."""
+        """The notes of a report beside the numbers; the cycles are named as an estimate."""
         left = [placement for placement in self.built.placement if placement.provider != PROVIDER]
         notes = [Note(NoteKind.INFO, self.built.summary)]
         if left:

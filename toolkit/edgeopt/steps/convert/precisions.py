@@ -1,4 +1,4 @@
-"""What a float model can be converted to without a search, by precision scheme, for ONNX Runtime."""
+"""Conversions of a float model without a search, by precision scheme, for ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ _COMPARED_PICTURES = 4
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """What a training made of a student."""
+    """The result of a student's training."""
 
     model: Model
     """The given one, unchanged, where nothing was gained."""

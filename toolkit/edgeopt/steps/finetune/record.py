@@ -1,4 +1,4 @@
-"""What a training did, beside its model: for reports, and for a replay, which takes the weights from there."""
+"""The record of a training beside its model: for reports, and for a replay, which takes the weights from there."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MOST_RETURNS = 3
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What held-out pictures say of the averaged weights."""
+    """The verdict of held-out pictures on the averaged weights."""
 
     step: int
     seconds: float

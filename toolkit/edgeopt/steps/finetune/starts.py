@@ -44,7 +44,7 @@ class Start:
 
     @property
     def note(self) -> Note:
-        """What was tried."""
+        """The note on the starts that were tried."""
         text = ", ".join(f"{how} {loss:.4f}" for how, loss in self.losses.items())
         return Note(NoteKind.CHOICE, f"training goes on from what is {self.how}; held-out loss before it: {text}")
 

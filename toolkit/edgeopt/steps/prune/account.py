@@ -1,4 +1,4 @@
-"""What pruning found, as files: `pruning.json` beside the first candidate, `prune.json` beside each pruned model.
+"""The findings of pruning as files: `pruning.json` beside the first candidate, `prune.json` beside each pruned model.
 
 `prune.json` is all that made a model smaller, as data: the channels that were kept of each group, by number.
 """
@@ -46,7 +46,7 @@ class PinRow:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What was looked at, and why no more was removed."""
+    """The cuts that were looked at, and why no more was removed."""
 
     ranking: str
     """By which channels are ranked: `obs`, `activation`, `l1`."""
@@ -87,7 +87,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class StoredCut:
-    """What made one pruned model smaller."""
+    """The cut that made one pruned model smaller."""
 
     dense: str
     """Fingerprint of the model that was pruned."""

@@ -1,4 +1,4 @@
-"""What a model's layers cost under a choice of channels, and what a further cut saves."""
+"""The cost of a model's layers under a choice of channels, and the time that a further cut saves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cut:
 
     @property
     def name(self) -> str:
-        """What is cut."""
+        """The name of the group or block that is cut."""
         return self.group or self.block
 
 

@@ -17,7 +17,7 @@ _LEAST_LOSS = 1e-4
 
 
 class Savings(Protocol):
-    """What cuts save; see `Costs`."""
+    """The time that cuts save; see `Costs`."""
 
     dense: float
 
@@ -28,7 +28,7 @@ class Savings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is cut at one place of the frontier."""
+    """The cuts at one place of the frontier."""
 
     keep: Mapping[str, int]
     """Channels that stay, by the name of each group that loses any."""

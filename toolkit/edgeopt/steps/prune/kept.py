@@ -1,4 +1,4 @@
-"""What is left of each constant when groups keep some of their channels."""
+"""The rest of each constant when groups keep some of their channels."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class LatencyTable:
 
     @property
     def known(self) -> Mapping[str, float]:
-        """What was measured so far, in milliseconds by key."""
+        """The measurements so far, in milliseconds by key."""
         return self._known
 
     def prepare(self, shapes: Iterable[LayerShape]) -> None:

@@ -54,7 +54,7 @@ class Layer:
 
     @property
     def names(self) -> frozenset[str]:
-        """What its nodes are called by, their first outputs; the empty name stands for activations."""
+        """The names of its nodes, their first outputs; the empty name stands for activations."""
         return frozenset(("", *(node.output[0] for node in self.nodes)))
 
     @property
@@ -78,7 +78,7 @@ class LayerShape:
 
     @property
     def bytes(self) -> int:
-        """What one run holds, in float."""
+        """The bytes of one run, in float."""
         return 4 * sum(map(math.prod, self.sizes.values()))
 
     @property

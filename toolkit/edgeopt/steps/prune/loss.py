@@ -1,4 +1,4 @@
-"""What a pruned model loses on held-out pictures, as the task says."""
+"""The loss of a pruned model on held-out pictures, as the task counts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pruning run has found out, on disk as soon as it is known: an interrupted run takes it up.
+"""The knowledge of a pruning run, on disk as soon as it is known: an interrupted run takes it up.
 
 One line of JSON each. What stands there is of one model, one set of pictures and these packages; a line that was torn
 by the interrupt is left out.

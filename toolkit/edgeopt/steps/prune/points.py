@@ -36,7 +36,7 @@ _MOST_TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is asked for; nothing: points all along the frontier."""
+    """The wished share or speed; nothing: points all along the frontier."""
 
     ratio: float = 0.0
     """Share of the channels that can be removed, by number."""
@@ -69,7 +69,7 @@ class Point:
 
     @property
     def speedup(self) -> float:
-        """What is known best of its speed."""
+        """The best known figure of its speed."""
         return self.expected_ratio if self.measured is None else self.measured.speedup
 
 
@@ -85,7 +85,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Search:
-    """What the search asks of others."""
+    """The functions that the search needs of others."""
 
     dense: Dense
     costs: Costs

@@ -1,4 +1,4 @@
-"""What each cut alone costs: cut, repair locally, and judge on held-out pictures; asked for only where it matters."""
+"""The cost of each cut alone: cut, repair locally, and judge on held-out pictures; only where it matters."""
 
 from __future__ import annotations
 

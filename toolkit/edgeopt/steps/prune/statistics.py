@@ -1,4 +1,4 @@
-"""What the layers that read prunable channels are given: moments of their inputs, from one pass over pictures.
+"""Moments of the inputs of layers that read prunable channels, from one pass over pictures.
 
 Memory grows with the layers, never with the pictures: for each input, the mean and the Gram matrix of its columns, at
 sampled positions. Layers that read one tensor with the same window share them. A column is one tap of one channel.
@@ -109,7 +109,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What one pass saw."""
+    """The moments of one pass."""
 
     layers: Mapping[str, Layer]
     """Those that read prunable channels, by name."""

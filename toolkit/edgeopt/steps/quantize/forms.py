@@ -31,7 +31,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What writes one form, and what has to be known of the form before."""
+    """A writer of one form, and the facts that it needs before."""
 
     place: Callable[[Graph, Scheme], Mapping[str, int]]
     """Write a scheme into a graph, in place; return how often what was rewritten."""

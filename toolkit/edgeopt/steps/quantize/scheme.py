@@ -33,7 +33,7 @@ _OPSET = 13
 
 @dataclass(frozen=True, slots=True)
 class NhwcOptions:
-    """What ONNX Runtime's own integer ops may write in more than one way; the search measures which is faster."""
+    """The ways in which ONNX Runtime's own integer ops may be written; the search measures which is faster."""
 
     integer_silu: bool = False
     """SiLU as QLinearSigmoid and QLinearMul; otherwise as QuickGelu in float."""

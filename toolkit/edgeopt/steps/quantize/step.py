@@ -111,7 +111,7 @@ def _kept(
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What one search found, and how its forms are made and opened."""
+    """The result of one search, and how its forms are made and opened."""
 
     found: SearchResult
     model: Model

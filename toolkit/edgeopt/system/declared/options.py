@@ -55,7 +55,7 @@ class Syntax(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What the command line knows of a field."""
+    """The command line's knowledge of a field."""
 
     help: str
     group: str

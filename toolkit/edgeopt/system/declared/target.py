@@ -34,7 +34,7 @@ _OPSETS = Within(7, 28)
 
 @dataclass(frozen=True, slots=True)
 class Int8Rules:
-    """What INT8 form this target runs fast and right."""
+    """The INT8 form that this target runs fast and right."""
 
     activation_dtype: str = "uint8"
     weight_dtype: str = "int8"
@@ -156,7 +156,7 @@ class Target:
 
     @property
     def float_precision(self) -> str:
-        """What unquantized models run in: the first of its precisions that is no integer scheme."""
+        """The precision of unquantized models: the first of its precisions that is no integer scheme."""
         return next((precision for precision in self.precisions if precision.startswith(("fp", "bf"))), "fp32")
 
     def why_no_precision(self, precision: str) -> str | None:

@@ -1,1 +1,1 @@
-"""What this machine is: processor, memory, threads, and what figures depend on."""
+"""This machine: processor, memory, threads, and the facts that figures depend on."""

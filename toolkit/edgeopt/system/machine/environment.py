@@ -1,4 +1,4 @@
-"""What machine and software this is, and everything else that a figure may depend on. Reading it never raises.
+"""The machine, the software, and everything else that a figure may depend on. Reading it never raises.
 
 A fact that cannot be read is None and says why. Two results may be compared when their machine and software agree;
 the model and its session are what a comparison is about, and the rest is there to be read.
@@ -38,7 +38,7 @@ _PACKAGES = (
 
 
 class Use(StrEnum):
-    """What a fact is good for."""
+    """The use of a fact."""
 
     CRITICAL = "critical"
     """Machine and software: results that differ here must not be compared."""

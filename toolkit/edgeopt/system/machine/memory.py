@@ -1,4 +1,4 @@
-"""What memory is free, and whether something fits into it: known before it is opened."""
+"""Free memory, and whether something fits into it: known before it is opened."""
 
 from __future__ import annotations
 

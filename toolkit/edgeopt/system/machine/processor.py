@@ -1,4 +1,4 @@
-"""What the processor is called and which instructions it has."""
+"""The processor's name and its instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a `with` closes at its end."""
+"""Resources that a `with` closes at its end."""
 
 from __future__ import annotations
 

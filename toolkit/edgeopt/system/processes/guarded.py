@@ -25,7 +25,7 @@ _MEMORY_BYTES = 1 << 30
 
 
 class GuardError(ValueError):
-    """What other people wrote does not go: it fails, or takes too much time or memory. One sentence."""
+    """Other people's work fails, or takes too much time or memory. One sentence."""
 
 
 class Guarded:

@@ -1,4 +1,4 @@
-"""What an engine that must not share our process says over a pipe: one message of plain values and arrays.
+"""Messages of an engine that must not share our process, over a pipe: plain values and arrays.
 
 Vendor libraries leak state between targets, crash and hang, so each runs in a process of its own. This file
 is all that both sides share; it needs nothing but NumPy, so that a worker can live in another environment.

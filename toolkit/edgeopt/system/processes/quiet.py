@@ -37,7 +37,7 @@ def quiet_thread() -> Iterator[None]:
 
 
 class _Natives:
-    """What libraries in C print to the standard error: libjpeg and libpng warn there of each damaged picture."""
+    """The standard error of C libraries: libjpeg and libpng warn there of each damaged picture."""
 
     def __init__(self) -> None:
         self._lock, self._inside = threading.Lock(), 0

@@ -54,7 +54,7 @@ class Detection(Things):
 
     @property
     def heads(self) -> Sequence[LearnedHead]:
-        """What the head says of the outputs; nothing where it has no columns to learn, or a shape is unknown."""
+        """The head's account of the outputs; nothing where it has no columns to learn, or a shape is unknown."""
         learned = self._head.learned
         if self._is_read or learned is None or any(output.is_unranked for output in self._given):
             return ()

@@ -22,7 +22,7 @@ from edgeopt.tasks.instances.masks import Canvas, sampled
 
 
 class Masks(Protocol):
-    """What the masks of candidates are made of."""
+    """The source of the masks of candidates."""
 
     def runs(self, row: int, box: Array, canvas: Canvas) -> Runs:
         """Return the mask of the candidate of this row, whose box in the frame is given."""

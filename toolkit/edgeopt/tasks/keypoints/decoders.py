@@ -21,7 +21,7 @@ from edgeopt.tasks.keypoints.poses import Poses, with_boxes
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What decoders are told."""
+    """The settings that decoders read by."""
 
     numbers: Postprocess
     keypoints: Keypoints

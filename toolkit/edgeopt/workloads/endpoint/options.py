@@ -15,7 +15,7 @@ from edgeopt.system.declared.options import Syntax, option
 
 @dataclass(frozen=True)
 class EndpointBench(EndpointOptions, Prices):
-    """What `bench` takes for a server."""
+    """Options of `bench` for a server."""
 
     key_from: str | None = option(
         None, "Variable of the environment that holds the server's key.", group=SERVERS, metavar="NAME"

@@ -25,7 +25,7 @@ EXPORTED, AS_IT_IS = "Models that are exported first", "A model that is no bundl
 
 @dataclass(frozen=True)
 class FrameBench(BenchOptions):
-    """What `bench` takes for a model that answers frames."""
+    """Options of `bench` for a model that answers frames."""
 
     target: str = target_option(bench.MODEL)
     recipe: str | None = recipe_option(bench.MODEL)
@@ -34,7 +34,7 @@ class FrameBench(BenchOptions):
 
 @dataclass(frozen=True)
 class FrameCompare(CompareOptions):
-    """What `compare` takes for models that answer frames."""
+    """Options of `compare` for models that answer frames."""
 
     target: str = target_option(compare.MODEL)
     recipe: str | None = recipe_option(compare.MODEL)
@@ -43,7 +43,7 @@ class FrameCompare(CompareOptions):
 
 @dataclass(frozen=True)
 class FrameCheck(CheckOptions):
-    """What `check` takes for a model that answers frames."""
+    """Options of `check` for a model that answers frames."""
 
     target: str = target_option(check.MODEL)
     recipe: str | None = recipe_option(check.MODEL)
@@ -51,7 +51,7 @@ class FrameCheck(CheckOptions):
 
 @dataclass(frozen=True)
 class FrameOptimize(Options):
-    """What `optimize` takes for a model that answers frames."""
+    """Options of `optimize` for a model that answers frames."""
 
     target: str = target_option(optimize.MODEL, required=True)
     recipe: str | None = recipe_option(optimize.MODEL)
@@ -82,7 +82,7 @@ class FrameOptimize(Options):
 
 @dataclass(frozen=True)
 class FrameInspect:
-    """What `inspect` takes for a model that answers frames."""
+    """Options of `inspect` for a model that answers frames."""
 
     target: str | None = option(
         None,
@@ -124,7 +124,7 @@ class FrameInspect:
 
 @dataclass(frozen=True)
 class FrameRun(LiveOptions):
-    """What `run` takes for a model that answers frames."""
+    """Options of `run` for a model that answers frames."""
 
     recipe: str | None = option(
         None,

@@ -1,4 +1,4 @@
-"""What `--guesses` and `--draft` mean together."""
+"""The meaning of `--guesses` and `--draft` together."""
 
 from __future__ import annotations
 

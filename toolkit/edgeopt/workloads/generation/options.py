@@ -31,14 +31,14 @@ DRAWN, GUESSING = "How tokens are drawn", "Guessing ahead"
 
 @dataclass(frozen=True)
 class GenerationBench(GenerationOptions, Prices):
-    """What `bench` takes for a model that writes tokens."""
+    """Options of `bench` for a model that writes tokens."""
 
     out: Path | None = out_option("Model and device", "bench.json, .md, .html and the raw samples")
 
 
 @dataclass(frozen=True)
 class GenerationCheck(Gate):
-    """What `check` takes for a model that writes tokens."""
+    """Options of `check` for a model that writes tokens."""
 
     eval: str = option(
         "",
@@ -67,7 +67,7 @@ class GenerationCheck(Gate):
 
 @dataclass(frozen=True)
 class GenerationOptimize(LanguageOptions):
-    """What `optimize` takes for a model that writes tokens."""
+    """Options of `optimize` for a model that writes tokens."""
 
     target: str = target_option(optimize.MODEL, required=True)
     out: Path | None = option(
@@ -127,7 +127,7 @@ def _prefixes_option() -> Any:
 
 @dataclass(frozen=True)
 class GenerationRun:
-    """What `run` takes for a model that writes tokens."""
+    """Options of `run` for a model that writes tokens."""
 
     prompt: str | None = option(
         None, "Let a language model answer this text, in place of SOURCE.", group=LANGUAGE, metavar="TEXT"
@@ -213,7 +213,7 @@ class GenerationRun:
 
 @dataclass(frozen=True)
 class GenerationServe(ServeAsked):
-    """What `serve` takes for a model that writes tokens."""
+    """Options of `serve` for a model that writes tokens."""
 
     context: int = option(
         0,

@@ -21,7 +21,7 @@ _OF_PAIRS = (*_DRAWN, "prompt", "output_tokens", "stop", "long", "budget", "thre
 
 
 class Hears(Protocol):
-    """What hears of an answer."""
+    """A listener to an answer."""
 
     def write(self, piece: Piece, account: Account) -> None:
         """Hear the next piece, and what the answer took so far."""

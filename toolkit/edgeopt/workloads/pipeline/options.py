@@ -17,7 +17,7 @@ from edgeopt.system.declared.options import Syntax, option
 
 @dataclass(frozen=True)
 class PipelineBench(BenchOptions):
-    """What `bench` takes for a pipeline."""
+    """Options of `bench` for a pipeline."""
 
     target: str = target_option(bench.MODEL)
     out: Path | None = out_option(bench.MODEL, "bench.json, .md, .html and the raw samples")
@@ -26,7 +26,7 @@ class PipelineBench(BenchOptions):
 
 @dataclass(frozen=True)
 class PipelineOptimize(Options):
-    """What `optimize` takes for a pipeline."""
+    """Options of `optimize` for a pipeline."""
 
     target: str = target_option(optimize.MODEL, required=True)
     out: Path | None = option(
@@ -40,7 +40,7 @@ class PipelineOptimize(Options):
 
 @dataclass(frozen=True)
 class PipelineRun(LiveOptions):
-    """What `run` takes for a pipeline."""
+    """Options of `run` for a pipeline."""
 
     code: Path | None = code_option()
 

@@ -17,7 +17,7 @@ from edgeopt.system.declared import registry
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is done at a node of one op."""
+    """The rule for nodes of one op."""
 
     follow: Callable[[Node, Tracer], None]
     """Label the outputs.

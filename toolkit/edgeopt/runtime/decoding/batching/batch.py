@@ -20,7 +20,7 @@ _GRAIN = 32
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What was run, over all answers, and who is there now."""
+    """The runs so far, over all answers, and who is there now."""
 
     prompt_runs: int = 0
     prompt_tokens: int = 0

@@ -64,7 +64,7 @@ class SharedAnswer(Closing):
 
     @property
     def account(self) -> Account:
-        """What the answer took so far."""
+        """The cost of the answer so far."""
         return self._request.writing.account
 
     def cancel(self) -> None:

@@ -104,7 +104,7 @@ class SharedModel(Closing):
 
     @property
     def work(self) -> Work:
-        """What was run so far."""
+        """The runs so far."""
         return self._batch.work
 
     def generate(self, prompt: str | Sequence[int], asked: Asked | None = None, priority: int = 0) -> SharedAnswer:

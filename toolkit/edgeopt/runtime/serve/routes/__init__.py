@@ -1,1 +1,1 @@
-"""What a server answers: pictures, sounds and texts."""
+"""The routes of a server: pictures, sounds and texts."""

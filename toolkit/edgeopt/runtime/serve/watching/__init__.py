@@ -1,1 +1,1 @@
-"""What whoever watches a server reads: its log, its counts, its traces."""
+"""The records for whoever watches a server: its log, its counts, its traces."""

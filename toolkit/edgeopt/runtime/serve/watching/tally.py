@@ -1,4 +1,4 @@
-"""What became of requests, and what answers took, for whoever watches the server."""
+"""Counts of requests and times of answers, for whoever watches the server."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Tally:
 
 
 class _Requests:
-    """What a server has beside the figures that every runtime has."""
+    """A server's figures beside those that every runtime has."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally, self._core = tally, require("prometheus_client.core", extra="serve", purpose="metrics")

@@ -1,4 +1,4 @@
-"""What is exported: one list for every kind of monitoring."""
+"""The exported figures: one list for every kind of monitoring."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _LARGEST_PORT: Final = 65535
 
 
 class Collector:
-    """What `prometheus_client.CollectorRegistry.register` takes; it reads the figures at each scrape."""
+    """A collector for `prometheus_client.CollectorRegistry.register`; it reads the figures at each scrape."""
 
     def __init__(self, sources: Sources) -> None:
         """Keep the sources.

@@ -28,7 +28,7 @@ class Captured:
 
 
 class Watch(Protocol):
-    """What a source may ask of its stream."""
+    """The part of a stream that a source may see."""
 
     @property
     def now_ns(self) -> int:
@@ -57,7 +57,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, for people; no password."""
+        """The source's name for people; no password."""
         ...
 
     @property
@@ -67,12 +67,12 @@ class Source(Protocol):
 
     @property
     def holds(self) -> str:
-        """What one frame is, as `Frames.kind` calls it; `sample` of the model's inputs themselves."""
+        """The kind of one frame, as `Frames.kind` calls it; `sample` for the model's inputs themselves."""
         ...
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is to know of it before."""
+        """The notes to read before it begins."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a stream asks of a source."""
+    """A stream's wishes of a source."""
 
     fps: float | None
     """A camera is asked for it."""

@@ -1,4 +1,4 @@
-"""What activations are replaced by, one file each; each ends in `FORM`.
+"""Replacements of activations, one file each; each ends in `FORM`.
 
 A form computes z of slope * x + shift; gain * z + offset stands for the activation. Slope and shift lie in the layer
 before, gain and offset in the layers behind, so that nothing is left to compute but z.

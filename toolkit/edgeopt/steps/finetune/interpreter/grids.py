@@ -58,7 +58,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Grids:
-    """What can be trained of a quantized model besides its floats."""
+    """The trainable parts of a quantized model besides its floats."""
 
     stored: tuple[Stored, ...] = ()
     """Weights, then biases."""

@@ -32,7 +32,7 @@ smaller than that."""
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What of a model is trained on grids."""
+    """The parts of a model that are trained on grids."""
 
     grids: Grids = field(default_factory=Grids)
     steps: tuple[Step, ...] = ()

@@ -39,7 +39,7 @@ class Case:
 
     @property
     def shape(self) -> Shape:
-        """Of the first input."""
+        """The shape of the first input."""
         return self.shapes[0] or ()
 
     @property

@@ -1,4 +1,4 @@
-"""What an activation forgives: where the dense output and the pruned one come out alike behind it, neither is wrong."""
+"""Ignore errors that the next activation erases: both the dense output and the pruned one clip to the same value."""
 
 from __future__ import annotations
 

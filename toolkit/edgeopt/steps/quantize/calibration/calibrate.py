@@ -45,7 +45,7 @@ to 3.0."""
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What one pass saw of all tensors."""
+    """The observations of one pass over all tensors."""
 
     observations: Mapping[str, Observation]
     images: int

@@ -27,7 +27,7 @@ NEVER = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one pass saw of one tensor."""
+    """One pass's observation of one tensor."""
 
     low: NDArray[np.float32]
     """Minimum of each channel."""
@@ -44,7 +44,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What some images showed of one tensor, and which of its blocks may still be replaced."""
+    """The values that some images showed of one tensor, and which of its blocks may still be replaced."""
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]
@@ -144,7 +144,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What some images in a row showed of all tensors."""
+    """The values that some images in a row showed of all tensors."""
 
     images: int
     spread: Spread

@@ -63,7 +63,7 @@ _OPSET_OF_16_BITS = 21
 
 @dataclass(frozen=True, slots=True)
 class HtpFindings:
-    """What one pass over the calibration images saw of every float tensor."""
+    """The observations of every float tensor in one pass over the calibration images."""
 
     calibration: Calibration
     grids: Mapping[str, Mapping[str, Affine]]

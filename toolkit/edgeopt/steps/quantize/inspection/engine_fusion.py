@@ -95,7 +95,7 @@ class Fusion:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What was fused, a warning for each kind of pair that should not be left, and the pairs that must be."""
+        """The fused pairs, a warning for each kind of pair that should not be left, and the pairs that must be."""
         fused = {op: count for op, count in sorted(self.op_counts.items()) if _is_integer(op)}
         left = {op: self.op_counts.get(op, 0) for op in (_Q, _DQ)}
         counted = ", ".join(f"{op} {count}" for op, count in (fused | left).items())

@@ -40,7 +40,7 @@ class LayerTime:
 
 @dataclass(frozen=True, slots=True)
 class BorderTime:
-    """What it costs to pass over a tensor once more: so much a call and so much an element, in nanoseconds."""
+    """The cost of one more pass over a tensor: so much a call and so much an element, in nanoseconds."""
 
     call_ns: float
     element_ns: float

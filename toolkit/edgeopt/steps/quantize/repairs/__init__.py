@@ -28,7 +28,7 @@ Setting: TypeAlias = bool | float | frozenset[str]
 
 
 class Search(Protocol):
-    """What a repair may ask of the search that tries it."""
+    """The part of a search that a repair may use."""
 
     def graph(self) -> Graph:
         """Return the float model as it came, to be looked at or changed."""
@@ -40,12 +40,12 @@ class Search(Protocol):
 
     @property
     def seen(self) -> Mapping[str, Observation]:
-        """What calibration saw of each tensor."""
+        """Calibration's observation of each tensor."""
         ...
 
     @property
     def rules(self) -> Int8Rules:
-        """What INT8 form the target runs."""
+        """The INT8 form that the target runs."""
         ...
 
     def unheld(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Search(Protocol):
 
 
 class Repair(ABC):
-    """What all repairs share; most of them inherit some of the answers."""
+    """The base of all repairs; most of them inherit some of the answers."""
 
     order: ClassVar[int]
     """Among those of its kind: repairs are tried, made and told in this order."""

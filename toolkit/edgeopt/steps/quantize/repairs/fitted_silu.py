@@ -173,7 +173,7 @@ def _fitted(name: str, seen: Observation, elements: int) -> Fit:
 
 
 class _Error:
-    """What the best gain and offset leave of the difference, for all channels at once."""
+    """The difference that the best gain and offset leave, for all channels at once."""
 
     def __init__(self, seen: Observation, step: int) -> None:
         """Take every `step`-th sample, and the extremes of each channel."""

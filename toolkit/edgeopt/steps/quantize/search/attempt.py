@@ -61,7 +61,7 @@ class KeptTensor:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """That it stays in float, what that costs, and what it saves; without their full stops."""
+        """The sentences on why it stays in float, the cost of that, and the saving; without their full stops."""
         said = [f"The tensor {self.name!r} stays in float: one scale holds it with {self.score_db:.1f} dB only"]
         if self.cost_ms is not None:
             more = "more" if self.cost_ms > 0 else "less"
@@ -96,7 +96,7 @@ class SearchResult:
 
     @property
     def why_none(self) -> tuple[Note, ...]:
-        """What a run without any INT8 model should say; empty where there is one."""
+        """The notes of a run without any INT8 model; empty where there is one."""
         return () if self.attempts else (*self.notes, Note(NoteKind.WARNING, self.reason))
 
 

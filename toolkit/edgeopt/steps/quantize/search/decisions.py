@@ -29,7 +29,7 @@ _NOTHING = Histogram(0.0, 0.0, 0, 0, np.zeros(1, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """What calibration saw of one tensor, as far as changes of the float model go by it."""
+    """Calibration's extremes of one tensor, as far as changes of the float model go by them."""
 
     low: NDArray[np.float32]
     """Minimum of each channel."""

@@ -37,7 +37,7 @@ class Sources:
 
     @property
     def seen(self) -> Mapping[str, Observation]:
-        """What calibration saw of the model as it came."""
+        """Calibration's observation of the model as it came."""
         return self.findings.calibration.observations
 
     def prepared(self, repair: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a search knows so far: its attempts, what was refused, and what it had no time for."""
+"""The state of a search: its attempts, the refusals, and what it had no time for."""
 
 from __future__ import annotations
 
@@ -232,12 +232,12 @@ class SearchState:
 
     @property
     def seen(self) -> Mapping[str, Observation]:
-        """What calibration saw of the model as it came."""
+        """Calibration's observation of the model as it came."""
         return self.sources.seen
 
     @property
     def rules(self) -> Int8Rules:
-        """What INT8 form the target runs."""
+        """The INT8 form that the target runs."""
         return self.sources.rules
 
     def unheld(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ _SUMS = {0: "grid for every sum", DIRECT_SUMS: "", ALL_SUMS: "no grid for sums"}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What may differ between two INT8 models made from the same findings."""
+    """The differences between two INT8 models made from the same findings."""
 
     form: Form = Form.QDQ
     options: NhwcOptions = NhwcOptions()  # noqa: RUF009, frozen
@@ -64,7 +64,7 @@ class Variant:
 
     @property
     def model_repairs(self) -> tuple[tuple[str, Setting], ...]:
-        """What of its repairs changes the float model."""
+        """The repairs that change the float model."""
         return tuple(repair for repair in self.repairs if isinstance(find_repair(repair[0]), ModelRepair))
 
 

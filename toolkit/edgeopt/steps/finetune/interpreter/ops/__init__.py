@@ -1,4 +1,4 @@
-"""What each ONNX op computes in torch: one family of ops a file, which ends in `OPS`.
+"""ONNX ops in torch: one family of ops a file, which ends in `OPS`.
 
 A function takes the node and its input tensors, None where one is left out, and returns a tensor or a tuple of them.
 Shapes, axes and other integers lie on the CPU, wherever the data lie.
