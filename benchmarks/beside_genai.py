@@ -31,7 +31,7 @@ from generation import CONTEXT, NEXT, SHIPPED, exported, ours, ratio
 from edgeopt.measurement.generation.bench import bench_generation
 from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.recipes.texts.tokens import read_tokens
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.machine.huge_pages import MOVER, huge_pages
@@ -109,7 +109,7 @@ def from_outside(file: Path) -> Answer:
         model.forget()
         began_s = perf_counter()
         at_s, tokens = list[float](), list[int]()
-        with model.generate(prompt, Asked(NEXT, ends=False)) as made:
+        with model.generate(prompt, AnswerOptions(NEXT, ends=False)) as made:
             for piece in made:
                 tokens.append(piece.token)
                 at_s.append(perf_counter() - began_s)

@@ -23,9 +23,9 @@ from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.accuracy.judgement import judge_agreement
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.load.workers import Pipeline
-from edgeopt.measurement.resources.anchor import Anchor
-from edgeopt.measurement.resources.readings import Reading
-from edgeopt.measurement.turns.interleaved import Machine, Pace, Turns, take_turns
+from edgeopt.measurement.resources.anchor import AnchorTimes
+from edgeopt.measurement.resources.readings import CounterReading
+from edgeopt.measurement.turns.interleaved import Pace, Turns, TurnsMachine, take_turns
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import Bench, Decision, measure_and_choose
 from edgeopt.optimization.choice.selection import Wish
@@ -93,9 +93,9 @@ class NoisyMachine:
 
         return {name: partial(open_one, name) for name in speeds}
 
-    def machine(self) -> Machine:
+    def machine(self) -> TurnsMachine:
         """Return the clock and sensors that see nothing wrong."""
-        return Machine(self.clock, lambda: Reading(self.clock(), self.clock()), lambda: Anchor((1, 1)))
+        return TurnsMachine(self.clock, lambda: CounterReading(self.clock(), self.clock()), lambda: AnchorTimes((1, 1)))
 
 
 def decide(seed: int, speeds: Sequence[float]) -> Decision:

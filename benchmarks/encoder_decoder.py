@@ -24,7 +24,7 @@ from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.system.text import parse_duration_s
 
 GRAPHS = Path(__file__).parents[1] / "tests" / "fixtures" / "encoder_decoder_graphs" / "whisper"
@@ -81,7 +81,7 @@ def against_torch(network: Path, bundle: Path, output_tokens: int) -> list[float
             features = maker(sound.samples, sampling_rate=16000, return_tensors="pt").input_features
             module.generate(features, max_new_tokens=output_tokens, min_new_tokens=output_tokens, do_sample=False)
             torch_s = perf_counter() - begun_s
-            with ours.generate(sound, Asked(most_tokens=output_tokens, ends=False)) as answer:
+            with ours.generate(sound, AnswerOptions(most_tokens=output_tokens, ends=False)) as answer:
                 answer.text()
             if number:
                 found.append(torch_s * 1e9 / answer.account.token_at_ns[-1])

@@ -663,11 +663,11 @@ def make_template(folder: Path) -> list[Path]:
 
 def read_template(path: Path) -> object:
     """Read a template and write a conversation with it."""
-    from edgeopt.recipes.texts.chat_template import Message, read_chat_template
+    from edgeopt.recipes.texts.chat_template import ChatMessage, read_chat_template
 
     template = read_chat_template(path.parent)
     with contextlib.suppress(ValueError):  # which a server answers with status 400
-        return template.text_of([Message("user", "hello")]) if template else None
+        return template.text_of([ChatMessage("user", "hello")]) if template else None
     return None
 
 

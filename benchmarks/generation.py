@@ -33,13 +33,13 @@ from turns import NEXT, Answer, against, ours, ratio
 from edgeopt.executors.onnxruntime import EXECUTOR  # noqa: F401 - telemetry is off before others bring onnxruntime
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.optimization.generation.forms import FORMS, with_chunks
-from edgeopt.optimization.generation.material import Material
+from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.texts.tokens import read_tokens
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.last_logits import keep_last_logits
@@ -93,12 +93,12 @@ def of_prefixes(file: Path, rounds: int) -> None:
     for number in range(-1, rounds):
         prefix, rest = text[:512], text[600 + 40 * number : 632 + 40 * number]
         model.forget()
-        list(model.generate(prefix, Asked(1, ends=False)))
-        begun = model.generate([*prefix, *rest], Asked(1, ends=False))
+        list(model.generate(prefix, AnswerOptions(1, ends=False)))
+        begun = model.generate([*prefix, *rest], AnswerOptions(1, ends=False))
         list(begun)
         assert begun.account.reused_tokens >= 512, begun.account
         model.forget()
-        whole = model.generate(rest, Asked(1, ends=False))
+        whole = model.generate(rest, AnswerOptions(1, ends=False))
         list(whole)
         if number >= 0:
             stored.append(begun.account.token_at_ns[0] / 1e9)
@@ -114,16 +114,16 @@ def of_stored_prefixes(file: Path, work: Path, rounds: int) -> None:
         model, _ = open_language_model(file, 1)
         text = model.tokenizer.encode((SHIPPED / "held_out.txt").read_text("utf-8"))
         rest = text[600 + 40 * number : 632 + 40 * number]
-        list(model.generate(rest, Asked(1, ends=False)))  # the first run of a session is slower
+        list(model.generate(rest, AnswerOptions(1, ends=False)))  # the first run of a session is slower
         model.forget()
         began_s = perf_counter()
         prefix = model.keep_prefix(text[:512], folder)
         took_ms = 1e3 * (perf_counter() - began_s)
-        begun = model.generate(prefix.before(rest), Asked(1, ends=False))
+        begun = model.generate(prefix.before(rest), AnswerOptions(1, ends=False))
         list(begun)
         assert begun.account.reused_tokens >= 512, begun.account
         model.forget()
-        whole = model.generate(rest, Asked(1, ends=False))
+        whole = model.generate(rest, AnswerOptions(1, ends=False))
         list(whole)
         model.close()
         if number >= 0:
@@ -156,7 +156,7 @@ def of_forms(file: Path, work: Path) -> None:
 
 def of_first_tokens(file: Path, work: Path, rounds: int) -> None:
     """TTFT of the exported graph over that of the forms for long prompts, in turns; by clock and by time of the CPU."""
-    material = Material(load_model(file), find_device("cpu"), (), 1, 0, 0.02, Silence())
+    material = DecoderMaterial(load_model(file), find_device("cpu"), (), 1, 0, 0.02, Silence())
     original, recipe = open_language_model(file, 1)
     models, recipe = {"fp32": original}, with_chunks(recipe)
     for form in FORMS[:2]:
@@ -177,7 +177,7 @@ def of_first_tokens(file: Path, work: Path, rounds: int) -> None:
             for name in list(models)[:: -1 if number % 2 else 1]:
                 models[name].forget()
                 began_s, worked_s = perf_counter(), thread_time()
-                list(models[name].generate([0, *text[start : start + length - 1]], Asked(1, ends=False)))
+                list(models[name].generate([0, *text[start : start + length - 1]], AnswerOptions(1, ends=False)))
                 if number >= 0:
                     clock[name].append(perf_counter() - began_s)
                     processor[name].append(thread_time() - worked_s)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
-from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds, round_logs
 from edgeopt.measurement.turns.interleaved import AGAIN, Pace, Turns, take_turns
@@ -47,7 +47,7 @@ def run_record(turns: Turns) -> dict[str, Any]:
 
 def judge(record: Mapping[str, Any]) -> Trust:
     """Return what edgeopt says of a stored run."""
-    readings = [Reading(**_tuples(one)) for one in record["readings"]]
+    readings = [CounterReading(**_tuples(one)) for one in record["readings"]]
     return judge_turns(np.array(record["rounds"]), readings, workers=record["workers"])
 
 

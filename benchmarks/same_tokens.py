@@ -25,11 +25,11 @@ from generation import SHIPPED, exported
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.optimization.generation.forms import FORMS
-from edgeopt.optimization.generation.material import Material
+from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.devices.availability import find_device
@@ -46,7 +46,7 @@ _APART_S = 0.05
 Answers = list[list[int]]
 
 
-def written(model: LanguageModel, prompts: Answers, asked: Asked) -> Answers:
+def written(model: LanguageModel, prompts: Answers, asked: AnswerOptions) -> Answers:
     """Return the tokens of each answer; nothing of the one before is kept."""
     found = Answers()
     for prompt in prompts:
@@ -55,7 +55,7 @@ def written(model: LanguageModel, prompts: Answers, asked: Asked) -> Answers:
     return found
 
 
-def in_slots(model: LanguageModel, prompts: Answers, asked: Asked) -> Answers:
+def in_slots(model: LanguageModel, prompts: Answers, asked: AnswerOptions) -> Answers:
     """Return the tokens of answers in four slots, each asked for a little later than the one before."""
     found: dict[int, list[int]] = {}
     with SharedModel(model, 4) as shared:
@@ -72,7 +72,7 @@ def in_slots(model: LanguageModel, prompts: Answers, asked: Asked) -> Answers:
     return [found[i] for i in range(len(prompts))]
 
 
-def behind_prefix(model: LanguageModel, prompts: Answers, asked: Asked, folder: Path) -> Answers:
+def behind_prefix(model: LanguageModel, prompts: Answers, asked: AnswerOptions, folder: Path) -> Answers:
     """Return answers whose prompt's first half is stored, read from disk and continued."""
     found = Answers()
     for prompt in prompts:
@@ -88,7 +88,7 @@ def second_turns(prompts: Answers, first: Answers) -> Answers:
     return [[*prompt, *answer, *prompt[:10]] for prompt, answer in zip(prompts, first, strict=True)]
 
 
-def behind_answers(model: LanguageModel, prompts: Answers, turns: Answers, asked: Asked) -> Answers:
+def behind_answers(model: LanguageModel, prompts: Answers, turns: Answers, asked: AnswerOptions) -> Answers:
     """Return answers to prompts that go on behind an answer, whose cache is still there."""
     found = Answers()
     for prompt, turn in zip(prompts, turns, strict=True):
@@ -99,7 +99,7 @@ def behind_answers(model: LanguageModel, prompts: Answers, turns: Answers, asked
     return found
 
 
-def after_rewind(model: LanguageModel, prompts: Answers, asked: Asked) -> Answers:
+def after_rewind(model: LanguageModel, prompts: Answers, asked: AnswerOptions) -> Answers:
     """Return answers to a prompt whose cache held a longer text that began like it."""
     found = Answers()
     for prompt in prompts:
@@ -118,7 +118,7 @@ def rows_of(model: LanguageModel, tokens: int, folder: Path) -> dict[str, str]:
     def count(name: str, found: Answers, wanted: Answers) -> None:
         rows[name] = str(sum(a == b for a, b in zip(found, wanted, strict=True)))
 
-    plain = Asked(tokens, guesses=0, ends=False)
+    plain = AnswerOptions(tokens, guesses=0, ends=False)
     alone = written(model, prompts, plain)
     count("prompt in parts of 7", written(model, prompts, replace(plain, chunk_tokens=7)), alone)
     count("first half a stored prefix", behind_prefix(model, prompts, plain, folder), alone)
@@ -141,7 +141,7 @@ def forms_of(file: Path, wanted: Sequence[str]) -> list[tuple[str, Callable[[], 
     model = load_model(file)
     text = read_tokens(file.parent / "tokenizer.json").encode((SHIPPED / "held_out.txt").read_text("utf-8"))
     windows = [text[start : start + 128] for start in range(0, 2048, 128)]
-    material = Material(model, find_device("cpu"), windows, 1, 0, 0.02, Silence())
+    material = DecoderMaterial(model, find_device("cpu"), windows, 1, 0, 0.02, Silence())
     made = {"fp32": lambda: model} | {one.name: (lambda one=one: one.make(material).model) for one in FORMS}
 
     def small(name: str) -> Callable[[], object]:

@@ -67,9 +67,9 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "Language models": (
-        "`Runtime.generate` takes the fields of `Asked` and `Sampling` by name.",
+        "`Runtime.generate` takes the fields of `AnswerOptions` and `Sampling` by name.",
         (
-            "edgeopt.runtime.decoding.generation:Asked",
+            "edgeopt.runtime.decoding.generation:AnswerOptions",
             "edgeopt.runtime.decoding.sampling:Sampling",
             "edgeopt.runtime.decoding.generation:Generation",
             "edgeopt.runtime.decoding.generation:Piece",

@@ -141,7 +141,7 @@ def test_telemetry_is_off_before_onnxruntime_is_imported():
 
 
 def test_files_stay_readable():
-    long = {path.name: n for path in FILES if (n := len(path.read_text("utf-8").splitlines())) > 420}
+    long = {path.name: n for path in FILES if (n := len(path.read_text("utf-8").splitlines())) > 600}
     assert not long
 
 

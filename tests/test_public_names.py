@@ -11,28 +11,32 @@ from typing import get_type_hints
 import pytest
 
 import edgeopt
-from edgeopt.measurement.bench.options import BenchOptions, BenchWishes
+from edgeopt.measurement.bench.options import BenchOptions, FrameBenchWishes
 from edgeopt.measurement.bench.run import bench
 from edgeopt.measurement.pipelines.bench import bench_pipeline
 from edgeopt.optimization.one_step.prune import prune
 from edgeopt.optimization.optimize import optimize
-from edgeopt.optimization.options import OptimizeWishes, Options
+from edgeopt.optimization.options import FrameOptimizeWishes, Options
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import AnswerWishes, Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream.result import StreamResult
 
-WISHES = [(OptimizeWishes, [Options]), (BenchWishes, [BenchOptions]), (AnswerWishes, [Asked, Sampling])]
+WISHES = [
+    (FrameOptimizeWishes, [Options]),
+    (FrameBenchWishes, [BenchOptions]),
+    (AnswerWishes, [AnswerOptions, Sampling]),
+]
 TAKING = [
     (optimize, [Options]),
     (prune, [Options]),
     (bench, [BenchOptions]),
     (bench_pipeline, [BenchOptions]),
-    (Runtime.generate, [Asked, Sampling]),
-    (LanguageModel.generate, [Asked, Sampling]),
-    (EncoderDecoder.generate, [Asked, Sampling]),
+    (Runtime.generate, [AnswerOptions, Sampling]),
+    (LanguageModel.generate, [AnswerOptions, Sampling]),
+    (EncoderDecoder.generate, [AnswerOptions, Sampling]),
 ]
 
 

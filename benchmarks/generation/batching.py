@@ -15,7 +15,7 @@ from turns import ratio
 
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.runtime.decoding.batching.shared_model import CHUNK_TOKENS, SharedModel
-from edgeopt.runtime.decoding.generation import Asked, Piece
+from edgeopt.runtime.decoding.generation import AnswerOptions, Piece
 from edgeopt.runtime.decoding.opening import open_language_model
 
 SIX = ((32, 64), (48, 48), (24, 64), (64, 32), (16, 64), (40, 48))
@@ -50,7 +50,7 @@ def serve(
     def answer(i: int) -> tuple[float, list[float], tuple[int, ...]]:
         sleep(max(0.0, instants_s[i] - (perf_counter() - began_s)))
         asked_s, at_s, tokens = perf_counter(), list[float](), list[int]()
-        for piece in generate(requests[i][0], Asked(requests[i][1], ends=False)):
+        for piece in generate(requests[i][0], AnswerOptions(requests[i][1], ends=False)):
             at_s.append(perf_counter())
             tokens.append(piece.token)
         return asked_s, at_s, tuple(tokens)
@@ -69,7 +69,7 @@ def of_batching(file: Path, rounds: int) -> None:
     text = model.tokenizer.encode((SHIPPED / "held_out.txt").read_text("utf-8"))
     busy = Lock()
 
-    def one_at_a_time(prompt: list[int], asked: Asked) -> Iterator[Piece]:
+    def one_at_a_time(prompt: list[int], asked: AnswerOptions) -> Iterator[Piece]:
         with busy:
             model.forget()
             yield from model.generate(prompt, asked)

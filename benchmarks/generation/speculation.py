@@ -11,7 +11,7 @@ from turns import ratio
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.measurement.generation.guesses import DRAFT, TEXT, forecast_guesses
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.weight_only import make_weight_only
@@ -50,11 +50,11 @@ def of_speculation(file: Path, work: Path, rounds: int) -> None:
         costs = ", ".join(f"{width}: {cost:.2f}" for width, cost in forecast.costs)
         for by in (DRAFT, TEXT):
             plan = max((one for one in forecast.plans if one.by == by), key=lambda one: one.gain)
-            asked = {"plain": Asked(64, guesses=0, ends=False)}
+            asked = {"plain": AnswerOptions(64, guesses=0, ends=False)}
             exact = True if opened.sums is not Sums.APART else None
-            asked["guessing"] = Asked(64, guesses=plan.guesses, uses_draft=by == DRAFT, exact=exact, ends=False)
+            asked["guessing"] = AnswerOptions(64, guesses=plan.guesses, uses_draft=by == DRAFT, exact=exact, ends=False)
             if exact:
-                asked["exact"] = Asked(64, guesses=0, exact=True, ends=False)
+                asked["exact"] = AnswerOptions(64, guesses=0, exact=True, ends=False)
             times, same = {kind: list[float]() for kind in asked}, 0
             for number, prompt in enumerate(prompts):
                 tokens = dict[str, list[int]]()

@@ -9,7 +9,7 @@ from enlarged import SHIPPED
 
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
 from edgeopt.recipes.texts.tokens import read_tokens
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 
 NEXT = 32
@@ -21,7 +21,7 @@ Answer = Callable[[list[int]], tuple[float, float, list[int]]]
 def ours(model: LanguageModel) -> Answer:
     def answer(prompt: list[int]) -> tuple[float, float, list[int]]:
         model.forget()
-        with model.generate(prompt, Asked(NEXT, ends=False)) as made:
+        with model.generate(prompt, AnswerOptions(NEXT, ends=False)) as made:
             tokens = [piece.token for piece in made]
         times = made.account.token_at_ns
         return times[0] / 1e9, (times[-1] - times[0]) / 1e9 / (NEXT - 1), tokens

@@ -33,7 +33,7 @@ from edgeopt.measurement.check.result import (
 )
 from edgeopt.measurement.check.run import thresholds_of
 from edgeopt.measurement.check.summary import summarize
-from edgeopt.measurement.fresh_process.start import Start, measure_peaks, parse_answer
+from edgeopt.measurement.fresh_process.start import FreshStart, measure_peaks, parse_answer
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.allowed import MAX_DROP, Check
@@ -317,7 +317,7 @@ def test_a_baseline_and_its_model_can_move_together(tmp_path):
 
 def test_the_peak_of_a_fresh_process_is_measured():
     target = find_target("cpu")
-    start = Start(find_model("digits_detector"), opening_for(target, "fp32", 1))
+    start = FreshStart(find_model("digits_detector"), opening_for(target, "fp32", 1))
     (peak,) = measure_peaks({"it": start}, 1)["it"]
     assert 20 * 2**20 < peak < 2**31
 
@@ -332,7 +332,7 @@ def test_a_fresh_process_is_fed_the_shapes_that_a_model_leaves_free(tmp_path):
     )
     made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(made, tmp_path / "free.onnx")
-    start = Start(tmp_path / "free.onnx", opening_for(find_target("cpu"), "fp32", 1), {"x": (1, 3, 8, 8)})
+    start = FreshStart(tmp_path / "free.onnx", opening_for(find_target("cpu"), "fp32", 1), {"x": (1, 3, 8, 8)})
     assert len(measure_peaks({"it": start}, 1)["it"]) == 1
     with pytest.raises(EdgeoptError, match="does not run the model"):
         measure_peaks({"it": replace(start, shapes={})}, 1)

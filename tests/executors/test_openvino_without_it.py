@@ -20,7 +20,7 @@ from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps.quantize.integer_types import confirmed_rules
 from edgeopt.system.declared import target
-from edgeopt.system.declared.target import Choice, Int8Rules, find_target, read_target
+from edgeopt.system.declared.target import Int8Rules, TargetChoice, find_target, read_target
 from edgeopt.system.disk import assets
 
 BLOCKED = "import sys; sys.modules['openvino'] = None\n"
@@ -59,7 +59,7 @@ def test_a_scheme_says_what_float_operators_are_computed_in(scheme, found):
 
 def test_the_profile_of_the_cpu_offers_openvino_beside_onnx_runtime_and_the_explicit_ones_do_not():
     choice = read_target(assets.folder("targets") / "cpu.toml")
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, TargetChoice)
     assert find_target("cpu").alternatives == choice.alternatives == ("openvino-cpu",)
     assert all(find_target(name).alternatives == () for name in choice.choose)
 

@@ -16,7 +16,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.export.encoder_decoder import is_encoder_with_decoder
 from edgeopt.export.export import export, names_pair
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 
 MOST = 24
 TEXT = "import os and the brown fox"
@@ -79,7 +79,7 @@ def test_two_graphs_of_a_folder_write_the_tokens_of_generate(kind, tmp_path):
     assert result.outputs[0].drift.sqnr_db > 80
     with open_encoder_decoder(result.file, 1) as model:
         assert model.files.is_pair
-        answer = model.generate(TONE if kind == "whisper" else TEXT, Asked(most_tokens=MOST, ends=False))
+        answer = model.generate(TONE if kind == "whisper" else TEXT, AnswerOptions(most_tokens=MOST, ends=False))
         tokens = [piece.token for piece in answer]
     wanted = expected(net, tmp_path / kind)
     assert tokens[: len(wanted)] == wanted

@@ -13,7 +13,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import UnsupportedError
 from edgeopt.export.export import export, names_decoder
 from edgeopt.graph.model import load_model
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 
 SIZES = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
@@ -61,7 +61,7 @@ def test_a_decoder_of_another_type_is_traced_fused_and_writes_as_in_torch(kind, 
         assert model.shares
         assert recipe.generation.context == 64
         prompt = model.tokenizer.encode("import os")
-        found = [one.token for one in model.generate(prompt, Asked(12, ends=False))]
+        found = [one.token for one in model.generate(prompt, AnswerOptions(12, ends=False))]
     with torch.no_grad():
         expected = list(prompt)
         for _ in found:

@@ -19,13 +19,13 @@ from edgeopt.measurement.generation.slots import notes_of
 from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.models import OpenLoad, parse_load
 from edgeopt.measurement.statistics.budget import Verdict
-from edgeopt.runtime.decoding.batching.batch import Work
+from edgeopt.runtime.decoding.batching.batch import BatchWork
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
-from edgeopt.runtime.decoding.generation import Account, Asked, Piece, Writing
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece, Writing
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 
-ASKED = Asked(12, ends=False)
+ASKED = AnswerOptions(12, ends=False)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ class Client:
     def __getattr__(self, name: str) -> object:
         return getattr(self.shared, name)
 
-    def generate(self, prompt: list[int], asked: Asked) -> Watched:
+    def generate(self, prompt: list[int], asked: AnswerOptions) -> Watched:
         sent_ns = perf_counter_ns()
         return Watched(self, self.shared.generate(prompt, asked), sent_ns, perf_counter_ns())
 
@@ -151,7 +151,7 @@ def request(
 
 
 def made(*requests: Answered, is_open: bool = True, waiting: int = 0, slots: int = 2) -> LoadRun:
-    work = Work(token_runs=50, tokens=120)
+    work = BatchWork(token_runs=50, tokens=120)
     return LoadRun("poisson:2", is_open, slots, True, "", 1 << 20, 1000 * MS, requests, work, waiting)
 
 

@@ -28,7 +28,7 @@ from edgeopt.measurement.accuracy.bootstrap import (
     score,
 )
 from edgeopt.recipes.inputs.audio import Audio
-from edgeopt.recipes.inputs.frames import Part
+from edgeopt.recipes.inputs.frames import FramePart
 from edgeopt.recipes.labels.boxes import BoxLabels
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.labels.intervals import IntervalLabels
@@ -351,7 +351,7 @@ def test_one_picture_has_no_interval() -> None:
 def heard(seed: int, sounds: int, seconds: int) -> tuple[IntervalLabels, list[Activity]]:
     """Windows of a tenth of a second, and a detector that is lost for seconds in a row."""
     rng = np.random.default_rng(seed)
-    parts = [Part(place, i / 10, (i + 1) / 10) for place in range(sounds) for i in range(seconds * 10)]
+    parts = [FramePart(place, i / 10, (i + 1) / 10) for place in range(sounds) for i in range(seconds * 10)]
     spoken = tuple(((second, second + 2.0),) for second in rng.integers(0, seconds - 2, sounds))
     labels = IntervalLabels(
         tuple(f"{one.place}.wav" for one in parts),

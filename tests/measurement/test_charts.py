@@ -6,7 +6,7 @@ import pytest
 from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages, draw_times, thin
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import StageTime, summarize
-from edgeopt.report.figures import Emphasis, Limit, Scale
+from edgeopt.report.figures import AxisScale, Emphasis, Limit
 
 MS = 1_000_000
 BUDGET = Limit("budget 5 ms", 5.0)
@@ -29,7 +29,7 @@ def test_percentiles_are_those_of_the_summary_and_only_what_the_frames_can_tell(
     assert (told[50.0], told[90.0], told[99.0]) == (summary.p50.value_ms, summary.p90.value_ms, summary.p99.value_ms)
     assert max(told) == 99.0, "400 frames say nothing about p99.9"
     assert [*told.values()] == sorted(told.values())
-    assert (chart.x.scale, chart.limit) == (Scale.TAIL, BUDGET)
+    assert (chart.x.scale, chart.limit) == (AxisScale.TAIL, BUDGET)
     assert [label for label, _ in chart.lines[0].facts] == ["p50", "p90", "p99"]
 
 
@@ -38,8 +38,8 @@ def test_warm_up_is_in_the_order_of_times_and_not_in_percentiles():
     assert max(draw_percentiles([TimedRun("a", run)], None).lines[0].ys) < 3
     times = draw_times([TimedRun("a", run)], None)
     assert times.lines[0].ys[0] == 50.0
-    assert times.y.scale is Scale.LOG, "one spike would press all else flat"
-    assert draw_times([TimedRun("a", samples(steady(400)))], None).y.scale is Scale.LINEAR
+    assert times.y.scale is AxisScale.LOG, "one spike would press all else flat"
+    assert draw_times([TimedRun("a", samples(steady(400)))], None).y.scale is AxisScale.LINEAR
 
 
 def test_nothing_to_draw_is_no_chart():

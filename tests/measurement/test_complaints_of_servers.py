@@ -16,7 +16,7 @@ from edgeopt.measurement.endpoint.bench import bench_endpoint
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.finding import Finding
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.reader import Reader
+from edgeopt.runtime.serve.reader import PromptReader
 
 Pump = Callable[[socket.socket, socket.socket], None]
 
@@ -62,15 +62,15 @@ def between(server: Running, answers: Pump) -> Iterator[str]:
 
 
 def test_slow_even_for_tiny_prompts(monkeypatch):
-    read = Reader.tokens_of
+    read = PromptReader.tokens_of
 
-    def checked(self: Reader, wanted):
+    def checked(self: PromptReader, wanted):
         sleep(0.2)  # what runs before each answer: a guard, unpacking
         return read(self, wanted)
 
     slow_down(monkeypatch, lambda rows, count: 0.004)
     with serving("tiny_lm") as server:
-        monkeypatch.setattr(Reader, "tokens_of", checked)
+        monkeypatch.setattr(PromptReader, "tokens_of", checked)
         assert "warm" in found_at(server.address, "tiny").do
 
 

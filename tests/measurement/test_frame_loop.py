@@ -16,7 +16,7 @@ from edgeopt.measurement.bench.attribution import check_attribution
 from edgeopt.measurement.clock import ScriptedClock, cost_of_reading_ns
 from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.statistics.ratio import Change, ratio_of_rounds, round_logs
-from edgeopt.measurement.turns.interleaved import HERE, Machine, Pace, run_interleaved, take_turns
+from edgeopt.measurement.turns.interleaved import HERE, Pace, TurnsMachine, run_interleaved, take_turns
 from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.labels import Labels
 from edgeopt.system.declared import registry
@@ -205,7 +205,7 @@ def test_interleaved_variants_get_the_same_frames_and_are_compared_by_stage():
 def test_turns_tell_between_rounds_how_much_is_over_and_end_at_all_of_it(enough):
     clock, told = ScriptedClock(), list[tuple[int, int]]()
     openers = {"base": lambda: (ScriptedTask(clock.advance), opened(clock))}
-    machine = Machine(clock=clock, read=HERE.read, measure_anchor=HERE.measure_anchor)
+    machine = TurnsMachine(clock=clock, read=HERE.read, measure_anchor=HERE.measure_anchor)
     pace = Pace(2.0, enough=enough, most_legs=2)
     take_turns(openers, synthetic_frames((4, 4)), pace, machine=machine, tell=lambda *one: told.append(one))
     assert told == sorted(told)

@@ -16,7 +16,7 @@ from edgeopt.measurement.generation.guesses import DRAFT, TEXT, RunTimes, foreca
 from edgeopt.optimization.generation.guessing import choose_guesses, with_guesses
 from edgeopt.optimization.generation.result import GuessChoice, LanguageForm
 from edgeopt.recipes.recipe import read_recipe
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.devices.availability import find_device
@@ -38,7 +38,9 @@ def test_rounds_are_those_of_an_answer_with_guesses(model):
     forecast = forecast_guesses(model, [prompt], 80, (1, 4))
     assert [(one.by, one.guesses) for one in forecast.plans] == [(DRAFT, 1), (DRAFT, 4), (TEXT, 1), (TEXT, 4)]
     for plan in forecast.plans:
-        answer = model.generate(prompt, Asked(80, guesses=plan.guesses, uses_draft=plan.by == DRAFT, ends=False))
+        answer = model.generate(
+            prompt, AnswerOptions(80, guesses=plan.guesses, uses_draft=plan.by == DRAFT, ends=False)
+        )
         answer.text()
         assert plan.tokens_a_run == pytest.approx(79 / answer.account.runs, rel=0.1)
         assert plan.acceptance == pytest.approx(answer.account.acceptance, abs=0.06)
@@ -59,7 +61,7 @@ def test_guesses_that_cost_more_than_they_write_are_not_used(model, monkeypatch,
     assert str(forecast).startswith("not used: ") == (not pays)
     if not pays:
         form = LanguageForm("fp32", "", "", 1, 1.0)
-        assert choose_guesses(form, model, [prompt], Asked(60, guesses=0, ends=False), 0.1).guesses == 0
+        assert choose_guesses(form, model, [prompt], AnswerOptions(60, guesses=0, ends=False), 0.1).guesses == 0
 
 
 def test_blocks_are_timed_in_pairs_where_single_tokens_sum_otherwise(tmp_path):
@@ -89,11 +91,11 @@ def test_answers_of_w8a8_are_never_guessed(tmp_path):
     made = make_dynamic(load_model(SHIPPED / "model.onnx"), find_device("cpu").rules_here)
     save_model(made.model, tmp_path / "model.onnx")
     with open_language_model(tmp_path, 1)[0] as opened:
-        found = choose_guesses(LanguageForm("w8a8", "", "", 1, 1.0), opened, [], Asked(8), 0.1)
+        found = choose_guesses(LanguageForm("w8a8", "", "", 1, 1.0), opened, [], AnswerOptions(8), 0.1)
         assert (found.guesses, found.told) == (0, "not used: they may change the answers of w8a8")
         assert notes_of_guesses(opened.sums)
         with pytest.raises(UnsupportedError, match="no answer of this model is exact"):
-            opened.generate(PROMPT, Asked(8, exact=True))
+            opened.generate(PROMPT, AnswerOptions(8, exact=True))
 
 
 @pytest.mark.parametrize("length", ["none", "all but two"])

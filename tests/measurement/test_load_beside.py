@@ -15,7 +15,7 @@ from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.planning import plan_load
 from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.load import beside
-from edgeopt.measurement.load.beside import Arrangement, Member, Wish, is_kept, parse_beside, run_beside
+from edgeopt.measurement.load.beside import Arrangement, BesideWish, Member, is_kept, parse_beside, run_beside
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import render
@@ -103,10 +103,10 @@ def test_a_model_that_fails_ends_the_run_and_lets_the_other_go(short, place):
 @pytest.mark.parametrize(
     ("text", "wish"),
     [
-        ("b", Wish("b", None)),
-        ("models/b.onnx@15fps", Wish("models/b.onnx", 15.0)),
-        ("out@home/b@7.5fps", Wish("out@home/b", 7.5)),
-        ("b@15", Wish("b@15", None)),
+        ("b", BesideWish("b", None)),
+        ("models/b.onnx@15fps", BesideWish("models/b.onnx", 15.0)),
+        ("out@home/b@7.5fps", BesideWish("out@home/b", 7.5)),
+        ("b@15", BesideWish("b@15", None)),
     ],
 )
 def test_a_model_is_named_with_or_without_a_rate(text, wish):

@@ -9,7 +9,7 @@ from simulated_load import simulate
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.load.arrivals import Arrivals, make_arrivals
-from edgeopt.measurement.load.line import Line
+from edgeopt.measurement.load.line import QueueLine
 from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
 from edgeopt.runtime.schedule.queueing import FIFO, LATEST, Queue, QueueKind, QueuePolicy, parse_queue
@@ -148,5 +148,5 @@ def test_a_simulation_needs_a_time_for_each_arrival_and_a_worker():
 
 
 def test_a_line_is_empty_after_the_last_arrival():
-    line = Line(Arrivals(np.array([5]), np.zeros(1, np.int64)), FIFO)
+    line = QueueLine(Arrivals(np.array([5]), np.zeros(1, np.int64)), FIFO)
     assert (line.take(4), line.next_ns, line.take_next(), line.next_ns, line.take_next()) == (None, 5, 0, None, None)

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeopt.measurement.resources.anchor import Anchor
-from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.resources.anchor import AnchorTimes
+from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.resources.trust import Thresholds, TrustLevel, judge_turns, undecided, warning_of
 from edgeopt.measurement.statistics.ratio import rounds_reach
 
@@ -42,9 +42,9 @@ def quiet_rounds(rng: np.random.Generator) -> np.ndarray:
     return legs + rng.normal(0, 0.008, len(legs)) + held_up
 
 
-def quiet_readings(rng: np.random.Generator, seconds: float = 15.0) -> tuple[Reading, Reading]:
+def quiet_readings(rng: np.random.Generator, seconds: float = 15.0) -> tuple[CounterReading, CounterReading]:
     """Return the counters around a run on two cores of an idle virtual machine without a clock rate or a sensor."""
-    first = Reading(
+    first = CounterReading(
         monotonic_ns=0, wall_ns=0, busy_s=0, steal_s=0, total_s=0, own_s=0, pressure_us=0, switches=0, major_faults=0
     )
     own_s = seconds * 1.02
@@ -63,7 +63,7 @@ def quiet_readings(rng: np.random.Generator, seconds: float = 15.0) -> tuple[Rea
     return first, last
 
 
-def quiet_runs(count: int = 200) -> Iterator[tuple[np.ndarray, tuple[Reading, Reading]]]:
+def quiet_runs(count: int = 200) -> Iterator[tuple[np.ndarray, tuple[CounterReading, CounterReading]]]:
     rng = np.random.default_rng(5)
     for _ in range(count):
         yield quiet_rounds(rng), quiet_readings(rng)
@@ -92,7 +92,7 @@ def test_rounds_tell_most_of_the_loaded_runs_without_any_counter(truth):
     reaches = [rounds_reach(np.array(one["rounds"])) for one in LOADED]
     allowed = Thresholds().rounds_reach_ratio
     assert np.mean([reach > allowed for reach in reaches]) > 0.7
-    bare = Reading(monotonic_ns=0, wall_ns=0)
+    bare = CounterReading(monotonic_ns=0, wall_ns=0)
     worst = LOADED[int(np.argmax(reaches))]
     trust = judge_turns(np.array(worst["rounds"]), [bare, bare])
     assert [reason.name for reason in trust.reasons] == ["rounds"]
@@ -123,7 +123,7 @@ def test_one_sentence_warns_and_one_blocks_a_gate():
 
 def test_a_drift_that_slows_all_models_alike_is_a_sign_only():
     rounds, readings = next(quiet_runs())
-    trust = judge_turns(rounds, readings, [Anchor((100,)), Anchor((120,))])
+    trust = judge_turns(rounds, readings, [AnchorTimes((100,)), AnchorTimes((120,))])
     assert (trust.level, trust.reasons) == (TrustLevel.TRUSTED, ())
     assert [sign.name for sign in trust.signs] == ["anchor drift"]
 

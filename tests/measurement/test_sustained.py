@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgeopt.measurement.load.sustained import sustained_curve
-from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.samples import Samples
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -25,8 +25,8 @@ def noise(n: int) -> np.ndarray:
     return np.exp(0.01 * np.random.default_rng(3).standard_normal(n))
 
 
-def reading(at_s: float, **values: object) -> Reading:
-    return Reading(monotonic_ns=0, wall_ns=EPOCH + round(at_s * SECOND), **values)
+def reading(at_s: float, **values: object) -> CounterReading:
+    return CounterReading(monotonic_ns=0, wall_ns=EPOCH + round(at_s * SECOND), **values)
 
 
 def test_a_steady_device_has_a_ratio_of_one():

@@ -8,7 +8,7 @@ import pytest
 from trace_format import check
 
 from edgeopt.measurement.bench.trace import make_trace, write_trace
-from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.samples import Samples
 
 MS = 1_000_000
@@ -69,7 +69,9 @@ def test_frames_of_one_stream_that_overlap_get_lanes_of_their_own():
 
 
 def test_sensors_and_other_series_become_counters():
-    readings = [Reading(0, (1000 + i) * MS, temperature_c=(50.0 + i, 40.0), frequency_mhz=(2000.0,)) for i in range(3)]
+    readings = [
+        CounterReading(0, (1000 + i) * MS, temperature_c=(50.0 + i, 40.0), frequency_mhz=(2000.0,)) for i in range(3)
+    ]
     events = make_trace(run(), readings, counters={"power (W)": [(MS, 4.5)]})
     check(events)
     assert [(one["ts"], one["args"]["value"]) for one in named(events, "temperature (C)")] == [

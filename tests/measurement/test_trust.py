@@ -9,15 +9,15 @@ import psutil
 import pytest
 
 from edgeopt.measurement.clock import ScriptedClock
-from edgeopt.measurement.resources.anchor import Anchor, drift_ratio, measure_anchor
-from edgeopt.measurement.resources.readings import Reading, take_reading
+from edgeopt.measurement.resources.anchor import AnchorTimes, drift_ratio, measure_anchor
+from edgeopt.measurement.resources.readings import CounterReading, take_reading
 from edgeopt.measurement.resources.trust import Thresholds, TrustLevel, judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import combine_rounds
 from edgeopt.measurement.statistics.trend import block_spread, mode_gap, own_spread
 
 SECOND = 1_000_000_000
-BEFORE = Reading(
+BEFORE = CounterReading(
     monotonic_ns=0,
     wall_ns=1_000 * SECOND,
     busy_s=100.0,
@@ -43,7 +43,7 @@ QUIET = {
 }
 
 
-def after(**changes: object) -> Reading:
+def after(**changes: object) -> CounterReading:
     return replace(BEFORE, **QUIET | changes)
 
 
@@ -61,7 +61,7 @@ def names(trust) -> list[str]:
 
 
 def test_a_quiet_machine_is_trusted():
-    trust = judge_trust(run(steady()), [BEFORE, after()], [Anchor((100, 101)), Anchor((100, 102))])
+    trust = judge_trust(run(steady()), [BEFORE, after()], [AnchorTimes((100, 101)), AnchorTimes((100, 102))])
     assert (trust.level, trust.reasons, trust.missing) == (TrustLevel.TRUSTED, (), ())
     assert trust.level.exit_code == 0
 
@@ -101,10 +101,10 @@ def test_a_set_clock_and_a_late_generator_make_the_run_invalid():
 
 
 def test_an_anchor_that_changes_makes_the_run_noisy():
-    trust = judge_trust(run(steady()), [], [Anchor((100,)), Anchor((104,))])
+    trust = judge_trust(run(steady()), [], [AnchorTimes((100,)), AnchorTimes((104,))])
     assert names(trust) == ["anchor drift"]
-    assert drift_ratio([Anchor((100,))]) == 0.0
-    assert drift_ratio([Anchor((0,)), Anchor((0,))]) == 0.0
+    assert drift_ratio([AnchorTimes((100,))]) == 0.0
+    assert drift_ratio([AnchorTimes((0,)), AnchorTimes((0,))]) == 0.0
 
 
 def test_times_that_drift_make_the_run_noisy():
@@ -158,7 +158,7 @@ def test_a_reason_names_the_time_it_held_for():
 
 
 def test_absent_sensors_are_named_and_judge_nothing():
-    bare = Reading(monotonic_ns=0, wall_ns=0)
+    bare = CounterReading(monotonic_ns=0, wall_ns=0)
     trust = judge_trust(run(steady()), [bare, replace(bare, monotonic_ns=SECOND, wall_ns=SECOND)])
     assert trust.level is TrustLevel.TRUSTED
     assert {"steal_s", "frequency_mhz", "temperature_c", "pressure_us"} <= set(trust.missing)

@@ -14,7 +14,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from edgeopt.cli import cli
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.graph.facts.integers import Integers, Kind, read_integers
+from edgeopt.graph.facts.integers import IntegerKind, Integers, read_integers
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.optimization.one_step.quantize import quantize
 from edgeopt.optimization.optimize import optimize
@@ -96,8 +96,8 @@ def test_rounded_weights_of_training_count_as_integers_and_those_alone_as_weight
         }"""
     )
     found = read_integers(Model(proto, "trained"))
-    assert found.by_kind == {Kind.QDQ: 1, Kind.WEIGHT_ONLY: 1}
-    assert (found.kind, found.layers) == (Kind.MIXED, 3)
+    assert found.by_kind == {IntegerKind.QDQ: 1, IntegerKind.WEIGHT_ONLY: 1}
+    assert (found.kind, found.layers) == (IntegerKind.MIXED, 3)
     assert str(found) == "mixed, 2 of 3 weighted layers in integers (QDQ 1, weight-only 1)"
 
 
@@ -120,7 +120,7 @@ def test_layers_of_branches_count_too():
             >
         }"""
     )
-    assert read_integers(Model(proto, "branches")).by_kind == {Kind.DYNAMIC: 1, Kind.WEIGHT_ONLY: 1}
+    assert read_integers(Model(proto, "branches")).by_kind == {IntegerKind.DYNAMIC: 1, IntegerKind.WEIGHT_ONLY: 1}
 
 
 def test_inspect_says_what_is_in_integers(tmp_path):

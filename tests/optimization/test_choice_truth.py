@@ -19,11 +19,11 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null
 from edgeopt.measurement.accuracy.judgement import judge_agreement, judge_pairs
 from edgeopt.measurement.clock import ScriptedClock
-from edgeopt.measurement.resources.anchor import Anchor
-from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.resources.anchor import AnchorTimes
+from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.statistics.ratio import Change
-from edgeopt.measurement.turns.interleaved import Machine, Pace, take_turns
+from edgeopt.measurement.turns.interleaved import Pace, TurnsMachine, take_turns
 from edgeopt.measurement.turns.one_open import proof_seconds, take_turns_one_open
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import Bench, measure_and_choose
@@ -81,7 +81,7 @@ def quiet(
         **told: What else the bench is told: `one_open`, `time_limit_s`.
     """
     clock = ScriptedClock()
-    machine = Machine(clock, read or (lambda: Reading(clock(), clock())), lambda: Anchor((1, 1)))
+    machine = TurnsMachine(clock, read or (lambda: CounterReading(clock(), clock())), lambda: AnchorTimes((1, 1)))
     known = {BASELINE: (1.0, 0), **speeds}
 
     def open_one(name):
@@ -166,7 +166,7 @@ def test_rounds_that_a_time_limit_cuts_short_prove_nothing(truth, one_open, limi
 def test_what_a_proof_of_large_models_takes_is_known_before(truth, count):
     """The first takes 2 s to open, the others 0.5 s."""
     clock, opened_ns = ScriptedClock(), {f"{i}": 500_000_000 + (i == 0) * 1_500_000_000 for i in range(count)}
-    machine = Machine(clock, lambda: Reading(clock(), clock()), lambda: Anchor((1, 1)))
+    machine = TurnsMachine(clock, lambda: CounterReading(clock(), clock()), lambda: AnchorTimes((1, 1)))
 
     def open_one(opening_ns):
         clock.advance(opening_ns)
@@ -210,9 +210,9 @@ def test_the_smallest_that_is_not_proven_slower_may_be_asked_for(truth):
 def test_a_clock_that_was_set_proves_nothing(truth):
     readings = iter(range(100))
 
-    def read() -> Reading:
+    def read() -> CounterReading:
         at = next(readings)
-        return Reading(at * 10**9, at * 10**9 * (3 if at > 2 else 1))
+        return CounterReading(at * 10**9, at * 10**9 * (3 if at > 2 else 1))
 
     decision = quiet(truth, {"fast": (1.5, 0)}, read=read)
     assert decision.trust.level is TrustLevel.INVALID

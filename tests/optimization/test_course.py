@@ -11,7 +11,7 @@ from edgeopt.optimization.course import (
     JUDGE,
     MEASURE,
     Course,
-    Within,
+    PartListener,
     expected_parts,
     measuring_s,
 )
@@ -70,5 +70,5 @@ def test_models_take_turns_until_there_are_enough_frames_and_no_longer_than_a_mi
 
 def test_what_follows_a_part_of_a_larger_work_is_added():
     listener = Hears()
-    Course(Within(listener, lambda left_s: 2 * left_s + 1), {"fuse": 3.0, JUDGE: 4.0}).begin("fuse")
+    Course(PartListener(listener, lambda left_s: 2 * left_s + 1), {"fuse": 3.0, JUDGE: 4.0}).begin("fuse")
     assert listener.told == [("fuse", 3.0, 4.0 + 2 * 7.0 + 1)]

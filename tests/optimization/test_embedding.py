@@ -19,7 +19,7 @@ from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.accuracy.judgement import Judgement, Word, judge_numbers
 from edgeopt.measurement.compare.run import compare
-from edgeopt.measurement.opening.given import Given, open_given
+from edgeopt.measurement.opening.given import OpenedModel, open_given
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.deployment.embedding import _why_not
@@ -52,7 +52,7 @@ def as_evaluated(recipe: Recipe) -> Recipe:
     return replace(recipe, postprocess=replace(recipe.postprocess, **low))
 
 
-def opened(case: str, data: Path) -> tuple[Given, Path]:
+def opened(case: str, data: Path) -> tuple[OpenedModel, Path]:
     model, recipe, labels, *_ = CASES[case]
     given = open_given(model if recipe is None else str(data / model), "cpu", recipe)
     return given, data / labels if labels else given.recipe.path_of(given.recipe.evaluation.labels)

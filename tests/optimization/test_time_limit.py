@@ -14,7 +14,7 @@ from fixture_models import activation, dynamic_conv
 
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
-from edgeopt.measurement.turns.interleaved import Machine
+from edgeopt.measurement.turns.interleaved import TurnsMachine
 from edgeopt.optimization import start
 from edgeopt.optimization.candidates import other_engines
 from edgeopt.optimization.candidates.measure import Bench
@@ -115,7 +115,7 @@ class SlowFrames:
         for name, module in [*sys.modules.items()]:
             if name.startswith("edgeopt.") and getattr(module, "monotonic", None) is monotonic:
                 monkeypatch.setattr(module, "monotonic", lambda: self.now_s)
-        machine = Machine(clock=lambda: int(self.now_s * 1e9))
+        machine = TurnsMachine(clock=lambda: int(self.now_s * 1e9))
         monkeypatch.setattr("edgeopt.optimization.choice.decide.Bench", partial(Bench, machine=machine))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.recipes.texts.chat_template import Message, plain_text_of, read_chat_template
+from edgeopt.recipes.texts.chat_template import ChatMessage, plain_text_of, read_chat_template
 
 CHATML = """{%- for message in messages %}
     {%- if message['role'] == 'system' and not loop.first %}
@@ -19,7 +19,7 @@ CHATML = """{%- for message in messages %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}"""
-TALK = (Message("system", "Be brief."), Message("user", " 1 + 1? "))
+TALK = (ChatMessage("system", "Be brief."), ChatMessage("user", " 1 + 1? "))
 
 
 def test_without_a_template_a_talk_is_plain():
@@ -106,7 +106,7 @@ def test_a_template_that_never_ends_stops_nobody(tmp_path: Path, monkeypatch: py
     }
     for case, told in cases.items():
         with pytest.raises(ValueError, match=told):
-            template.text_of([Message("user", case)])
+            template.text_of([ChatMessage("user", case)])
         assert template.text_of(TALK) == "well"
 
 

@@ -13,7 +13,14 @@ from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.drafting.drafted import Facts
 from edgeopt.recipes.drafting.drafting import draft_recipe
-from edgeopt.recipes.drafting.questions import Question, about_alphabet, about_labels, about_size, about_values, nobody
+from edgeopt.recipes.drafting.questions import (
+    RecipeQuestion,
+    about_alphabet,
+    about_labels,
+    about_size,
+    about_values,
+    nobody,
+)
 from edgeopt.recipes.inputs.preprocess import Colour, Layout, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text
@@ -189,7 +196,7 @@ def test_scores_step_by_step_are_text_where_the_dictionary_is_known(tmp_path):
     of = facts(("b", "t", 11), size=("b", 3, 48, "w"), op="Softmax")
     answer = {"Which characters": str(names), "Which size": "48x320"}
 
-    def ask(question: Question):
+    def ask(question: RecipeQuestion):
         return next((question.answer(told) for start, told in answer.items() if question.text.startswith(start)), None)
 
     found = draft_recipe(of, None, ask)
@@ -266,7 +273,7 @@ def test_bands_of_a_sound_are_taken_for_no_picture():
 def test_ids_of_free_lengths_get_shapes_that_agree(tmp_path):
     ids, mask = (TensorSpec(name, "int64", ("b", "n")) for name in ("ids", "mask"))
     of = replace(facts(("b", "n", 8)), inputs=(ids, mask))
-    asked: list[Question] = []
+    asked: list[RecipeQuestion] = []
     read = read_back(of, tmp_path, ask=lambda question: asked.append(question))
     assert read.input.shapes == {"ids": (1, 128), "mask": (1, 128)}
     assert len(asked) == 1  # the same name is asked once

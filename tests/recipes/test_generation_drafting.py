@@ -8,8 +8,8 @@ import pytest
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.drafting.generation_drafting import drafted_generation
-from edgeopt.recipes.texts.generation import Generation
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.recipes.texts.generation import GenerationTable
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 
 SHIPPED = Path(__file__).parents[2] / "models" / "tiny_lm"
@@ -30,13 +30,13 @@ def test_what_optimum_wrote_is_read(tmp_path):
     settings = {"add_bos_token": True, "model_max_length": 10**30}
     recipe = drafted_generation(folder_of(tmp_path, config=OPTIMUM, tokenizer_config=settings))
     assert recipe is not None
-    assert recipe.generation == Generation(1024, (0, 7), (0,))
+    assert recipe.generation == GenerationTable(1024, (0, 7), (0,))
 
 
 def test_what_the_builder_of_genai_wrote_is_read(tmp_path):
     recipe = drafted_generation(folder_of(tmp_path, genai_config=GENAI, config=OPTIMUM))
     assert recipe is not None
-    assert recipe.generation == Generation(512, (0,), (), 32)
+    assert recipe.generation == GenerationTable(512, (0,), (), 32)
 
 
 def test_a_folder_without_a_recipe_answers_as_with_its_own(tmp_path):
@@ -46,7 +46,7 @@ def test_a_folder_without_a_recipe_answers_as_with_its_own(tmp_path):
     for folder in (tmp_path, SHIPPED):
         model, _ = open_language_model(folder / "model.onnx", 1)
         with model:
-            answers.append(model.generate("import os", Asked(most_tokens=16)).text())
+            answers.append(model.generate("import os", AnswerOptions(most_tokens=16)).text())
     assert answers[0] == answers[1]
 
 

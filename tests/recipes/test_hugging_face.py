@@ -14,7 +14,7 @@ from fixture_models import model, numbers
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import find_model, load_model, save_model
-from edgeopt.measurement.opening.given import Given, open_given
+from edgeopt.measurement.opening.given import OpenedModel, open_given
 from edgeopt.recipes.drafting.hugging_face import Configuration
 from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.recipes.inputs.preprocess import Colour, Resize
@@ -46,7 +46,7 @@ def _last() -> Any:
     return numbers(1).astype("int64") * 0 + 2
 
 
-def given(folder: Path) -> Given:
+def given(folder: Path) -> OpenedModel:
     return open_given(str(folder), "cpu", None)
 
 

@@ -15,7 +15,7 @@ from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.drafting.drafted import Facts
 from edgeopt.recipes.drafting.drafting import draft_recipe
-from edgeopt.recipes.drafting.questions import Question, nobody
+from edgeopt.recipes.drafting.questions import RecipeQuestion, nobody
 from edgeopt.recipes.inputs.audio import Features
 from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.recipes.recipe import read_recipe
@@ -31,10 +31,10 @@ def facts(folder: Path, inputs: list[TensorSpec], outputs: list[TensorSpec], rat
     return Facts("net", folder / "net.onnx", 17, tuple(inputs), tuple(outputs), {}, sound_rate_hz=rate_hz)
 
 
-def answering(answers: dict[str, str]) -> Callable[[Question], Any]:
+def answering(answers: dict[str, str]) -> Callable[[RecipeQuestion], Any]:
     """Answers by a word of the question, each of which must be asked."""
 
-    def ask(question: Question) -> Any:
+    def ask(question: RecipeQuestion) -> Any:
         typed = next((one for word, one in answers.items() if word in question.text), None)
         return None if typed is None else question.answer(typed)
 
@@ -44,7 +44,7 @@ def answering(answers: dict[str, str]) -> Callable[[Question], Any]:
 def test_a_net_of_mel_bands_is_asked_about_sounds_and_not_about_pictures(tmp_path: Path) -> None:
     asked = []
 
-    def ask(question: Question) -> Any:
+    def ask(question: RecipeQuestion) -> Any:
         asked.append(question.text)
         answers = {"second": "8000", "makes": "1", "bands": "24", "frame": "256 128", "outputs": "1"}
         return next((question.answer(one) for word, one in answers.items() if word in question.text), ())

@@ -11,7 +11,7 @@ from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.recipes.drawings.drawing import class_colour
 from edgeopt.recipes.drawings.sample_drawing import draw_vector_of_picture, draw_vector_of_sound, draw_vector_of_text
-from edgeopt.recipes.drawings.tensor_drawing import Output, draw_tensors, vector_strip
+from edgeopt.recipes.drawings.tensor_drawing import DrawnOutput, draw_tensors, vector_strip
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.tasks.tensors import TASK
 
@@ -20,7 +20,7 @@ DARKEST, BRIGHTEST = vector_strip(np.array([-1, 1], np.float32), 2, 1)[0].tolist
 
 
 def drawn(*values: np.ndarray) -> Frame:
-    return draw_tensors([Output("y", one) for one in values], ROWS, WIDTH)
+    return draw_tensors([DrawnOutput("y", one) for one in values], ROWS, WIDTH)
 
 
 def places(picture: Frame, colour: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +81,7 @@ def test_many_outputs_are_counted_and_the_layout_is_that_of_the_shapes() -> None
 @pytest.mark.parametrize("rows", [24, 96, ROWS])
 def test_no_output_breaks_a_picture(value: np.ndarray, rows: int) -> None:
     with warnings.catch_warnings(action="error"):
-        picture = draw_tensors([Output("y", np.asarray(value))] * 4, rows, WIDTH)
+        picture = draw_tensors([DrawnOutput("y", np.asarray(value))] * 4, rows, WIDTH)
     assert picture.shape == (rows, WIDTH, 3)
 
 

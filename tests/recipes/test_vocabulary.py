@@ -17,7 +17,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import NoteKind, UnsupportedError
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model, open_writer
 
 WORDS = ("the", "room", "was", "good")
@@ -103,7 +103,7 @@ def test_the_shipped_model_and_a_padded_form_of_it_are_silent(tmp_path):
     padded = tiny(tmp_path / "padded", 1024 + 128)
     with open_language_model(SHIPPED, 1)[0] as shipped, open_language_model(padded, 1)[0] as opened:
         assert shipped.origin.notes == opened.origin.notes == ()
-        tokens, same = (list(one.generate("import os", Asked(8, guesses=0))) for one in (shipped, opened))
+        tokens, same = (list(one.generate("import os", AnswerOptions(8, guesses=0))) for one in (shipped, opened))
     assert [one.token for one in tokens] == [one.token for one in same]
 
 

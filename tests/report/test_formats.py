@@ -9,8 +9,17 @@ from xml.etree import ElementTree
 import pytest
 
 from edgeopt.errors import EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note, NoteKind, NotFoundError
-from edgeopt.report.document import Document, Judgement, KeyFigure, Outcome, Section, Value, Verdict, make_table
-from edgeopt.report.figures import Axis, Bar, Bars, Estimate, Picture, Point, Points
+from edgeopt.report.document import (
+    CommandOutcome,
+    Document,
+    JudgedCase,
+    KeyFigure,
+    Section,
+    Value,
+    VerdictLines,
+    make_table,
+)
+from edgeopt.report.figures import Axis, Bar, Bars, ChartPoint, Estimate, Picture, Points
 from edgeopt.report.formats import Paper, find, names, render, write_pages
 from edgeopt.system.text import printable
 
@@ -18,7 +27,7 @@ EVIL = "\x1b[31m[/d]<script>\u202e|x](y)"
 COMMAND = f"edgeopt {'word ' * 30}end"
 
 
-def document(name: str = "model", *, judgements: tuple[Judgement, ...] = (), data: object = None) -> Document:
+def document(name: str = "model", *, judgements: tuple[JudgedCase, ...] = (), data: object = None) -> Document:
     columns = {
         "name": lambda one: name,
         "verdict": lambda one: "PASS",
@@ -41,7 +50,7 @@ def document(name: str = "model", *, judgements: tuple[Judgement, ...] = (), dat
                 text=name,
                 x=Axis(name, name),
                 y=Axis(name),
-                points=(Point(name, Estimate(1.0), Estimate(2.0), ((name, name),)),),
+                points=(ChartPoint(name, Estimate(1.0), Estimate(2.0), ((name, name),)),),
             ),
         ),
         notes=(Note(NoteKind.WARNING, f"beware of {name}", "mend it"),),
@@ -53,7 +62,7 @@ def document(name: str = "model", *, judgements: tuple[Judgement, ...] = (), dat
         title=f"Check of {name}",
         data=data,
         sections=(section, detail),
-        verdict=Verdict(Outcome.FAIL, f"{name} is slow", (Value("budget", name),), f"out/{name}", COMMAND),
+        verdict=VerdictLines(CommandOutcome.FAIL, f"{name} is slow", (Value("budget", name),), f"out/{name}", COMMAND),
         key_figures=(KeyFigure(name, name, name),),
         judgements=judgements,
         seconds=1.5,
@@ -62,7 +71,7 @@ def document(name: str = "model", *, judgements: tuple[Judgement, ...] = (), dat
 
 @pytest.mark.parametrize("form", names())
 def test_a_name_from_a_file_drives_nothing(form):
-    text = render(document(EVIL, judgements=(Judgement(EVIL, "FAIL", EVIL),)), form)
+    text = render(document(EVIL, judgements=(JudgedCase(EVIL, "FAIL", EVIL),)), form)
     assert not [one for one in text if printable(one) != one and one != "\n"], text
     assert "<script>\u202e" not in text
     assert "<script>\\u202e" not in text or form in ("terminal", "json")
@@ -123,7 +132,9 @@ def test_one_clause_on_a_terminal_and_the_rest_on_a_page():
 
 
 def test_the_verdict_stands_out_and_its_facts_are_under_one_another():
-    verdict = Verdict(Outcome.NOT_DECIDED, "word " * 20, (Value("budget", "33 ms"),), "out/b", "edgeopt bench out/b")
+    verdict = VerdictLines(
+        CommandOutcome.NOT_DECIDED, "word " * 20, (Value("budget", "33 ms"),), "out/b", "edgeopt bench out/b"
+    )
     shown = Document("c", "s", "t", None, verdict=verdict)
     assert render(shown, "terminal", Paper(80)).splitlines() == [
         "NOT DECIDED " + ("word " * 13).strip(),
@@ -177,7 +188,7 @@ def test_json_is_the_data_and_knows_no_nan(tmp_path: Path):
     [(EXIT_PASS, "PASS", False), (EXIT_MISSED, "FAIL", False), (EXIT_NOISY, "INCONCLUSIVE", True)],
 )
 def test_a_budget_is_a_test_case_too(code, verdict, is_noise):
-    judged = Judgement.by_exit("budget", code, "seen")
+    judged = JudgedCase.by_exit("budget", code, "seen")
     assert (judged.verdict, judged.is_noise) == (verdict, is_noise)
     (case,) = ElementTree.fromstring(render(document(judgements=(judged,)), "junit"))[0]
     assert case.get("classname") == "edgeopt.check"

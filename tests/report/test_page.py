@@ -9,18 +9,18 @@ import pytest
 from edgeopt.report.document import Document, Section, Table
 from edgeopt.report.figures import (
     Axis,
+    AxisScale,
     Bar,
     Bars,
     BeforeAfter,
+    ChartPoint,
     Estimate,
     Figure,
     Limit,
     Lines,
-    Pair,
     Picture,
-    Point,
+    PicturePair,
     Points,
-    Scale,
 )
 from edgeopt.report.formats import Paper, render
 from edgeopt.report.html.axis import is_far, make_range
@@ -43,10 +43,10 @@ def test_text_and_attributes_are_escaped_and_markup_is_kept():
 @pytest.mark.parametrize(
     ("scale", "values", "ticks"),
     [
-        (Scale.LINEAR, [0.0, 10.0], ["0", "5", "10"]),
-        (Scale.LINEAR, [1.41, 1.47], ["1.42", "1.44", "1.46"]),
-        (Scale.LOG, [1.0, 1000.0], ["1", "10", "100", "1000"]),
-        (Scale.TAIL, [1.0, 99.9], ["0", "50", "90", "99", "99.9"]),
+        (AxisScale.LINEAR, [0.0, 10.0], ["0", "5", "10"]),
+        (AxisScale.LINEAR, [1.41, 1.47], ["1.42", "1.44", "1.46"]),
+        (AxisScale.LOG, [1.0, 1000.0], ["1", "10", "100", "1000"]),
+        (AxisScale.TAIL, [1.0, 99.9], ["0", "50", "90", "99", "99.9"]),
     ],
 )
 def test_an_axis_has_round_numbers_in_order(scale, values, ticks):
@@ -63,13 +63,13 @@ def test_equal_values_and_a_single_one_have_an_axis():
 
 
 def test_tail_percentiles_lie_equally_far_apart():
-    shown = make_range(Axis("p", scale=Scale.TAIL), [1.0, 99.9])
+    shown = make_range(Axis("p", scale=AxisScale.TAIL), [1.0, 99.9])
     assert shown.at(99) - shown.at(90) == pytest.approx(shown.at(99.9) - shown.at(99))
 
 
 def points(limit):
     place = {"x": Axis("time", "ms"), "y": Axis("AP")}
-    return Points(title="t", text="x", **place, points=(Point("a", Estimate(1.0), Estimate(0.5)),), limit=limit)
+    return Points(title="t", text="x", **place, points=(ChartPoint("a", Estimate(1.0), Estimate(0.5)),), limit=limit)
 
 
 def test_a_limit_far_away_is_told_and_not_drawn():
@@ -83,7 +83,7 @@ def test_a_limit_far_away_is_told_and_not_drawn():
 
 
 def test_a_chart_names_every_point_on_a_phone_too():
-    crowd = tuple(Point(f"candidate-{i}", Estimate(1 + i / 1000), Estimate(0.5)) for i in range(5))
+    crowd = tuple(ChartPoint(f"candidate-{i}", Estimate(1 + i / 1000), Estimate(0.5)) for i in range(5))
     text = draw(Points(title="t", text="x", x=Axis("time", "ms"), y=Axis("AP"), points=crowd), None)
     on_phone = re.findall(r'class="name \w+ phone"[^>]*>([^<]*)<', text)
     (others,) = re.findall(r'class="far phone">([^<]*)<', text)
@@ -104,7 +104,7 @@ def test_a_long_name_in_a_row_is_shortened_for_a_phone_where_it_would_meet_its_f
     [
         Points(title="t", text="", x=Axis("x"), y=Axis("y"), points=()),
         Lines(title="t", text="", x=Axis("x"), y=Axis("y"), lines=()),
-        BeforeAfter(title="t", text="", before="a", after="b", pairs=(Pair("p", "1.jpg", "2.jpg"),)),
+        BeforeAfter(title="t", text="", before="a", after="b", pairs=(PicturePair("p", "1.jpg", "2.jpg"),)),
         Picture(title="t", text="", file="../secret.png"),
         Figure(title="t", text=""),
     ],

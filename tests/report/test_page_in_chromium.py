@@ -13,7 +13,7 @@ from screens import optimized
 import edgeopt
 from edgeopt.measurement.samples import Samples
 from edgeopt.optimization.optimize import optimize
-from edgeopt.report.document import Document, KeyFigure, Outcome, Section, Value, Verdict, make_table
+from edgeopt.report.document import CommandOutcome, Document, KeyFigure, Section, Value, VerdictLines, make_table
 from edgeopt.report.figures import (
     Axis,
     Bar,
@@ -21,12 +21,12 @@ from edgeopt.report.figures import (
     BeforeAfter,
     Cell,
     Cells,
+    ChartPoint,
+    Curve,
     Estimate,
     Intervals,
-    Line,
     Lines,
-    Pair,
-    Point,
+    PicturePair,
     Points,
     Row,
 )
@@ -241,12 +241,12 @@ def test_hostile_names_are_text(page, tmp_path):
     base = {"title": EVIL, "text": EVIL}
     axis, one = Axis(EVIL, EVIL), Estimate(1.0, 0.5, 2.0)
     figures = (
-        Points(**base, x=axis, y=axis, points=(Point(EVIL, one, one, facts), Point("b", Estimate(3.0), one))),
+        Points(**base, x=axis, y=axis, points=(ChartPoint(EVIL, one, one, facts), ChartPoint("b", Estimate(3.0), one))),
         Bars(**base, axis=axis, parts=(EVIL, "b"), bars=(Bar(EVIL, (1.0, 2.0), facts, 4.0),), tail=EVIL),
-        Lines(**base, x=axis, y=axis, lines=(Line(EVIL, (0.0, 1.0), (1.0, 2.0), facts),)),
+        Lines(**base, x=axis, y=axis, lines=(Curve(EVIL, (0.0, 1.0), (1.0, 2.0), facts),)),
         Intervals(**base, axis=axis, rows=(Row(EVIL, one, facts, 1.5),)),
         Cells(**base, cells=(Cell(EVIL, EVIL, facts, is_refused=True),)),
-        BeforeAfter(**base, before=EVIL, after=EVIL, pairs=(Pair(EVIL, EVIL, EVIL),), file="../../etc/passwd"),
+        BeforeAfter(**base, before=EVIL, after=EVIL, pairs=(PicturePair(EVIL, EVIL, EVIL),), file="../../etc/passwd"),
     )
     table = make_table([EVIL], {EVIL: str, "words": str}, words=["words"], chosen=0)
     section = Section(EVIL, table, EVIL, (Value(EVIL, EVIL, is_command=True),), figures)
@@ -256,7 +256,7 @@ def test_hostile_names_are_text(page, tmp_path):
         title=EVIL,
         data={EVIL: [EVIL, "<!--<script>", float("nan")]},
         sections=(section,),
-        verdict=Verdict(Outcome.PASS, EVIL, (Value(EVIL, EVIL),), EVIL, EVIL),
+        verdict=VerdictLines(CommandOutcome.PASS, EVIL, (Value(EVIL, EVIL),), EVIL, EVIL),
         key_figures=(KeyFigure(EVIL, EVIL, EVIL),),
     )
     write_pages(document, tmp_path, "page")

@@ -14,7 +14,7 @@ from edgeopt.executors.openvino import EXECUTOR
 from edgeopt.report.formats import Paper, render
 from edgeopt.runtime.devices import checkup
 from edgeopt.runtime.devices.reach import Where, family, find_reach
-from edgeopt.system.declared.target import Choice, read_target, target_names
+from edgeopt.system.declared.target import TargetChoice, read_target, target_names
 from edgeopt.system.disk import assets
 from edgeopt.system.machine.environment import cpu_architecture
 
@@ -94,7 +94,7 @@ def test_no_target_is_told_to_do_what_fails(name, found):
     assert refused.exit_code == 1
     assert f"--target {name}" not in shown
     named = read_target(assets.folder("targets") / f"{name}.toml")
-    members = named.choose if isinstance(named, Choice) else ()
+    members = named.choose if isinstance(named, TargetChoice) else ()
     assert all(f"\n{each} " in shown for each in members)
     assert members or found[name].where is Where.ELSEWHERE or "get it" in shown
 

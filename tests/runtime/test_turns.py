@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulated_turns import MS, camera, simulate
 
 from edgeopt.runtime.schedule.rhythm import Rhythm
-from edgeopt.runtime.schedule.turns import Terms, Turns
+from edgeopt.runtime.schedule.turns import CoreTurns, Terms
 
 
 def of(runs, name):
@@ -120,7 +120,7 @@ def test_a_rate_that_the_app_knows_needs_no_learning():
 
 
 def test_frames_that_waited_elsewhere_tell_no_rhythm():
-    turns, now = Turns({"a": Terms(priority=1, fps=10), "b": Terms()}), 0
+    turns, now = CoreTurns({"a": Terms(priority=1, fps=10), "b": Terms()}), 0
     for _ in range(12):  # as a worker brings a backlog: each frame as soon as the one before is done
         turns.offer("a", now)
         turn = turns.decide(now)
@@ -158,7 +158,7 @@ def test_nobody_waits_for_a_batch_longer_than_the_delay():
 @pytest.mark.parametrize(("budget_ms", "size"), [(20, 4), (14.5, 3), (13.5, 2), (10, 1)])
 def test_a_batch_is_no_larger_than_the_budget_of_its_oldest_frame(budget_ms, size):
     terms = Terms(budget_ms=budget_ms, max_batch=4, max_delay_ms=6)
-    turns = Turns({"detector": terms})
+    turns = CoreTurns({"detector": terms})
     for one in range(1, 5):
         turns.learn("detector", one, (8 + one) * MS)
     runs = simulate({"detector": terms}, four_cameras(apart_ms=1.5), lambda _, size: 8 + size, turns=turns)
@@ -169,7 +169,7 @@ def test_a_batch_is_no_larger_than_the_budget_of_its_oldest_frame(budget_ms, siz
 def test_the_time_of_a_batch_that_never_ran_is_bounded_by_those_that_did():
     terms = Terms(budget_ms=19, max_batch=3)
     assert [run.together for run in batches(terms, [(0.0, "detector", i) for i in range(4)])] == [3, 3, 3, 1]
-    turns = Turns({"detector": terms})
+    turns = CoreTurns({"detector": terms})
     turns.learn("detector", 1, 9 * MS)
     crowd = [(1.0, "detector", i) for i in range(3)]
     pair, *_ = simulate({"detector": terms}, crowd, lambda _, size: 8 + size, turns=turns)
@@ -199,7 +199,7 @@ def test_a_lower_priority_uses_the_time_in_which_a_batch_gathers():
 
 
 def test_a_frame_that_is_taken_back_is_forgotten():
-    turns = Turns({"a": Terms()})
+    turns = CoreTurns({"a": Terms()})
     first, second = turns.offer("a", 1), turns.offer("a", 2)
     turns.withdraw(first)
     turn = turns.decide(3)
@@ -211,7 +211,7 @@ def test_a_frame_that_is_taken_back_is_forgotten():
 
 
 def test_streams_that_have_ended_are_forgotten():
-    turns, now = Turns({"a": Terms()}), 0
+    turns, now = CoreTurns({"a": Terms()}), 0
     for stream in range(1000):
         now += 100 * MS
         turns.offer("a", now, stream)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgeopt.recipes.metrics import find_metric
-from edgeopt.tasks._likeness import Kind, class_axis, compare_output, cosines, kind_of
+from edgeopt.tasks._likeness import OutputKind, class_axis, compare_output, cosines, kind_of
 
 RNG = np.random.default_rng(0)
 
@@ -66,7 +66,7 @@ def test_rows_that_sum_to_one_are_decisions_and_their_background_is_not_counted(
     rows[:, :, 0] = 0.95
     letters = [3, 17, 30, 44]
     rows[:, letters, 0], rows[:, letters, [1, 2, 3, 4]] = 0.01, 0.95
-    assert (kind_of([rows]), class_axis(rows)) == (Kind.DISTRIBUTION, 2)
+    assert (kind_of([rows]), class_axis(rows)) == (OutputKind.DISTRIBUTION, 2)
     wrong = rows.copy()
     wrong[:, 17, [2, 5]] = wrong[:, 17, [5, 2]]
     assert np.mean(wrong.argmax(2) == rows.argmax(2)) == 0.98
@@ -83,10 +83,10 @@ def test_classes_of_a_map_are_found_along_the_channels():
 
 def test_a_recipe_may_say_that_numbers_from_zero_to_one_are_no_probabilities():
     values = [RNG.random((1, 9))]
-    assert kind_of(values, "map") is Kind.MAP
-    assert kind_of(values) is Kind.MAP
-    assert kind_of(values, "probability") is Kind.PROBABILITY
-    assert kind_of([values[0] * 3], "probability") is Kind.MAP, "its own values contradict it"
+    assert kind_of(values, "map") is OutputKind.MAP
+    assert kind_of(values) is OutputKind.MAP
+    assert kind_of(values, "probability") is OutputKind.PROBABILITY
+    assert kind_of([values[0] * 3], "probability") is OutputKind.MAP, "its own values contradict it"
 
 
 @pytest.mark.parametrize("told", ["", "probability"])
@@ -106,10 +106,10 @@ def spoken(rows: int, classes: int) -> np.ndarray:
 
 
 def test_rows_of_which_one_stands_out_are_logits_and_features_are_not():
-    assert kind_of([spoken(20, 40) for _ in range(3)]) is Kind.LOGITS
-    assert kind_of([RNG.normal(0, 1, (1, 20, 40)) for _ in range(3)]) is Kind.MAP
-    assert kind_of([np.maximum(RNG.normal(0, 1, (1, 20, 40)), 0) - 0.1 for _ in range(3)]) is Kind.MAP
-    assert kind_of([spoken(20, 40) for _ in range(3)], "map") is Kind.MAP
+    assert kind_of([spoken(20, 40) for _ in range(3)]) is OutputKind.LOGITS
+    assert kind_of([RNG.normal(0, 1, (1, 20, 40)) for _ in range(3)]) is OutputKind.MAP
+    assert kind_of([np.maximum(RNG.normal(0, 1, (1, 20, 40)), 0) - 0.1 for _ in range(3)]) is OutputKind.MAP
+    assert kind_of([spoken(20, 40) for _ in range(3)], "map") is OutputKind.MAP
 
 
 def test_logits_agree_by_the_letters_that_are_read_and_not_by_their_error_alone():
@@ -190,10 +190,10 @@ def test_a_column_of_other_units_makes_no_logits():
     rows = [RNG.normal(0, 1, (1, 40, 12)) for _ in range(3)]
     for one in rows:
         one[..., 0] += 300
-    assert kind_of(rows) is Kind.MAP
+    assert kind_of(rows) is OutputKind.MAP
     for one in rows:
         one[..., :2] = RNG.random((1, 40, 2)) * 640
-    assert kind_of(rows) is Kind.MAP
+    assert kind_of(rows) is OutputKind.MAP
 
 
 def test_a_rare_class_that_is_never_decided_any_more_counts_for_itself():

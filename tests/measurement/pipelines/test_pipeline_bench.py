@@ -21,7 +21,7 @@ from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.marked import MarkedPipeline, OpenPipeline, RunnablePipeline
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.turns.interleaved import HERE, Machine, Pace, take_turns
+from edgeopt.measurement.turns.interleaved import HERE, Pace, TurnsMachine, take_turns
 from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 
@@ -100,7 +100,7 @@ def test_pipelines_take_turns_as_models_do(tmp_path, monkeypatch):
         name: lambda bundle=bundle: OpenPipeline(opened(bundle, calls, clock, monkeypatch))
         for name, bundle in made.items()
     }
-    machine = Machine(clock, HERE.read, HERE.measure_anchor)
+    machine = TurnsMachine(clock, HERE.read, HERE.measure_anchor)
     turns = take_turns(openers, synthetic_frames((8, 8)), Pace(1.0, most_legs=1), machine=machine)
     assert turns.ratio("fast", "frame").speedup == pytest.approx(9 / 5)
     assert "detect.execute" in turns.parts

@@ -37,7 +37,7 @@ from edgeopt.recipes.scoring.spelling import word_errors
 from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, read_encoder_decoder
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.selftest_pair import record_pair
 from edgeopt.steps.convert.encoder_decoder_pair import read_pair
@@ -70,7 +70,7 @@ def test_two_graphs_write_what_transformers_writes(kind, tmp_path):
     expected = EXPECTED[kind]["detected" if kind == "whisper" else "text"]
     with open_encoder_decoder(folder, 1) as model:
         assert model.files.is_pair
-        answer = model.generate(TONE if kind == "whisper" else TEXT, Asked(most_tokens=len(expected)))
+        answer = model.generate(TONE if kind == "whisper" else TEXT, AnswerOptions(most_tokens=len(expected)))
         assert [piece.token for piece in answer] == expected
         assert answer.account.heard_rows == (1500 if kind == "whisper" else len(model.tokenizer.encode(TEXT)) + 1)
     assert read_pair(read_encoder_decoder(folder)).decoder.data == load_model(folder / DECODER).data
@@ -88,7 +88,7 @@ def test_weights_that_an_export_turns_in_the_graph_are_turned(tmp_path):
         node.input[1] = name
     onnx.save(proto, folder / "decoder_model.onnx")
     with open_encoder_decoder(as_pair(folder), 1) as model:
-        answer = model.generate(TEXT, Asked(most_tokens=len(EXPECTED["t5"]["text"])))
+        answer = model.generate(TEXT, AnswerOptions(most_tokens=len(EXPECTED["t5"]["text"])))
         assert [piece.token for piece in answer] == EXPECTED["t5"]["text"]
 
 
@@ -148,7 +148,7 @@ def test_the_bundle_is_opened_by_commands_and_apps(report, tmp_path):
     graphs = {one.name for one in bundle.folder.glob("*.onnx")}
     assert graphs == {bundle.artefacts[0].file, *(one.file for one in bundle.parts)}
     with open_encoder_decoder(Path(report.best.file), 1) as model:
-        expected = [piece.token for piece in model.generate(TEXT, Asked(most_tokens=8))]
+        expected = [piece.token for piece in model.generate(TEXT, AnswerOptions(most_tokens=8))]
     with edgeopt.Runtime.load(report.folder) as runtime:
         assert [piece.token for piece in runtime.generate(TEXT, most_tokens=8)] == expected
         assert runtime.encoder_decoder.files.name == "marian"
@@ -256,7 +256,9 @@ def test_words_of_transcripts_refuse_a_form_that_hears_others(tmp_path):
         for i in range(4):
             write_wav(sounds / f"{i}.wav", Sound(TONE.samples * np.float32(1 - 0.1 * i), 16000))
         assert read_transcripts(str(sounds), model) == []
-        answers = [model.generate(one, Asked(most_tokens=16)).text() for one in read_sources(str(sounds), model)]
+        answers = [
+            model.generate(one, AnswerOptions(most_tokens=16)).text() for one in read_sources(str(sounds), model)
+        ]
         for i, text in enumerate(answers):
             (sounds / f"{i}.txt").write_text(f"{text} Something, more!", "utf-8")
         said = read_transcripts(str(sounds), model)

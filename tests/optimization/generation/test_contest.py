@@ -14,21 +14,21 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeopt.executors._guard import guarded
 from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.perplexity import TextScore
-from edgeopt.measurement.generation.turns import Turns
-from edgeopt.optimization.generation.contest import Contest, Entrant
+from edgeopt.measurement.generation.turns import FormTurns
+from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.optimize import Made
 from edgeopt.optimization.run import Silence
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 
 BEFORE = (2.0, 2.1, 1.9, 2.2, 2.0, 2.05)
 
 
-def contest() -> Contest:
-    return Contest(
+def contest() -> FormContest:
+    return FormContest(
         original=None,
         windows=list(BEFORE),
         prompts=[],
-        asked=Asked(),
+        asked=AnswerOptions(),
         threads=1,
         max_rise=0.02,
         seconds=0.0,
@@ -40,7 +40,7 @@ def contest() -> Contest:
 
 def entrant(name: str, more: tuple[float, ...], answer_ms: float) -> Entrant:
     score = TextScore(tuple(a + b for a, b in zip(BEFORE, more, strict=True)), (np.zeros(1, np.int64),) * len(BEFORE))
-    times = [Turns(np.full((8, 3), 1e6 * ms) * (1 + 0.001 * np.arange(8)[:, None])) for ms in (10.0, answer_ms)]
+    times = [FormTurns(np.full((8, 3), 1e6 * ms) * (1 + 0.001 * np.arange(8)[:, None])) for ms in (10.0, answer_ms)]
     return Entrant(name, name, "w4", Path(name), score, len(BEFORE), (times[0], times[1]))
 
 

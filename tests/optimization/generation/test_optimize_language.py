@@ -18,7 +18,7 @@ from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.generation.answer_budget import AnswerBudget, parse_answer_budget
 from edgeopt.measurement.generation.perplexity import TextScore, agreement_between, rise_between, windows_of
-from edgeopt.measurement.generation.turns import Turns, ratio_between
+from edgeopt.measurement.generation.turns import FormTurns, ratio_between
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import optimize
 from edgeopt.optimization.generation.choice import choose_form
@@ -31,7 +31,7 @@ from edgeopt.optimization.generation.texts import read_texts
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.runtime.bundle import read_bundle
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 
 BRIEF = LanguageOptions(prompt_tokens=8, output_tokens=4, threads=1, seconds=0.0, processes=2)
@@ -108,7 +108,7 @@ def test_the_written_bundle_answers_as_the_chosen_form(report):
         model, recipe = open_language_model(path, 1)
         with model:
             assert recipe.generation.context == model.context
-            answers.append(model.generate("import os", Asked(most_tokens=8)).text())
+            answers.append(model.generate("import os", AnswerOptions(most_tokens=8)).text())
     assert answers[0]
     assert len(set(answers)) == 1
     stored = json.loads((report.folder / "report.json").read_text("utf-8"))
@@ -137,7 +137,7 @@ def test_guesses_chunks_and_rewinding_change_no_token_of_blocks_of_four_bits(rep
     model, _ = open_language_model(file, 1)
 
     def tokens(**asked: object) -> list[int]:
-        return [one.token for one in model.generate("def read(", Asked(96, ends=False, **asked))]
+        return [one.token for one in model.generate("def read(", AnswerOptions(96, ends=False, **asked))]
 
     with model:
         if model.sums is Sums.APART:
@@ -146,7 +146,9 @@ def test_guesses_chunks_and_rewinding_change_no_token_of_blocks_of_four_bits(rep
         for chunk in (1, 2, 3):
             model.forget()
             assert tokens(chunk_tokens=chunk) == plain
-        again = model.generate("def read(", Asked(96, ends=False))  # its last prompt token alone, on the cache kept
+        again = model.generate(
+            "def read(", AnswerOptions(96, ends=False)
+        )  # its last prompt token alone, on the cache kept
         assert [one.token for one in again] == plain
         assert again.account.reused_tokens == again.account.prompt_tokens - 1
         exact = tokens(exact=True)
@@ -241,9 +243,11 @@ def test_windows_lie_side_by_side():
 def test_a_ratio_of_turns_is_of_the_part_asked_for():
     base = np.tile([100.0, 40.0, 10.0], (10, 1)) * 1e6
     other = base / np.array([2.0, 0.5, 4.0])
-    ratios = {part: ratio_between(Turns(base), Turns(other), part).speedup for part in ("answer", "TTFT", "TPOT")}
+    ratios = {
+        part: ratio_between(FormTurns(base), FormTurns(other), part).speedup for part in ("answer", "TTFT", "TPOT")
+    }
     assert ratios == pytest.approx({"answer": 2.0, "TTFT": 0.5, "TPOT": 4.0})
-    assert Turns(base).median_ms("TTFT") == 40.0
+    assert FormTurns(base).median_ms("TTFT") == 40.0
 
 
 def test_a_model_without_a_text_needs_one(tmp_path):
@@ -278,7 +282,7 @@ def test_who_is_proven_slower_goes_out():
     before = np.tile([100.0, 40.0, 10.0], (6, 1)) * 1e6 * np.linspace(1, 3, 6)[:, None]  # the machine gets slower
     fast, slow, close = (Entrant(name, "", "", Path()) for name in ("fast", "slow", "close"))
     for one, speed in ((fast, 3.0), (slow, 2.0), (close, 2.99)):
-        one.turns = Turns(before), Turns(before / speed)
+        one.turns = FormTurns(before), FormTurns(before / speed)
     assert _is_slower(slow, fast, "answer")
     assert not _is_slower(close, fast, "answer")
     assert not _is_slower(fast, slow, "answer")
@@ -305,6 +309,6 @@ def test_lengths_hold_what_begins_every_text_and_may_fill_the_context(tmp_path, 
     assert base.times_ms["TPOT"] > 0
     assert "error" not in found.guessing.told if found.guessing else True
     with open_language_model(tmp_path / "lm" / "bundle", 1)[0] as opened:
-        asked = Asked(8, guesses=0, ends=False)
+        asked = AnswerOptions(8, guesses=0, ends=False)
         answer = opened.generate([9] * (1016 - opened.begins_with), asked)
         assert len(list(answer)) == 8

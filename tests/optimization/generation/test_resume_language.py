@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.generation.turns import PARTS, Turns
+from edgeopt.measurement.generation.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import attention, optimize, proof
 from edgeopt.optimization.generation.choice import choose_form
-from edgeopt.optimization.generation.forms import Form
-from edgeopt.optimization.generation.material import Material
+from edgeopt.optimization.generation.forms import MatrixForm
+from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm
@@ -55,8 +55,8 @@ def two_forms(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two forms alone; the names of those that are made."""
     made: list[str] = []
 
-    def counted(form: Form) -> Form:
-        def make(material: Material) -> Outcome:
+    def counted(form: MatrixForm) -> MatrixForm:
+        def make(material: DecoderMaterial) -> Outcome:
             made.append(form.name)
             return form.make(material)
 
@@ -133,12 +133,12 @@ def test_what_fresh_processes_proved_before_the_interrupt_is_kept(monkeypatch, t
     ]
     done = []
 
-    def answer_fresh(*_: object) -> tuple[Turns, Turns]:
+    def answer_fresh(*_: object) -> tuple[FormTurns, FormTurns]:
         if len(done) == whole:
             raise KeyboardInterrupt
         done.append(1)
         slow, fast = ([(ms, 2 * ms, 5 * ms)] * 3 for ms in (4_000_000 + 1000 * len(done), 2_000_000))
-        return Turns(np.array(slow, float)), Turns(np.array(fast, float))
+        return FormTurns(np.array(slow, float)), FormTurns(np.array(fast, float))
 
     monkeypatch.setattr(proof, "answer_fresh", answer_fresh)
     original = SimpleNamespace(origin=SimpleNamespace(entries={}))

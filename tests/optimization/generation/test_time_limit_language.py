@@ -12,7 +12,7 @@ import pytest
 
 from edgeopt.executors.onnxruntime.decoder import Decoder
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.turns import PARTS, Turns
+from edgeopt.measurement.generation.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import optimize, proof
 from edgeopt.optimization.generation.choice import choose_form
@@ -20,7 +20,7 @@ from edgeopt.optimization.generation.contest import LEAST_WINDOWS
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm
-from edgeopt.optimization.generation.time_shares import Share, TimeShares
+from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.system.processes.time_limit import OutOfTime, require_time, time_left_s
@@ -44,13 +44,13 @@ class Clock:
             self.now_s += RUN_S
             return run(decoder, *given, **more)
 
-        def fresh(*_: object) -> tuple[Turns, Turns]:
+        def fresh(*_: object) -> tuple[FormTurns, FormTurns]:
             if time_left_s() < PROCESS_S:
                 self.now_s += max(time_left_s(), 0.0)
                 raise OutOfTime
             self.now_s += PROCESS_S
             jitter = 1e5 * (self.now_s % 7)
-            return Turns(np.full((3, 3), 4e9 + jitter)), Turns(np.full((3, 3), 2e9))
+            return FormTurns(np.full((3, 3), 4e9 + jitter)), FormTurns(np.full((3, 3), 2e9))
 
         monkeypatch.setattr(Decoder, "run", slow)
         for name, module in [*sys.modules.items()]:
@@ -126,10 +126,10 @@ def test_a_form_whose_rounds_were_cut_short_is_proven_by_processes_all_the_same(
 
 def test_parts_end_in_their_order_and_without_a_limit_none_does():
     shares = TimeShares(100.0, Silence(), began_s=0.0)
-    assert [shares.end_s(one) for one in Share] == [10.0, pytest.approx(55.0), 65.0, 75.0, 97.0, 105.0]
-    assert all(TimeShares(None, Silence()).end_s(one) == float("inf") for one in Share)
+    assert [shares.end_s(one) for one in TimeShare] == [10.0, pytest.approx(55.0), 65.0, 75.0, 97.0, 105.0]
+    assert all(TimeShares(None, Silence()).end_s(one) == float("inf") for one in TimeShare)
     late = TimeShares(1.0, Silence(), began_s=monotonic() - 10)
-    with late.part(Share.FORMS, "no form was made"):
+    with late.part(TimeShare.FORMS, "no form was made"):
         require_time()
     assert late.is_late
     assert [one.detail for one in late.notes] == ["time limit reached: no form was made"]

@@ -18,7 +18,7 @@ from fixture_pipelines import classifier
 
 from edgeopt.cli import cli
 from edgeopt.measurement.pipelines.given import open_pipeline
-from edgeopt.optimization.pipelines.judge import Judge
+from edgeopt.optimization.pipelines.judge import PipelineJudge
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.pipelines import Pipeline
 from edgeopt.runtime.pipelines.bundle import write_pipeline
@@ -168,7 +168,7 @@ def test_labels_of_boxes_judge_a_whole_that_ends_in_a_detector(tmp_path):
     file.write_text('name = "digits"\n[[stage]]\nname = "detect"\nmodel = "digits_detector"\n', "utf-8")
     given = open_pipeline(str(file), target="cpu", threads=1, code=None, folder=tmp_path / "made")
     with given.open() as pipeline:
-        judge = Judge(
+        judge = PipelineJudge(
             pipeline,
             open_frames(shipped / "calib"),
             shipped / "eval" / "instances.json",

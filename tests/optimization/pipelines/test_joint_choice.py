@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeopt.optimization.pipelines.choice import Form, choose_jointly, front_of
+from edgeopt.optimization.pipelines.choice import StageForm, choose_jointly, front_of
 
 
-def forms(*stages: list[tuple[float, float]]) -> list[list[Form]]:
+def forms(*stages: list[tuple[float, float]]) -> list[list[StageForm]]:
     """Return forms of each stage from milliseconds and losses; the original is the first."""
-    return [[Form(f"s{i}", f"f{j}", ms, loss) for j, (ms, loss) in enumerate(stage)] for i, stage in enumerate(stages)]
+    return [
+        [StageForm(f"s{i}", f"f{j}", ms, loss) for j, (ms, loss) in enumerate(stage)] for i, stage in enumerate(stages)
+    ]
 
 
 def named(found) -> list[str]:

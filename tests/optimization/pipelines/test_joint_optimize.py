@@ -16,15 +16,15 @@ from fixture_pipelines import boxes, changed, classifier, described, detector
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.accuracy.judgement import judge_agreement
-from edgeopt.measurement.pipelines.given import GivenPipeline
+from edgeopt.measurement.pipelines.given import OpenedPipeline
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.choice.selection import Chosen
 from edgeopt.optimization.options import Options
-from edgeopt.optimization.pipelines.choice import Form, front_of
+from edgeopt.optimization.pipelines.choice import StageForm, front_of
 from edgeopt.optimization.pipelines.forms import ModelForms, time_ratio, weigh
-from edgeopt.optimization.pipelines.judge import Judge, Judged, read_expected
+from edgeopt.optimization.pipelines.judge import Judged, PipelineJudge, read_expected
 from edgeopt.optimization.pipelines.observe import observe_original
 from edgeopt.optimization.pipelines.optimize import _Joint, _Tried, optimize_pipeline
 from edgeopt.optimization.pipelines.prove import JOINT
@@ -80,7 +80,7 @@ def joint(folder: Path, pictures: Path, code: Path, **options: object) -> _Joint
     bundle = write_pipeline(folder / "out" / "combinations" / BASELINE, described(), bundles, {}, {})
     calls = {"lookup": __import__("runpy").run_path(str(code / "shop.py"))["find"]}
     target = SimpleNamespace(name="script", budget_ms=40.0)
-    given = GivenPipeline("pipeline.toml", bundle, calls, code, described(), target, "cpu")
+    given = OpenedPipeline("pipeline.toml", bundle, calls, code, described(), target, "cpu")
     frames = open_frames(pictures)
     with given.open() as pipeline:
         original = observe_original(pipeline, frames, folder / "out" / "inputs", None)
@@ -93,7 +93,7 @@ def test_a_form_is_weighed_by_what_the_whole_loses(tmp_path, pictures, code):
     stale.write_bytes(b"of an earlier run")
     run = joint(tmp_path, pictures, code)
     with run._load(BASELINE) as pipeline:
-        judge = Judge(pipeline, run._pictures, None, None, max_drop=0.01, least_agreement=0.8)
+        judge = PipelineJudge(pipeline, run._pictures, None, None, max_drop=0.01, least_agreement=0.8)
         detect, recognise = weigh(run._models, run._original, pipeline, judge)
     assert [(one.name, round(one.loss, 3)) for one in detect] == [(BASELINE, 0), ("fuse", 0), ("int8", round(1 / 3, 3))]
     assert [(one.name, one.loss) for one in recognise] == [(BASELINE, 0), ("int8", 1)]
@@ -163,8 +163,8 @@ class Scripted:
 FRONT = front_of(
     2.0,
     [
-        [Form("detect", BASELINE, 10.0, 0.0), Form("detect", "int8", 6.0, 0.05)],
-        [Form("name", BASELINE, 8.0, 0.0), Form("name", "int8", 4.0, 0.08)],
+        [StageForm("detect", BASELINE, 10.0, 0.0), StageForm("detect", "int8", 6.0, 0.05)],
+        [StageForm("name", BASELINE, 8.0, 0.0), StageForm("name", "int8", 4.0, 0.08)],
     ],
 )
 
@@ -215,7 +215,9 @@ def test_labels_of_answers_judge_the_whole(tmp_path, pictures, code):
     expected = {f"{i}.png": [1, 1] if i else [1, 2] for i in range(4)}
     (pictures / "answers.json").write_text(json.dumps(expected), "utf-8")
     with run._load(BASELINE) as pipeline:
-        judge = Judge(pipeline, run._pictures, pictures / "answers.json", None, max_drop=0.01, least_agreement=0.8)
+        judge = PipelineJudge(
+            pipeline, run._pictures, pictures / "answers.json", None, max_drop=0.01, least_agreement=0.8
+        )
         assert (judge.metric, judge.baseline.accuracy.value) == ("equal", 0.75)
         assert [one.loss for one in weigh(run._models, run._original, pipeline, judge)[0]] == [0, 0, 0.75]
 
@@ -241,7 +243,7 @@ def test_an_answer_that_differs_from_itself_judges_nothing(tmp_path, pictures, c
         run._load(BASELINE) as pipeline,
         pytest.raises(EdgeoptError, match=r"stage lookup answers 0.png differently a second time"),
     ):
-        Judge(pipeline, run._pictures, None, None, max_drop=0.01, least_agreement=0.8)
+        PipelineJudge(pipeline, run._pictures, None, None, max_drop=0.01, least_agreement=0.8)
 
 
 def test_a_model_that_is_fed_nothing_ends_the_run(tmp_path, pictures, code):

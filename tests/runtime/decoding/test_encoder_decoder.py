@@ -16,7 +16,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.sampling import Sampling
 
 TEXT = "import os and the brown fox"
@@ -29,7 +29,10 @@ def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_whisper_chooses_its_language_and_writes_the_tokens_of_transformers(whisper):
     expected = EXPECTED["whisper"]["detected"]
-    with open_encoder_decoder(whisper, 1) as model, model.generate(TONE, Asked(most_tokens=len(expected))) as answer:
+    with (
+        open_encoder_decoder(whisper, 1) as model,
+        model.generate(TONE, AnswerOptions(most_tokens=len(expected))) as answer,
+    ):
         assert [piece.token for piece in answer] == expected
         assert len(expected) >= 64
         account = answer.account
@@ -42,7 +45,10 @@ def test_whisper_chooses_its_language_and_writes_the_tokens_of_transformers(whis
 def test_a_language_that_the_configuration_names_is_taken(tmp_path):
     folder = unpacked("whisper", tmp_path / "net", language="de", task="transcribe")
     expected = EXPECTED["whisper"]["german"]
-    with open_encoder_decoder(folder, 1) as model, model.generate(TONE, Asked(most_tokens=len(expected))) as answer:
+    with (
+        open_encoder_decoder(folder, 1) as model,
+        model.generate(TONE, AnswerOptions(most_tokens=len(expected))) as answer,
+    ):
         assert [piece.token for piece in answer] == expected
     (folder / "generation_config.json").write_text(
         json.dumps(
@@ -50,20 +56,27 @@ def test_a_language_that_the_configuration_names_is_taken(tmp_path):
             | {"language": None, "task": None, "forced_decoder_ids": [[1, 259], [2, 260]]}
         )
     )
-    with open_encoder_decoder(folder, 1) as model, model.generate(TONE, Asked(most_tokens=len(expected))) as answer:
+    with (
+        open_encoder_decoder(folder, 1) as model,
+        model.generate(TONE, AnswerOptions(most_tokens=len(expected))) as answer,
+    ):
         assert [piece.token for piece in answer] == expected
 
 
 def test_what_is_suppressed_is_never_chosen(tmp_path):
     folder = unpacked("whisper", tmp_path / "net", suppress_tokens=[0], begin_suppress_tokens=[1])
     with open_encoder_decoder(folder, 1) as model:
-        drawn = [p.token for p in model.generate(TONE, Asked(40, Sampling(temperature=100, seed=1), ends=False))]
-        expected = model.generate(TONE, Asked(1))
+        drawn = [
+            p.token for p in model.generate(TONE, AnswerOptions(40, Sampling(temperature=100, seed=1), ends=False))
+        ]
+        expected = model.generate(TONE, AnswerOptions(1))
         first = next(expected).token
     refused = unpacked("whisper", tmp_path / "other", suppress_tokens=[0, *drawn[1:4]], begin_suppress_tokens=[first])
     with open_encoder_decoder(refused, 1) as model:
-        again = [p.token for p in model.generate(TONE, Asked(40, Sampling(temperature=100, seed=1), ends=False))]
-        assert next(model.generate(TONE, Asked(1))).token != first
+        again = [
+            p.token for p in model.generate(TONE, AnswerOptions(40, Sampling(temperature=100, seed=1), ends=False))
+        ]
+        assert next(model.generate(TONE, AnswerOptions(1))).token != first
     assert not {0, *drawn[1:4]} & set(again)
 
 
@@ -71,7 +84,7 @@ def test_what_is_suppressed_is_never_chosen(tmp_path):
 def test_texts_are_read_and_answered_as_transformers_does(kind, tmp_path):
     expected = EXPECTED[kind]["text"]
     with open_encoder_decoder(unpacked(kind, tmp_path / kind), 1) as model:
-        with model.generate(TEXT, Asked(most_tokens=len(expected))) as answer:
+        with model.generate(TEXT, AnswerOptions(most_tokens=len(expected))) as answer:
             assert [piece.token for piece in answer] == expected
         assert bool(model.files.notes) == (kind == "marian")  # its configuration asks for beams
         with pytest.raises(EdgeoptError, match="hears no sound"):

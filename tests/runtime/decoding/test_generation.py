@@ -16,12 +16,12 @@ from edgeopt.export.decoder.reference import Reference
 from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.texts.byte_pairs import read_byte_pairs
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
 
 PROMPT = [5, 17, 250, 3, 99, 17, 250]
-LONG = Asked(most_tokens=256, ends=False)
+LONG = AnswerOptions(most_tokens=256, ends=False)
 TOKENIZER = Path(__file__).parents[3] / "models" / "tiny_lm" / "tokenizer.json"
 
 
@@ -42,7 +42,7 @@ def model(data: bytes):
         yield opened
 
 
-def tokens_of(model: LanguageModel, asked: Asked, prompt=PROMPT) -> list[int]:
+def tokens_of(model: LanguageModel, asked: AnswerOptions, prompt=PROMPT) -> list[int]:
     return [piece.token for piece in model.generate(prompt, asked)]
 
 
@@ -79,8 +79,8 @@ def test_a_recipe_runs_prompts_in_parts_that_are_alike_and_asks_each_for_one_tok
 @pytest.mark.parametrize(
     "asked",
     [
-        *(Asked(256, ends=False, chunk_tokens=n) for n in (1, 2, 3)),
-        *(Asked(256, ends=False, guesses=n) for n in (1, 3, 8)),
+        *(AnswerOptions(256, ends=False, chunk_tokens=n) for n in (1, 2, 3)),
+        *(AnswerOptions(256, ends=False, guesses=n) for n in (1, 3, 8)),
     ],
 )
 def test_chunks_and_guesses_change_no_token(asked, model, plain):
@@ -88,7 +88,7 @@ def test_chunks_and_guesses_change_no_token(asked, model, plain):
 
 
 def test_guesses_save_runs_and_are_counted(model, plain):
-    with model.generate(PROMPT, Asked(256, ends=False, guesses=4)) as answer:
+    with model.generate(PROMPT, AnswerOptions(256, ends=False, guesses=4)) as answer:
         assert [piece.token for piece in answer] == plain
     account = answer.account
     assert account.runs < len(plain) - 1
@@ -110,15 +110,15 @@ def test_a_cache_that_each_run_gives_anew_writes_the_same(data, plain):
 
 def test_a_prompt_that_begins_alike_is_not_computed_again(model, plain):
     tokens_of(model, LONG)
-    again = model.generate([*PROMPT, *plain[:9], 4], Asked(4, ends=False))
+    again = model.generate([*PROMPT, *plain[:9], 4], AnswerOptions(4, ends=False))
     list(again)
     assert again.account.reused_tokens == len(PROMPT) + 9
     assert again.account.computed_tokens == 1 + 3
-    other = model.generate([*PROMPT[:3], 8], Asked(4, ends=False))
+    other = model.generate([*PROMPT[:3], 8], AnswerOptions(4, ends=False))
     fresh = [piece.token for piece in other]
     assert other.account.reused_tokens == 3
     model.forget()
-    whole = model.generate([*PROMPT[:3], 8], Asked(4, ends=False))
+    whole = model.generate([*PROMPT[:3], 8], AnswerOptions(4, ends=False))
     assert [piece.token for piece in whole] == fresh
     assert whole.account.reused_tokens == 0
     assert whole.account.computed_tokens == 4 + 3
@@ -133,9 +133,9 @@ def test_the_same_prompt_again_computes_its_last_token_only(model, plain):
 
 def test_texts_in_threads_do_not_disturb_each_other(model):
     prompts = [[one, one + 1, one + 2] for one in range(0, 60, 5)]
-    expected = [tokens_of(model, Asked(30, ends=False), prompt) for prompt in prompts]
+    expected = [tokens_of(model, AnswerOptions(30, ends=False), prompt) for prompt in prompts]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda prompt: tokens_of(model, Asked(30, ends=False), prompt), prompts))
+        found = list(pool.map(lambda prompt: tokens_of(model, AnswerOptions(30, ends=False), prompt), prompts))
     assert found == expected
 
 
@@ -172,7 +172,7 @@ def test_the_end_token_ends_an_answer(data, plain):
     session = EXECUTOR.open(data, SessionOptions())
     with LanguageModel(session, byte_tokenizer(), 400, end=[plain[place]]) as model:
         for guesses in (0, 4):
-            answer = model.generate(PROMPT, Asked(256, guesses=guesses))
+            answer = model.generate(PROMPT, AnswerOptions(256, guesses=guesses))
             assert [piece.token for piece in answer] == plain[: place + 1]
             assert answer.account.reason == "end"
 
@@ -181,7 +181,7 @@ def test_the_context_ends_an_answer(data):
     session = EXECUTOR.open(data, SessionOptions())
     with LanguageModel(session, byte_tokenizer(), 20, end=[]) as model:
         for guesses in (0, 6):
-            answer = model.generate(PROMPT, Asked(256, guesses=guesses))
+            answer = model.generate(PROMPT, AnswerOptions(256, guesses=guesses))
             assert len(list(answer)) == 20 - len(PROMPT)
             assert answer.account.reason == "length"
         with pytest.raises(ValueError, match="the prompt has 20 tokens, the context 20"):
@@ -189,7 +189,7 @@ def test_the_context_ends_an_answer(data):
 
 
 def test_times_rise_and_are_named(model):
-    answer = model.generate(PROMPT, Asked(12, ends=False))
+    answer = model.generate(PROMPT, AnswerOptions(12, ends=False))
     list(answer)
     account = answer.account
     assert list(account.token_at_ns) == sorted(account.token_at_ns)
@@ -200,9 +200,9 @@ def test_times_rise_and_are_named(model):
 
 def test_the_same_seed_draws_the_same_tokens_with_guesses_too(model):
     sampling = Sampling(temperature=0.9, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=3)
-    drawn = tokens_of(model, Asked(80, sampling, ends=False))
-    assert drawn == tokens_of(model, Asked(80, sampling, ends=False, guesses=4))
-    assert drawn != tokens_of(model, Asked(80, Sampling(0.9, 40, 0.95, 1.1, seed=4), ends=False))
+    drawn = tokens_of(model, AnswerOptions(80, sampling, ends=False))
+    assert drawn == tokens_of(model, AnswerOptions(80, sampling, ends=False, guesses=4))
+    assert drawn != tokens_of(model, AnswerOptions(80, Sampling(0.9, 40, 0.95, 1.1, seed=4), ends=False))
 
 
 def test_drawn_tokens_follow_their_shares():
@@ -274,12 +274,12 @@ def test_a_wish_of_no_sense_is_one_line(model, wish, told):
 
 
 def test_wishes_are_those_of_asked_and_of_its_sampling(model):
-    asked = Asked(7, Sampling(temperature=1.0, seed=3), ends=False)
+    asked = AnswerOptions(7, Sampling(temperature=1.0, seed=3), ends=False)
     by_name = model.generate([3, 4], most_tokens=7, temperature=1.0, seed=3, ends=False)
     assert [one.token for one in by_name] == [one.token for one in model.generate([3, 4], asked)]
-    assert asked.but(seed=4) == Asked(7, Sampling(temperature=1.0, seed=4), ends=False)
+    assert asked.but(seed=4) == AnswerOptions(7, Sampling(temperature=1.0, seed=4), ends=False)
     assert asked.but() is asked
-    assert Asked(np.int64(5)).but(guesses=None).most_tokens == 5
+    assert AnswerOptions(np.int64(5)).but(guesses=None).most_tokens == 5
     with pytest.raises(TypeError, match="no 'max_tokens'"):
         model.generate([3], max_tokens=4)
 

@@ -18,7 +18,7 @@ from edgeopt.graph.model import find_model, load_model
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import make_artefact, write_bundle
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.selftest import record_logits
 from edgeopt.system.declared.target import find_target
@@ -37,7 +37,7 @@ def bundle(exported: Path, tmp_path: Path) -> Path:
 def test_a_runtime_writes_what_the_exported_file_writes(bundle, exported):
     opened, _ = open_language_model(exported, 1)
     with opened, Runtime.load(bundle) as runtime:
-        expected = [piece.token for piece in opened.generate("abc", Asked(20, ends=False))]
+        expected = [piece.token for piece in opened.generate("abc", AnswerOptions(20, ends=False))]
         assert [piece.token for piece in runtime.generate("abc", most_tokens=20, ends=False)] == expected
         assert runtime.language_model.origin.threads == 1
         assert runtime.language_model.origin.size_bytes == (bundle / "model.onnx").stat().st_size
@@ -53,7 +53,7 @@ def test_a_closed_runtime_says_so(bundle):
 
 def test_an_answer_is_cancelled_before_its_next_token(bundle):
     with Runtime.load(bundle) as runtime:
-        answer = runtime.generate("abc", Asked(50, ends=False))
+        answer = runtime.generate("abc", AnswerOptions(50, ends=False))
         next(answer)
         answer.cancel()
         assert list(answer) == []
@@ -112,4 +112,4 @@ def test_a_bundle_whose_numbers_are_others_here_says_so(exported, tmp_path, scal
         return
     with open_language_model(bundle.folder, 1)[0] as opened:
         assert [told in f"{one.hint}" for one in opened.origin.notes] == ([True] if told else [])
-        assert opened.generate("a", Asked(3)).text() is not None
+        assert opened.generate("a", AnswerOptions(3)).text() is not None

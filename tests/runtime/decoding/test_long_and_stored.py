@@ -18,7 +18,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
 from edgeopt.running.writing import SUMMARISE, Prompting, write_answer
 from edgeopt.runtime.decoding import memory
-from edgeopt.runtime.decoding.generation import Asked, Long
+from edgeopt.runtime.decoding.generation import AnswerOptions, Long
 from edgeopt.runtime.decoding.long import summarised
 from edgeopt.runtime.decoding.opening import open_language_model
 
@@ -43,7 +43,7 @@ def model(bundle: Path):
 
 
 def answer_behind(model, prefix, prompt: str) -> tuple[list[int], object]:
-    answer = model.generate(prefix.before(model.tokenizer.encode(prompt)), Asked(12, ends=False))
+    answer = model.generate(prefix.before(model.tokenizer.encode(prompt)), AnswerOptions(12, ends=False))
     return [piece.token for piece in answer], answer.account
 
 
@@ -129,7 +129,7 @@ def test_a_long_prompt_is_cut_where_that_is_asked_for(bundle, how):
     opened, _ = open_language_model(bundle, 1, context=40)
     with opened:
         tokens = list(range(5, 65))
-        asked = Asked(most_tokens=10, ends=False, long=how, keep=4)
+        asked = AnswerOptions(most_tokens=10, ends=False, long=how, keep=4)
         answer = opened.generate(tokens, asked)
         room = 40 - 10 - 4
         body = {
@@ -137,13 +137,13 @@ def test_a_long_prompt_is_cut_where_that_is_asked_for(bundle, how):
             Long.MIDDLE: [*tokens[4 : 4 + room // 2], *tokens[-(room - room // 2) :]],
             Long.TAIL: tokens[4 : 4 + room],
         }[how]
-        expected = [piece.token for piece in opened.generate([*tokens[:4], *body], Asked(10, ends=False))]
+        expected = [piece.token for piece in opened.generate([*tokens[:4], *body], AnswerOptions(10, ends=False))]
         assert [piece.token for piece in answer] == expected
         assert answer.account.cut_tokens == 60 - 30
         assert answer.account.prompt_tokens == 30
         assert opened.generate([5, 6], asked).account.cut_tokens == 0
         with pytest.raises(ValueError, match="the prompt has 60 tokens, the context 40"):
-            opened.generate(tokens, Asked(10))
+            opened.generate(tokens, AnswerOptions(10))
 
 
 def test_a_text_is_summarised_until_it_fits(bundle):
@@ -162,7 +162,7 @@ def test_only_a_prompt_that_fills_the_context_is_summarised(bundle, tmp_path, ch
     (tmp_path / "system.txt").write_text(SYSTEM, "utf-8")
     prompting = Prompting(tmp_path / "system.txt", tmp_path / "kept", long=SUMMARISE)
     prompt = "a b c d e " * (characters // 10)
-    found = write_answer(str(bundle), prompt, Asked(400), lambda *_: None, 1, prompting=prompting)
+    found = write_answer(str(bundle), prompt, AnswerOptions(400), lambda *_: None, 1, prompting=prompting)
     assert any("is summarised to" in one.detail for one in found.notes) == is_summarised
     assert found.account.token_at_ns
 

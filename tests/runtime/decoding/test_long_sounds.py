@@ -16,12 +16,12 @@ from edgeopt.graph.sound import Sound
 from edgeopt.recipes.inputs.audio import Audio, Features
 from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
-from edgeopt.runtime.decoding.generation import Asked, Long
+from edgeopt.runtime.decoding.generation import AnswerOptions, Long
 from edgeopt.runtime.decoding.long_sounds import fitted_sound
 
 RATE = 16000
 NOISE = (0.1 * np.random.default_rng(0).standard_normal(64 * RATE)).astype(np.float32)
-FEW = Asked(most_tokens=3, ends=False)
+FEW = AnswerOptions(most_tokens=3, ends=False)
 
 
 @pytest.fixture(scope="module")

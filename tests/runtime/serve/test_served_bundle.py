@@ -11,7 +11,7 @@ import pytest
 from served import serving, until
 from small_decoders import bundle_small, export_small
 
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.serve.limits import Limits
 
@@ -32,7 +32,7 @@ def test_a_bundle_talks_by_its_own_template(tmp_path):
         end = next(iter(opened.tokenizer.special))
         prompt = f"[user]abc{end}[assistant]".replace(end, "<|end|>")
         tokens = opened.tokenizer.encode(prompt, reads_special=True)
-        expected = opened.generate(tokens, Asked(9)).text()
+        expected = opened.generate(tokens, AnswerOptions(9)).text()
         model = server.json("/v1/models")["data"][0]["id"]
         asked = {"model": model, "temperature": 0, "max_tokens": 9}
         found = server.json("/v1/chat/completions", asked | {"messages": [{"role": "user", "content": "abc"}]})

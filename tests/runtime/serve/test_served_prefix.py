@@ -8,7 +8,7 @@ import pytest
 from served import serving
 
 from edgeopt.running.writing import Prompting
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.serve.limits import Limits
 
@@ -25,7 +25,7 @@ def test_what_stands_before_every_prompt_is_computed_once_and_changes_no_token(t
     with model:
         before = model.tokenizer.encode(SYSTEM)
         held = len(before) + model.begins_with
-        expected = model.generate([*before, *model.tokenizer.encode("    def read(")], Asked(24)).text()
+        expected = model.generate([*before, *model.tokenizer.encode("    def read(")], AnswerOptions(24)).text()
     prompting = Prompting(file, tmp_path / "prefixes")
     for run in range(2):
         limits = Limits(slots=slots)

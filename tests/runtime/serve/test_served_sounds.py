@@ -16,7 +16,7 @@ from edgeopt.graph.sound import Sound
 from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.running import serving_pairs
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
-from edgeopt.runtime.decoding.generation import Asked, Long
+from edgeopt.runtime.decoding.generation import AnswerOptions, Long
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.verbs._perform import perform
 
@@ -54,7 +54,7 @@ def wav(tmp_path_factory) -> bytes:
 
 def text_of(folder: Path, sound: Sound) -> str:
     with open_encoder_decoder(folder, 1) as model:
-        return model.generate(sound, Asked(most_tokens=6, long=Long.WINDOWS)).text().strip()
+        return model.generate(sound, AnswerOptions(most_tokens=6, long=Long.WINDOWS)).text().strip()
 
 
 def test_a_sound_gets_the_text_that_run_writes(server, folder, wav):
@@ -136,7 +136,7 @@ def test_a_text_is_answered_as_a_completion(tmp_path):
     folder = unpacked("t5", tmp_path / "t5")
     text = "import os and the brown fox"
     with open_encoder_decoder(folder, 1) as model:
-        expected = model.generate(text, Asked(most_tokens=6)).text()
+        expected = model.generate(text, AnswerOptions(most_tokens=6)).text()
     assert len(EXPECTED["t5"]["text"]) > 6
     with serving(str(folder), LIMITS) as running:
         wanted = {"model": "t5", "prompt": text, "max_tokens": 6, "temperature": 0}

@@ -17,7 +17,7 @@ from served import Running, serving, until
 from edgeopt.executors.onnxruntime.decoder import Decoder
 from edgeopt.executors.onnxruntime.rows import SharedRows
 from edgeopt.runtime.decoding.batching.batch import Batch
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
@@ -39,7 +39,7 @@ def server():
 def expected() -> str:
     model, _ = open_language_model(TINY, 1)
     with model:
-        return model.generate(PROMPT, Asked(24)).text()
+        return model.generate(PROMPT, AnswerOptions(24)).text()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from simulated_stream import Course, simulate
 
 from edgeopt.runtime.schedule.queueing import parse_queue
 from edgeopt.runtime.stream import EventKind, Stream
-from edgeopt.runtime.stream.degradation import Degradation, Ladder, Load
+from edgeopt.runtime.stream.degradation import Degradation, Ladder, LevelLoad
 
 SKIP, LIGHTER = 1, 2
 MOST = Degradation().most_missed_ratio
@@ -45,7 +45,9 @@ def service(
     return took_ms
 
 
-def run(came_ms: Sequence[float], took_ms: Service, budget_ms: float, loads: Sequence[Load], queue: str = "latest"):
+def run(
+    came_ms: Sequence[float], took_ms: Service, budget_ms: float, loads: Sequence[LevelLoad], queue: str = "latest"
+):
     policy = parse_queue(queue)
     ladder = Ladder(Degradation(), round(budget_ms * MS), loads, policy)
     keep_every = [load.keep_every for load in loads]
@@ -100,7 +102,7 @@ def check(regime) -> None:
     """Judge by streams that stay at each level for the whole time."""
     pattern, kind, typical_ms, fps, budget_ms, queue, ratio, known = regime
     count = 900
-    loads = [Load(), Load(keep_every=2), *(Load(time_ratio=is_known and ratio) for is_known in known)]
+    loads = [LevelLoad(), LevelLoad(keep_every=2), *(LevelLoad(time_ratio=is_known and ratio) for is_known in known)]
     course, stay = run(arrivals(pattern, fps, count), service(kind, typical_ms, count, ratio), budget_ms, loads, queue)
     for place, (_, change, left) in enumerate(course.changes):
         if change.level < left:
@@ -122,7 +124,7 @@ def check(regime) -> None:
 @pytest.mark.parametrize("known", [(), (None,), (0.4,)])
 def test_slow_frames_at_a_slow_camera_are_not_skipped(known):
     """15 frames a second, a budget of 33 ms, p50 below it and p90 above: nothing waits."""
-    loads = [Load(), Load(keep_every=2), *(Load(time_ratio=ratio) for ratio in known)]
+    loads = [LevelLoad(), LevelLoad(keep_every=2), *(LevelLoad(time_ratio=ratio) for ratio in known)]
     course, _ = run(arrivals("regular", 15, 600), service("two kinds", 25, 600, 0.4), 33, loads)
     assert SKIP not in course.path
     assert course.in_time(33) > (0.95 if known else 0.7)
@@ -147,7 +149,7 @@ def test_heat_that_comes_and_goes_takes_levels_and_gives_them_back(queue, kind, 
         return float(np.interp(index, [300, 900, 1500, 1800], [1.0, worst, worst, 1.0]))
 
     count = 4200
-    loads = [Load(), Load(keep_every=2), Load(time_ratio=0.3)]
+    loads = [LevelLoad(), LevelLoad(keep_every=2), LevelLoad(time_ratio=0.3)]
     course, _ = run(arrivals("regular", 30, count), service(kind, typical_ms, count, 0.3, heat), 50, loads, queue)
     assert level in course.path
     assert course.answers[-1][1] == 0
@@ -158,7 +160,7 @@ def test_heat_that_comes_and_goes_takes_levels_and_gives_them_back(queue, kind, 
 
 def test_a_camera_that_slows_down_is_taken_whole_again():
     came_ms = [*arrivals("regular", 30, 300), *(np.arange(600) * 1000 / 12 + 10_050)]
-    course, _ = run(came_ms, service("steady", 40, 900, 1.0), 50, [Load(), Load(keep_every=2)])
+    course, _ = run(came_ms, service("steady", 40, 900, 1.0), 50, [LevelLoad(), LevelLoad(keep_every=2)])
     assert course.path == [SKIP, 0]
     down, up = (change.reason for _, change, _ in course.changes)
     assert "they wait for each other" in down
@@ -167,12 +169,12 @@ def test_a_camera_that_slows_down_is_taken_whole_again():
 
 def test_a_pause_of_the_source_is_no_slow_camera():
     came_ms = np.concatenate([arrivals("regular", 30, 400), np.asarray(arrivals("regular", 30, 400)) + 30_000])
-    course, _ = run(list(came_ms), service("steady", 40, 800, 1.0), 50, [Load(), Load(keep_every=2)])
+    course, _ = run(list(came_ms), service("steady", 40, 800, 1.0), 50, [LevelLoad(), LevelLoad(keep_every=2)])
     assert course.path == [SKIP]
 
 
 def test_a_model_that_is_no_lighter_is_left_and_not_tried_again():
-    loads = [Load(), Load(keep_every=2), Load(time_ratio=None)]
+    loads = [LevelLoad(), LevelLoad(keep_every=2), LevelLoad(time_ratio=None)]
     course, _ = run(arrivals("regular", 15, 2000), service("two kinds", 25, 2000, 0.99), 33, loads)
     assert course.path == [LIGHTER, 0]
     assert "the lighter model does not help: " in course.changes[1][1].reason
@@ -180,7 +182,7 @@ def test_a_model_that_is_no_lighter_is_left_and_not_tried_again():
 
 def test_a_machine_that_slowed_down_while_the_lighter_model_was_opened_does_not_condemn_it():
     """It takes as long as the heavy one did before; the heavy one is tried again, and takes three times as long."""
-    loads = [Load(), Load(keep_every=2), Load(time_ratio=None)]
+    loads = [LevelLoad(), LevelLoad(keep_every=2), LevelLoad(time_ratio=None)]
     took_ms = service("steady", 40, 2000, 0.35, lambda index: 3.0 if index > 75 else 1.0)
     course, _ = run(arrivals("regular", 30, 2000), took_ms, 33, loads)
     assert course.path[0] == course.path[-1] == LIGHTER
@@ -189,7 +191,7 @@ def test_a_machine_that_slowed_down_while_the_lighter_model_was_opened_does_not_
 
 def test_an_app_that_works_for_long_is_the_reason_that_is_told():
     keep_every = (1, 2)
-    ladder = Ladder(Degradation(), 33 * MS, [Load(), Load(keep_every=2)])
+    ladder = Ladder(Degradation(), 33 * MS, [LevelLoad(), LevelLoad(keep_every=2)])
     came_ms = arrivals("regular", 30, 300)
     course = simulate(came_ms, lambda *_: 5.0, 33, keep_every, ladder, reader_ms=40)
     assert course.path == [SKIP]
@@ -197,7 +199,7 @@ def test_an_app_that_works_for_long_is_the_reason_that_is_told():
 
 
 def test_a_source_that_hands_frames_over_late_is_no_reason_to_do_less():
-    ladder = Ladder(Degradation(), 33 * MS, [Load(), Load(keep_every=2)])
+    ladder = Ladder(Degradation(), 33 * MS, [LevelLoad(), LevelLoad(keep_every=2)])
     course = simulate(arrivals("regular", 15, 300), lambda *_: 5.0, 33, (1, 2), ladder, hand_over_ms=30)
     assert course.missed(33) == 1
     assert course.path == []

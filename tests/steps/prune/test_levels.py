@@ -5,7 +5,7 @@ import pytest
 from channel_nets import NETS, split_count
 
 from edgeopt.graph.groups import keep_channels, trace
-from edgeopt.graph.groups.types import Group, Use
+from edgeopt.graph.groups.types import ChannelUse, Group
 from edgeopt.steps.prune.levels import removal, step_in_channels
 
 nets = pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
@@ -13,7 +13,7 @@ nets = pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 
 def group_of(count, *tensors, width=1):
     def use(name, channels):
-        return Use("", name, 1, np.asarray(channels, np.int32))
+        return ChannelUse("", name, 1, np.asarray(channels, np.int32))
 
     whole = np.repeat(np.arange(count), width)
     return Group("g", count, (use("w", whole),), (), tuple(use(f"t{i}", one) for i, one in enumerate(tensors)), "")

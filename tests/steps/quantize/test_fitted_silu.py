@@ -15,7 +15,7 @@ from edgeopt.steps.quantize.activations import hard_swish, silu
 from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.calibrate import Observation
 from edgeopt.steps.quantize.calibration.findings import study
-from edgeopt.steps.quantize.repairs.fitted_silu import Fit, fit_silus, keep_worst, note_of, place_fits
+from edgeopt.steps.quantize.repairs.fitted_silu import SiluFit, fit_silus, keep_worst, note_of, place_fits
 from edgeopt.steps.quantize.search.attempt import SearchResult
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.system.declared.target import Int8Rules, find_target
@@ -38,14 +38,14 @@ def observed(model: Model) -> dict[str, Observation]:
     return dict(study(model, open_graph(model), frames(model, 8), RULES).calibration.observations)
 
 
-def fitted(model: Model) -> tuple[Model, tuple[Fit, ...]]:
+def fitted(model: Model) -> tuple[Model, tuple[SiluFit, ...]]:
     graph = open_graph(model)
     fits = fit_silus(graph, observed(model))
     assert place_fits(graph, fits) == len(fits)
     return graph.to_model(), fits
 
 
-def fit_of(x: np.ndarray) -> Fit:
+def fit_of(x: np.ndarray) -> SiluFit:
     """Return the fit of a SiLU that reads these numbers, shape (channels, samples)."""
     net = Net(channels=len(x))
     made = net.silu(net.conv("x", len(x), len(x)))
@@ -56,7 +56,7 @@ def fit_of(x: np.ndarray) -> Fit:
     return one
 
 
-def error_of(fit: Fit, x: np.ndarray) -> np.ndarray:
+def error_of(fit: SiluFit, x: np.ndarray) -> np.ndarray:
     made = hard_swish(fit.slope[:, None] * x + fit.shift[:, None]) * fit.gain[:, None] + fit.offset[:, None]
     return made - silu(x)
 
@@ -135,7 +135,7 @@ def test_what_no_convolution_makes_for_its_silu_alone_is_left() -> None:
 def test_the_worst_for_what_they_save_keep_their_silu_up_to_a_share_of_the_numbers() -> None:
     none = np.zeros(1, np.float32)
     given = [("a", 0.9, 50), ("b", 0.1, 10), ("c", 0.5, 30), ("d", 0.2, 10)]
-    fits = [Fit(name, none, none, none, none, noise, elements) for name, noise, elements in given]
+    fits = [SiluFit(name, none, none, none, none, noise, elements) for name, noise, elements in given]
     names = {share: [one.name for one in keep_worst(fits, share)] for share in (0.0, 0.09, 0.1, 0.6, 1.0)}
     assert not set(names[0.6]) - set(names[0.1])
     assert names == {0.0: list("abcd"), 0.09: list("abcd"), 0.1: list("abc"), 0.6: list("bc"), 1.0: []}
@@ -190,7 +190,7 @@ def test_no_fit_is_tried_while_answers_are_spoiled_but_once_they_are_mended() ->
 
 def test_the_note_names_the_coarsest_and_its_error() -> None:
     none = np.zeros(1, np.float32)
-    fits = [Fit(name, none, none, none, none, noise, 1) for name, noise in (("a", 1e-3), ("b", 1e-2), ("c", 0.0))]
+    fits = [SiluFit(name, none, none, none, none, noise, 1) for name, noise in (("a", 1e-3), ("b", 1e-2), ("c", 0.0))]
     note = note_of(fits)
     assert note.detail.startswith("3 SiLU computed as HardSwish")
     assert note.hint == "coarsest: 'b' 20.0 dB, 'a' 30.0 dB, 'c' 120.0 dB"

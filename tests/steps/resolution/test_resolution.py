@@ -19,7 +19,7 @@ from edgeopt.errors import NoteKind
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.optimization.candidates.engines import open_engines
-from edgeopt.optimization.deployment.embedding import Embedding
+from edgeopt.optimization.deployment.embedding import EmbeddedParts
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Options
@@ -113,7 +113,7 @@ def test_embedded_parts_are_made_for_the_smaller_size(made, tmp_path):
     steps = {name: step for name, step in all_steps().items() if name in ("embed-preprocess", "embed-postprocess")}
     parts = [step.embeds for step in steps.values() if step.embeds]
     small = load_model(out / "candidates" / "resolution" / "model.onnx", "resolution")
-    whole = Embedding(context, "resolution", steps).put_into(small)
+    whole = EmbeddedParts(context, "resolution", steps).put_into(small)
     recipe = context.recipe_of(small)
     plain = make_task(recipe, small.inputs, small.outputs, evaluating=False)
     reader = make_task(recipe.with_embedded(*parts), whole.inputs, whole.outputs, evaluating=False)

@@ -11,7 +11,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import printable
 
 if TYPE_CHECKING:
-    from edgeopt.recipes.drafting.questions import Ask, Question
+    from edgeopt.recipes.drafting.questions import Ask, RecipeQuestion
 
 _NOT_KNOWN = "?"
 
@@ -23,7 +23,7 @@ def asker(*, quiet: bool) -> Ask:
     return nobody if quiet or not sys.stdin.isatty() else _ask
 
 
-def _ask(question: Question) -> Any:
+def _ask(question: RecipeQuestion) -> Any:
     """Return the answer, or None where the person does not know. What is no answer is told, and asked again."""
     click.echo(f"\n{printable(question.text)}", err=True)
     for number, words in enumerate(question.options, 1):

@@ -17,7 +17,7 @@ from edgeopt.cli._values import (
     Shape,
     TargetName,
     TypedShape,
-    Whole,
+    WholeNumber,
     joined,
 )
 from edgeopt.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
@@ -68,7 +68,7 @@ def exit_codes(
 
 def threads_option(default: str = DEFAULT_THREADS) -> Callable[[F], F]:
     """Return `--threads`, which says what holds without it."""
-    return click.option("--threads", type=Whole(min=1), show_default=default, help="Threads of the engine.")
+    return click.option("--threads", type=WholeNumber(min=1), show_default=default, help="Threads of the engine.")
 
 
 def eval_option(

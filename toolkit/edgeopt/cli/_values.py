@@ -63,7 +63,7 @@ class FrameBudget(Milliseconds):
         return super().convert(value, param, ctx)
 
 
-class Limits(click.ParamType["AnswerBudget"]):
+class AnswerLimits(click.ParamType["AnswerBudget"]):
     """Limits of an answer, such as `ttft:200ms,tpot:20ms`."""
 
     name = "limits"
@@ -101,7 +101,7 @@ class Switch(click.ParamType[bool]):
         return bool(value == "on")
 
 
-class Share(click.ParamType[float]):
+class ShareValue(click.ParamType[float]):
     """A share such as `1%` or `0.01`."""
 
     name = "share"
@@ -125,7 +125,7 @@ class Number(click.FloatRange):
         return result if math.isfinite(result) else self.fail(f"{value} is no finite number", param, ctx)
 
 
-class Whole(click.IntRange):
+class WholeNumber(click.IntRange):
     """A whole number."""
 
     name = "integer"
@@ -338,7 +338,7 @@ def type_of(option: Option) -> click.ParamType[Any]:
     syntax = option.syntax
     if syntax is Syntax.WHOLE:
         least, most = (None if each is None else int(each) for each in (option.least, option.most))
-        return Whole(min=least, max=most)
+        return WholeNumber(min=least, max=most)
     if syntax is Syntax.NUMBER:
         return Number(min=option.least, max=option.most, min_open=option.above)
     if syntax is Syntax.CHOICE:
@@ -350,11 +350,11 @@ _TYPES: Mapping[Syntax, Callable[[], click.ParamType[Any]]] = {
     Syntax.TEXT: click.types.StringParamType,
     Syntax.FLAG: click.types.BoolParamType,
     Syntax.FILE: FilePath,
-    Syntax.SHARE: Share,
+    Syntax.SHARE: ShareValue,
     Syntax.SECONDS: lambda: Duration("s"),
     Syntax.MILLISECONDS: Milliseconds,
     Syntax.FRAME_BUDGET: FrameBudget,
-    Syntax.ANSWER_BUDGET: Limits,
+    Syntax.ANSWER_BUDGET: AnswerLimits,
     Syntax.COUNTS: Counts,
     Syntax.NAMES: Names,
     Syntax.SWITCH: Switch,

@@ -20,7 +20,7 @@ PRINTED = "What is printed"
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class FlagUse:
     """One kind's use of a flag."""
 
     kind: Kind
@@ -41,7 +41,7 @@ class _Raw(click.ParamType[Any]):
 
     name = "text"
 
-    def __init__(self, uses: Sequence[Use]) -> None:
+    def __init__(self, uses: Sequence[FlagUse]) -> None:
         self.types = [type_of(use.option) for use in uses]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
@@ -57,7 +57,7 @@ class _Raw(click.ParamType[Any]):
 class VerbOption(click.Option):
     """An option of a verb; its help says what it is for every kind that takes it."""
 
-    def __init__(self, uses: Sequence[Use]) -> None:
+    def __init__(self, uses: Sequence[FlagUse]) -> None:
         """Take what is known of it by kind, one or more."""
         self.uses = uses
         first = uses[0].option
@@ -124,12 +124,12 @@ class VerbCommand(GroupedCommand):
 
 def options_of_verb(verb: str) -> list[VerbOption]:
     """Return an option for each flag that a kind takes for a verb, the kind that takes most sources first."""
-    uses: dict[str, list[Use]] = {}
+    uses: dict[str, list[FlagUse]] = {}
     for kind in reversed(kinds()):
         if (options := kind.options.get(verb)) is None:
             continue
         for field, option in options_of(options):
-            uses.setdefault(option.flags[0], []).append(Use(kind, field, option, default_of(options, field)))
+            uses.setdefault(option.flags[0], []).append(FlagUse(kind, field, option, default_of(options, field)))
     return [VerbOption(each) for each in uses.values()]
 
 

@@ -16,7 +16,7 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import ModelName, Number, TargetName, Whole
+from edgeopt.cli._values import ModelName, Number, TargetName, WholeNumber
 from edgeopt.errors import EXIT_MISSED
 
 
@@ -40,10 +40,10 @@ from edgeopt.errors import EXIT_MISSED
 @eval_option("Labels that score the models at the end, and decide nothing")
 @recipe_option
 @threads_option()
-@click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Of all that is drawn.")
+@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Of all that is drawn.")
 @click.option(
     "--steps",
-    type=Whole(min=1),
+    type=WholeNumber(min=1),
     show_default="as many as fit",
     help="Train so many steps in place of a time: the same bytes each time on one machine.",
 )

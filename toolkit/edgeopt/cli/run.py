@@ -21,7 +21,7 @@ from edgeopt.errors import EXIT_INCONCLUSIVE
 
 if TYPE_CHECKING:
     from edgeopt.errors import Note
-    from edgeopt.running.live_subject import Subject
+    from edgeopt.running.live_subject import LiveSubject
     from edgeopt.runtime.decoding.generation import Account, Piece
     from edgeopt.runtime.stream import Event, StreamResult, StreamStats
 
@@ -108,7 +108,7 @@ class Printed:
             self._answer = AnswerLine().__enter__()
         self._answer.write(piece.text, account)
 
-    def begin(self, subject: Subject, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
+    def begin(self, subject: LiveSubject, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
         """Show what is to know before the first frame."""
         self._subject, self._by_line = subject, by_line and not self._as_json
         for note in notes:

@@ -87,7 +87,7 @@ def show_target(reach: Reach, known: Sequence[Reach]) -> Document:
         known: Of all targets: one that chooses says what brings each that it may choose.
     """
     from edgeopt.report.document import Document, Section, Value
-    from edgeopt.system.declared.target import Choice
+    from edgeopt.system.declared.target import TargetChoice
     from edgeopt.system.disk import assets
     from edgeopt.system.text import shown_path
 
@@ -97,7 +97,7 @@ def show_target(reach: Reach, known: Sequence[Reach]) -> Document:
     here += [Value("get it", reach.remedy, is_command=True)] if reach.remedy else []
     command = f"edgeopt optimize MODEL --target {target.name}" if reach.takes_models else "edgeopt targets"
     next_one = Value("next", command, is_command=True)
-    if isinstance(target, Choice):
+    if isinstance(target, TargetChoice):
         may = [] if reach.takes_models else [each for each in known if each.name in target.choose]
         here += [Value(each.name, each.remedy or each.reason) for each in may]
         facts = [Value("device", target.description), Value("one of", ", ".join(target.choose))]
@@ -109,10 +109,10 @@ def show_target(reach: Reach, known: Sequence[Reach]) -> Document:
 
 def _facts(reach: Reach) -> list[Value]:
     from edgeopt.report.document import Value
-    from edgeopt.system.declared.target import Choice
+    from edgeopt.system.declared.target import TargetChoice
 
     target = reach.target
-    assert not isinstance(target, Choice)
+    assert not isinstance(target, TargetChoice)
     rules = target.int8
     known = {
         "device": f"{target.device}: {target.description}",

@@ -21,7 +21,7 @@ _REPORT = "use rknn-toolkit2 2.5.0, or report the version that you use to edgeop
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class TableLayer:
     """One line of the table: what the compiler made of one or several nodes."""
 
     name: str
@@ -36,7 +36,7 @@ class Layer:
     """As the vendor's compiler estimates them; 0 for what it does not estimate."""
 
 
-def read_layers(log: str) -> tuple[Layer, ...]:
+def read_layers(log: str) -> tuple[TableLayer, ...]:
     """Return the table's layers, without the rows for the model's inputs and outputs.
 
     Args:
@@ -57,13 +57,13 @@ def read_layers(log: str) -> tuple[Layer, ...]:
     return tuple(layer for layer in layers if layer.op not in _EDGES)
 
 
-def _read(line: str) -> Layer:
+def _read(line: str) -> TableLayer:
     match = _LAYER.search(line)
     if match is None:
         raise StepError(f"a line of Rockchip's table of layers is unknown: {line.strip()}", remedy=_REPORT)
     name = match["name"].strip().partition(":")[2]
     cycles = (int(match[column]) for column in ("ddr", "npu", "total"))
-    return Layer(name, match["op"], match["dtype"], match["unit"], *cycles)
+    return TableLayer(name, match["op"], match["dtype"], match["unit"], *cycles)
 
 
 def plain(text: str) -> str:

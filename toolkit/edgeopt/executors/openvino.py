@@ -51,7 +51,7 @@ _REMEDY = "pip install 'edgeopt[openvino]'"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTime:
+class CompiledNodeTime:
     """One node of the compiled graph in one run."""
 
     name: str
@@ -141,10 +141,10 @@ class OpenVinoSession(Staged):
             if facts.get("layerType") not in _NO_NODES
         )
 
-    def node_times(self) -> tuple[NodeTime, ...]:
+    def node_times(self) -> tuple[CompiledNodeTime, ...]:
         """Return how long each node of the last run took; the session was opened with the entry PERF_COUNT."""
         return tuple(
-            NodeTime(value.node_name, value.node_type, round(value.real_time.total_seconds() * 1e9))
+            CompiledNodeTime(value.node_name, value.node_type, round(value.real_time.total_seconds() * 1e9))
             for value in self._request.get_profiling_info()
         )
 

@@ -46,7 +46,7 @@ class ReferenceSession(Staged):
         self._evaluator = None
 
 
-class Reference(Executor):
+class ReferenceExecutor(Executor):
     """The executor `reference`."""
 
     def why_unavailable(self) -> str | None:
@@ -77,4 +77,4 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     return TensorSpec(value.name, dtype, sizes, is_unranked=not tensor.HasField("shape"))
 
 
-EXECUTOR = Reference()
+EXECUTOR = ReferenceExecutor()

@@ -32,7 +32,7 @@ from edgeopt.errors import (
     UnsupportedError,
 )
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
-from edgeopt.executors._rknn_table import Layer, plain, read_layers
+from edgeopt.executors._rknn_table import TableLayer, plain, read_layers
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.disk.links import pinned
 from edgeopt.system.processes.messages import Message
@@ -80,7 +80,7 @@ class Built:
     file: Path
     """The `.rknn` file."""
     platform: str
-    layers: tuple[Layer, ...]
+    layers: tuple[TableLayer, ...]
     size_bytes: int
     sha256: str
     """Of this file: every build writes another one."""

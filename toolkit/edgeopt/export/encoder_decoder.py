@@ -243,7 +243,7 @@ class TracedPair:
         torch, module, hears = self._torch, self._module, self.hears
         caches = self._transformers.cache_utils
 
-        class WithCache(torch.nn.Module):  # type: ignore[misc,name-defined]
+        class DecoderWithCache(torch.nn.Module):  # type: ignore[misc,name-defined]
             def __init__(self) -> None:
                 super().__init__()
                 self.inner = module
@@ -269,7 +269,7 @@ class TracedPair:
                 layers = answer.past_key_values.self_attention_cache.layers
                 return (answer.logits, *(value for layer in layers for value in (layer.keys, layer.values)))
 
-        return WithCache().eval()
+        return DecoderWithCache().eval()
 
 
 def _name_axes(proto: onnx.ModelProto) -> None:

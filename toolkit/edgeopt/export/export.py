@@ -19,7 +19,7 @@ from edgeopt.export.hugging_face import open_pretrained
 from edgeopt.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
 from edgeopt.export.network import Network, NetworkInput
 from edgeopt.export.recipe_file import RECIPE, write_recipe
-from edgeopt.export.source import Kind, Source, is_source, read_source
+from edgeopt.export.source import NetworkKind, NetworkSource, is_source, read_source
 from edgeopt.export.to_onnx import Axes, choose_opset, to_onnx
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
@@ -28,11 +28,11 @@ from edgeopt.recipes.texts.encoder_decoder import ENCODER
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.system.disk.files import require_writable
 
-_OPENERS: Mapping[Kind, Callable[[Source, Sequence[NetworkInput]], Network]] = {
-    Kind.MODULE: open_module,
-    Kind.PROGRAM: open_program,
-    Kind.TORCHSCRIPT: open_torchscript,
-    Kind.HUGGING_FACE: open_pretrained,
+_OPENERS: Mapping[NetworkKind, Callable[[NetworkSource, Sequence[NetworkInput]], Network]] = {
+    NetworkKind.MODULE: open_module,
+    NetworkKind.PROGRAM: open_program,
+    NetworkKind.TORCHSCRIPT: open_torchscript,
+    NetworkKind.HUGGING_FACE: open_pretrained,
 }
 
 
@@ -134,7 +134,7 @@ def _is_known(model: Model, file: Path) -> bool:
 
 
 def _export_decoder(
-    source: str, named: Source, file: Path, inputs: Sequence[NetworkInput], dynamic: Axes
+    source: str, named: NetworkSource, file: Path, inputs: Sequence[NetworkInput], dynamic: Axes
 ) -> ExportResult:
     """Write a language model from its weights, with its cache, tokenizer and recipe."""
     if inputs or dynamic:
@@ -143,7 +143,7 @@ def _export_decoder(
             remedy="leave --input and --dynamic out",
         )
     with TemporaryDirectory() as between:
-        if named.kind is Kind.GGUF:
+        if named.kind is NetworkKind.GGUF:
             made = write_gguf(Path(named.where), Path(between), named.name)
         else:
             made = _of_hugging_face(named)
@@ -172,13 +172,13 @@ def _export_decoder(
     )
 
 
-def is_pair(named: Source) -> bool:
+def is_pair(named: NetworkSource) -> bool:
     """Return whether a source is a Hugging Face folder of an encoder with its decoder, which is wanted whole."""
-    return named.kind is Kind.HUGGING_FACE and named.writes and is_encoder_with_decoder(Path(named.where))
+    return named.kind is NetworkKind.HUGGING_FACE and named.writes and is_encoder_with_decoder(Path(named.where))
 
 
 def _export_pair(
-    source: str, named: Source, folder: Path, inputs: Sequence[NetworkInput], dynamic: Axes | None
+    source: str, named: NetworkSource, folder: Path, inputs: Sequence[NetworkInput], dynamic: Axes | None
 ) -> ExportResult:
     """Write an encoder and its decoder, with their caches, configurations and tokenizer."""
     if inputs or dynamic:
@@ -207,7 +207,7 @@ def _export_pair(
     )
 
 
-def _of_hugging_face(named: Source) -> WrittenDecoder:
+def _of_hugging_face(named: NetworkSource) -> WrittenDecoder:
     folder = decoder_folder(named)
     assert folder is not None
     made = write_decoder(folder, named.name)
@@ -229,11 +229,11 @@ def names_decoder(source: str, task: str = "") -> bool:
     return is_source(source) and _is_written_by(read_source(source, task))
 
 
-def _is_written_by(named: Source) -> bool:
+def _is_written_by(named: NetworkSource) -> bool:
     """Whether it is exported as a decoder with its cache."""
-    if named.kind is Kind.GGUF:
+    if named.kind is NetworkKind.GGUF:
         return True
-    return named.kind is Kind.HUGGING_FACE and named.writes and decoder_folder(named) is not None
+    return named.kind is NetworkKind.HUGGING_FACE and named.writes and decoder_folder(named) is not None
 
 
 def export_for(

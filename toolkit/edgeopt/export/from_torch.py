@@ -13,7 +13,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.export.from_torchvision import recipe_of_torchvision
 from edgeopt.export.network import Network, NetworkInput
 from edgeopt.export.quiet import quiet_export
-from edgeopt.export.source import Source
+from edgeopt.export.source import NetworkSource
 from edgeopt.system.declared.optional import require
 from edgeopt.system.text import short
 
@@ -39,7 +39,7 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:_LONGEST]}" if text else type(error).__name__
 
 
-def open_module(source: Source, inputs: Sequence[NetworkInput]) -> Network:
+def open_module(source: NetworkSource, inputs: Sequence[NetworkInput]) -> Network:
     """Return what `torch:package.module:factory` names: a module, or a function without arguments that returns one.
 
     The current folder is searched too, as `python -m` does.
@@ -67,7 +67,7 @@ def open_module(source: Source, inputs: Sequence[NetworkInput]) -> Network:
     return Network(source.name, f"PyTorch {torch.__version__}", made.eval(), tuple(inputs), recipe=recipe, notes=notes)
 
 
-def open_program(source: Source, inputs: Sequence[NetworkInput]) -> Network:
+def open_program(source: NetworkSource, inputs: Sequence[NetworkInput]) -> Network:
     """Return what `torch.export.save` wrote; its inputs are those that it was traced with.
 
     Raises:
@@ -90,7 +90,7 @@ def open_program(source: Source, inputs: Sequence[NetworkInput]) -> Network:
     )
 
 
-def open_torchscript(source: Source, inputs: Sequence[NetworkInput]) -> Network:
+def open_torchscript(source: NetworkSource, inputs: Sequence[NetworkInput]) -> Network:
     """Return what `torch.jit.save` wrote.
 
     Raises:
@@ -147,7 +147,7 @@ def _require_inputs(inputs: Sequence[NetworkInput]) -> None:
         )
 
 
-def _inputs_of(torch: Any, program: Any, source: Source) -> tuple[NetworkInput, ...]:
+def _inputs_of(torch: Any, program: Any, source: NetworkSource) -> tuple[NetworkInput, ...]:
     """Return the inputs of an exported program, in the sizes of its trace."""
     names: Sequence[Any] = program.graph_signature.user_inputs
     values: Mapping[str, Any] = {

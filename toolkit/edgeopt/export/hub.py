@@ -8,7 +8,7 @@ from pathlib import Path
 from edgeopt.errors import UnavailableError
 from edgeopt.export.decoder.folder import is_decoder
 from edgeopt.export.from_torch import said
-from edgeopt.export.source import Source
+from edgeopt.export.source import NetworkSource
 from edgeopt.system.declared.optional import require
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer*")
@@ -17,7 +17,7 @@ _PATIENCE_S = 10
 """For the first answer about an id."""
 
 
-def decoder_folder(source: Source) -> Path | None:
+def decoder_folder(source: NetworkSource) -> Path | None:
     """Return the folder of a network of Hugging Face that writes token after token; None: it is another network.
 
     Of an id its files are fetched, once, into the hub's own cache.

@@ -12,7 +12,7 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind, UnavailableError, U
 from edgeopt.export.from_torch import said, torch_of_export
 from edgeopt.export.hub import why_offline
 from edgeopt.export.network import Network, NetworkInput
-from edgeopt.export.source import Source
+from edgeopt.export.source import NetworkSource
 from edgeopt.export.towers import tower_of
 from edgeopt.graph.files.exported_folder import WEIGHTS, exported_in
 from edgeopt.graph.model import load_model
@@ -40,7 +40,7 @@ _TRAINED = "copy all files of weights again, or correct architectures in config.
 _LEFT_OUT = ("loss", "past_key_values", "hidden_states", "attentions", "cross_attentions")
 
 
-def open_pretrained(source: Source, inputs: Sequence[NetworkInput]) -> Network:
+def open_pretrained(source: NetworkSource, inputs: Sequence[NetworkInput]) -> Network:
     """Return a pretrained network in float32, in the class that its configuration names; no code beside it is run.
 
     Raises:
@@ -94,7 +94,7 @@ def _require_weights(folder: Path) -> None:
     )
 
 
-def _with_weights(source: Source, made: Any, options: dict[str, Any], offline: str) -> tuple[Any, list[Note]]:
+def _with_weights(source: NetworkSource, made: Any, options: dict[str, Any], offline: str) -> tuple[Any, list[Note]]:
     """Return a network with all its weights; a pooling that none were stored for is left out, with a note.
 
     Raises:
@@ -122,7 +122,7 @@ def _with_weights(source: Source, made: Any, options: dict[str, Any], offline: s
     return module.eval(), notes
 
 
-def _opened(source: Source, what: str, load: Callable[[], Any], offline: str) -> Any:
+def _opened(source: NetworkSource, what: str, load: Callable[[], Any], offline: str) -> Any:
     try:
         return load()
     except Exception as error:
@@ -135,7 +135,7 @@ def _opened(source: Source, what: str, load: Callable[[], Any], offline: str) ->
         ) from error
 
 
-def _class_of(source: Source, config: Any, transformers: Any) -> str:
+def _class_of(source: NetworkSource, config: Any, transformers: Any) -> str:
     """Return the name of the class that the configuration names, or of the one for the task that is asked.
 
     Raises:
@@ -172,7 +172,7 @@ def _classes(transformers: Any, opener: str, config: Any) -> list[str]:
     return [value.__name__ for value in (result if isinstance(result, tuple) else (result,)) if value is not None]
 
 
-def _configuration(source: Source, transformers: Any, class_name: str, config: Any) -> Configuration:
+def _configuration(source: NetworkSource, transformers: Any, class_name: str, config: Any) -> Configuration:
     """Return the configurations of the network and of its processor, whose defaults the first has written out."""
     paths, letters = _files(source, transformers, PROCESSORS), _files(source, transformers, (VOCABULARY,))
     values = {**config.to_dict(), "architectures": [class_name]}
@@ -180,7 +180,7 @@ def _configuration(source: Source, transformers: Any, class_name: str, config: A
     return Configuration(values, read_processor(paths[0]) if paths else {}, alphabet)
 
 
-def _files(source: Source, transformers: Any, names: Sequence[str]) -> tuple[Path, ...]:
+def _files(source: NetworkSource, transformers: Any, names: Sequence[str]) -> tuple[Path, ...]:
     """Return those of these files that a source has; of an id in the cache."""
     if Path(source.where).is_dir():
         return tuple(files_of(Path(source.where), names))
@@ -213,7 +213,7 @@ def _inputs(module: Any, configuration: Configuration) -> tuple[NetworkInput, ..
 
 
 def _recipe(
-    source: Source, configuration: Configuration, inputs: Sequence[NetworkInput]
+    source: NetworkSource, configuration: Configuration, inputs: Sequence[NetworkInput]
 ) -> tuple[Recipe | None, tuple[Note, ...]]:
     """Return the recipe that the configurations tell, and what they cannot tell."""
     specs = [TensorSpec(input_.name, input_.dtype, input_.shape) for input_ in inputs]

@@ -14,7 +14,7 @@ from edgeopt.system.disk.files import require_no_pointer, require_regular
 from edgeopt.system.text import short
 
 
-class Kind(StrEnum):
+class NetworkKind(StrEnum):
     """Where a network comes from."""
 
     MODULE = "torch"
@@ -30,10 +30,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NetworkSource:
     """Where a network comes from."""
 
-    kind: Kind
+    kind: NetworkKind
     where: str
     """`package.module:factory`, a path, or an id."""
     task: OptimumTask | None = None
@@ -51,11 +51,11 @@ class Source:
     @property
     def name(self) -> str:
         """The model's name."""
-        if self.kind is Kind.MODULE:
+        if self.kind is NetworkKind.MODULE:
             return self.where.rpartition(":")[2].rpartition(".")[2]
-        if self.kind is Kind.HUGGING_FACE:
+        if self.kind is NetworkKind.HUGGING_FACE:
             return folder_name(Path(self.where)) if Path(self.where).is_dir() else self.where.rpartition("/")[2]
-        return Path(self.where).stem if self.kind is Kind.GGUF else Path(self.where).name.partition(".")[0]
+        return Path(self.where).stem if self.kind is NetworkKind.GGUF else Path(self.where).name.partition(".")[0]
 
 
 _MOST_TOLD = 200
@@ -64,7 +64,7 @@ FORMS = (
     "hf:FOLDER, hf:ID, torch:package.module:factory, FILE.pt2, FILE.gguf, or a TorchScript file "
     "(FILE.pt, FILE.torchscript)"
 )
-_PREFIXES = {"hf:": Kind.HUGGING_FACE, "torch:": Kind.MODULE, "gguf:": Kind.GGUF}
+_PREFIXES = {"hf:": NetworkKind.HUGGING_FACE, "torch:": NetworkKind.MODULE, "gguf:": NetworkKind.GGUF}
 _TORCHSCRIPT = (".pt", ".pth", ".ts", ".torchscript")
 _GGUF = ".gguf"
 
@@ -79,7 +79,7 @@ def _is_saved_model(path: Path) -> bool:
     return (path / "saved_model.pb").is_file()
 
 
-def read_source(text: str, task: str = "") -> Source:
+def read_source(text: str, task: str = "") -> NetworkSource:
     """Return what a SOURCE names.
 
     Args:
@@ -91,7 +91,7 @@ def read_source(text: str, task: str = "") -> Source:
         EdgeoptError: If it has no known form, the file is absent, or the task has another name.
     """
     source = _read_source(text)
-    if task and source.kind is not Kind.HUGGING_FACE:
+    if task and source.kind is not NetworkKind.HUGGING_FACE:
         raise EdgeoptError(
             f"--task chooses a class of Hugging Face, and {short(text)} is none of its folders",
             remedy="leave --task out, or name hf:FOLDER",
@@ -99,7 +99,7 @@ def read_source(text: str, task: str = "") -> Source:
     return replace(source, task=read_task(task)) if task else source
 
 
-def _read_source(text: str) -> Source:
+def _read_source(text: str) -> NetworkSource:
     for prefix, kind in _PREFIXES.items():
         if text.startswith(prefix):
             return _named(kind, text.removeprefix(prefix))
@@ -113,7 +113,7 @@ def _read_source(text: str) -> Source:
     if end == ".onnx":
         raise EdgeoptError(f"{short(text)} is an ONNX file already", remedy=f"edgeopt optimize {path} takes it")
     if end == _GGUF:
-        return Source(Kind.GGUF, text)
+        return NetworkSource(NetworkKind.GGUF, text)
     if (path / "config.json").is_file():
         problem = f"{short(text)} is a folder of Hugging Face, and none is taken without hf: before it"
         raise EdgeoptError(problem, remedy=f"edgeopt export hf:{path}")
@@ -121,18 +121,18 @@ def _read_source(text: str) -> Source:
         raise EdgeoptError(f"{short(text)} is no source of an export", remedy=f"write {FORMS}")
     require_regular(path, remedy="name a file that may be read")
     require_no_pointer(path)
-    return Source(Kind.PROGRAM if end == ".pt2" else Kind.TORCHSCRIPT, text)
+    return NetworkSource(NetworkKind.PROGRAM if end == ".pt2" else NetworkKind.TORCHSCRIPT, text)
 
 
-def _named(kind: Kind, where: str) -> Source:
-    if not where or (kind is Kind.MODULE and not all(where.rpartition(":")[::2])):
+def _named(kind: NetworkKind, where: str) -> NetworkSource:
+    if not where or (kind is NetworkKind.MODULE and not all(where.rpartition(":")[::2])):
         raise EdgeoptError(
             f"{kind}:{short(where)} names nothing to export",
             remedy=f"write {FORMS}",
         )
-    if kind is Kind.HUGGING_FACE and not Path(where).is_dir() and _is_path(where):
+    if kind is NetworkKind.HUGGING_FACE and not Path(where).is_dir() and _is_path(where):
         raise EdgeoptError(f"there is no folder {short(where)}", remedy="name a folder that save_pretrained wrote")
-    return Source(kind, where)
+    return NetworkSource(kind, where)
 
 
 def _is_path(where: str) -> bool:

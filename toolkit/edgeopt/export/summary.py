@@ -8,7 +8,7 @@ from collections.abc import Callable
 from edgeopt.export.export import ExportResult
 from edgeopt.export.likeness import OutputDrift
 from edgeopt.graph.drift import LIMIT_DB
-from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
+from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes
 
 
@@ -40,7 +40,7 @@ def summarize(result: ExportResult) -> Document:
     command = f"edgeopt run {file} {asks}" if result.writes else f"edgeopt optimize {file} --target cpu"
     if result.needs_recipe:
         command = f"edgeopt recipe {file}"
-    verdict = Verdict(Outcome.DONE, sentence, next_command=command)
+    verdict = VerdictLines(CommandOutcome.DONE, sentence, next_command=command)
     return Document(
         "export",
         result.name,

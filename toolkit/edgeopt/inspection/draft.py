@@ -47,7 +47,7 @@ _DRAWN = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TriedReading:
     """One way to feed the model, and what it answers."""
 
     name: str
@@ -69,7 +69,7 @@ class Drafted:
     """Keys whose values are guesses, such as `preprocess.colour`."""
     picture: str = ""
     """The name of the picture that was shown; empty: none was."""
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[TriedReading, ...] = ()
     """Of that picture: as written first, then the usual other ways to feed it."""
     drawn: Path | None = None
     notes: tuple[Note, ...] = ()
@@ -248,7 +248,7 @@ def _own_frames(recipe: Recipe) -> Frames | None:
     return open_frames(calib).select([0]) if calib and calib.exists() else None
 
 
-def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tuple[Reading, ...], Path | None]:
+def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tuple[TriedReading, ...], Path | None]:
     """Return what the model answers to a picture in each reading, and where the first answers are drawn."""
     frames = fed(frames, recipe, model.inputs).select([0]) if frames.kind == "sound" else frames
     session = EXECUTOR.open(model.source, SessionOptions(entries=UNOPTIMIZED))
@@ -260,7 +260,7 @@ def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tup
         parts = [(name, *_answer(other, model, session, frames)) for name, other in named]
     finally:
         session.close()
-    readings = tuple(Reading(name, text, count) for name, text, count, _ in parts)
+    readings = tuple(TriedReading(name, text, count) for name, text, count, _ in parts)
     pictures = {name: [drawn] for name, _, _, drawn in parts[:_DRAWN] if drawn is not None}
     if not pictures:
         return readings, None

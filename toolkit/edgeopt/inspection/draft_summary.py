@@ -6,8 +6,8 @@ import shlex
 import textwrap
 from collections.abc import Callable
 
-from edgeopt.inspection.draft import Drafted, Reading
-from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
+from edgeopt.inspection.draft import Drafted, TriedReading
+from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 from edgeopt.system.text import plural, shown_path
 
 _ARRAYS = "INPUTS.npz"
@@ -36,8 +36,8 @@ def summarize(result: Drafted) -> Document:
         title=f"A recipe for {result.model}",
         data=result.as_json(),
         sections=(_answers(result), Section(notes=result.notes)),
-        verdict=Verdict(
-            Outcome.DONE, f"{file} is written{guessed}", tuple(facts), next_command=f"{command} --calib {given}"
+        verdict=VerdictLines(
+            CommandOutcome.DONE, f"{file} is written{guessed}", tuple(facts), next_command=f"{command} --calib {given}"
         ),
     )
 
@@ -47,7 +47,7 @@ def _answers(result: Drafted) -> Section:
     if not result.readings:
         return Section()
     tells = len({reading.count for reading in result.readings}) > 1
-    columns: dict[str, Callable[[Reading], str]] = {
+    columns: dict[str, Callable[[TriedReading], str]] = {
         "reading": lambda reading: reading.name,
         "found": lambda reading: str(reading.count) if tells else "",
         "answer": lambda reading: textwrap.shorten(reading.answer, _ANSWER, placeholder=" ..."),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import StageTime, minimum_n
-from edgeopt.report.figures import Axis, Bar, Bars, Emphasis, Facts, Limit, Line, Lines, Scale
+from edgeopt.report.figures import Axis, AxisScale, Bar, Bars, Curve, Emphasis, Facts, Limit, Lines
 from edgeopt.system.order_statistic import order_statistic
 
 _PERCENTILES = (1, 2, 5, *range(10, 90, 5), 90, 92, 94, 95, 96, 97, 98, 98.5, 99, 99.3, 99.5, 99.7, 99.8, 99.9)
@@ -64,7 +64,7 @@ def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | 
     return Lines(
         title="How slow the slow frames are",
         text=f"{of.name}: {words}.",
-        x=Axis("percentile", "%", Scale.TAIL),
+        x=Axis("percentile", "%", AxisScale.TAIL),
         y=Axis(_measured(runs), "ms", _scale([value for other in lines for value in other.ys])),
         lines=lines,
         limit=budget,
@@ -76,14 +76,14 @@ def _measured(runs: Sequence[TimedRun]) -> str:
     return "frame time" if all(run.samples.intended_ns is None for run in runs) else "time from arrival to answer"
 
 
-def _percentiles(run: TimedRun) -> Line | None:
+def _percentiles(run: TimedRun) -> Curve | None:
     times = np.sort(run.samples.steady().served().response_ns)
     known = [percentile for percentile in _PERCENTILES if len(times) >= minimum_n(percentile / 100)]
     if not known:
         return None
     values = {value: order_statistic(times, value / 100) / 1e6 for value in known}
     facts: Facts = tuple((f"p{one:g}", ms(values[one])) for one in _TOLD if one in values)
-    return Line(run.name, tuple(map(float, values)), tuple(values.values()), facts, run.emphasis)
+    return Curve(run.name, tuple(map(float, values)), tuple(values.values()), facts, run.emphasis)
 
 
 def draw_times(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | None:
@@ -105,7 +105,7 @@ def draw_times(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | None:
     )
 
 
-def _times(run: TimedRun) -> Line | None:
+def _times(run: TimedRun) -> Curve | None:
     times = run.samples.served().response_ns
     if not len(times):
         return None
@@ -119,7 +119,7 @@ def _times(run: TimedRun) -> Line | None:
         ("median", ms(float(np.median(times)) / 1e6)),
         ("slowest", ms(float(times.max()) / 1e6)),
     )
-    return Line(run.name, tuple(at.tolist()), tuple(values.tolist()), facts, run.emphasis)
+    return Curve(run.name, tuple(at.tolist()), tuple(values.tolist()), facts, run.emphasis)
 
 
 def thin(values: NDArray[np.int64], most: int) -> NDArray[np.intp]:
@@ -130,9 +130,9 @@ def thin(values: NDArray[np.int64], most: int) -> NDArray[np.intp]:
     return np.unique([stretch[pick(values[stretch])] for stretch in stretches for pick in (np.argmin, np.argmax)])
 
 
-def _scale(values: Sequence[float]) -> Scale:
+def _scale(values: Sequence[float]) -> AxisScale:
     is_spiky = min(values) > 0 and max(values) > _SPIKY * float(np.median(values))
-    return Scale.LOG if is_spiky else Scale.LINEAR
+    return AxisScale.LOG if is_spiky else AxisScale.LINEAR
 
 
 def draw_stages(runs: Sequence[StagedRun], budget: Limit | None) -> Bars | None:

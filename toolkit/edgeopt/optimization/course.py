@@ -56,7 +56,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class PartListener:
     """A listener of one part of a larger work: what follows that part is added to what is told ahead."""
 
     listener: Listener

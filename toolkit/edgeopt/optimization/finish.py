@@ -20,7 +20,7 @@ from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import choose, mark
 from edgeopt.optimization.course import BUNDLE
 from edgeopt.optimization.deployment.deploy import deploy
-from edgeopt.optimization.deployment.embedding import Embedding, embed
+from edgeopt.optimization.deployment.embedding import EmbeddedParts, embed
 from edgeopt.optimization.plan import calibrated_steps
 from edgeopt.optimization.report.summary import write_report
 from edgeopt.optimization.result import Report
@@ -78,7 +78,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     notes += of_bundle
     for candidate in candidates:
         if bundle_of and (folder := bundle_of(candidate, candidates[0])):
-            deploy(run, candidates, candidate, Embedding(run.context), folder)
+            deploy(run, candidates, candidate, EmbeddedParts(run.context), folder)
     report = Report(
         model=run.context.original.name,
         model_sha256=run.context.original.fingerprint,
@@ -124,7 +124,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     return report
 
 
-def _inside_words(best: Candidate, embedded: Embedding) -> str:
+def _inside_words(best: Candidate, embedded: EmbeddedParts) -> str:
     """Return what is proven of the choice with parts inside, behind what was proven of the model alone."""
     if embedded.inside is None or best.judgement is None:
         return ""

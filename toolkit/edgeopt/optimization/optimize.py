@@ -34,7 +34,7 @@ from edgeopt.optimization.course import FORMS, expected_parts
 from edgeopt.optimization.finish import BundleOf, conclude
 from edgeopt.optimization.folder.replay import Replay, read_replay
 from edgeopt.optimization.folder.resume import finished_candidates, outcome_on_disk, stored_candidates
-from edgeopt.optimization.options import OptimizeWishes, Options
+from edgeopt.optimization.options import FrameOptimizeWishes, Options
 from edgeopt.optimization.plan import describe, head, make_plan, require_no_clock
 from edgeopt.optimization.result import Report
 from edgeopt.optimization.run import Run, Silence
@@ -89,7 +89,7 @@ def optimize(
     inputs: Sequence[NetworkInput] = (),
     task: str = "",
     began_s: float | None = None,
-    **wishes: Unpack[OptimizeWishes],
+    **wishes: Unpack[FrameOptimizeWishes],
 ) -> Report:
     """Make a model fast on a target, measure it, and write candidates, bundle and report.
 

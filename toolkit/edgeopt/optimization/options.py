@@ -156,7 +156,7 @@ class Options:
         require_ranges(self)
 
 
-class OptimizeWishes(TypedDict, total=False):
+class FrameOptimizeWishes(TypedDict, total=False):
     """Keyword options of `optimize` and `prune`; `Options` says what each means, and its default."""
 
     calib: str

@@ -16,7 +16,7 @@ from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.accuracy.paired_shares import least_samples
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
-from edgeopt.measurement.opening.given import Given, open_given
+from edgeopt.measurement.opening.given import OpenedModel, open_given
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.engines import open_engines
 from edgeopt.optimization.candidates.measure import PROOF_PACE
@@ -72,7 +72,7 @@ class Material:
     notes: tuple[Note, ...] = ()
 
 
-def read_given(model: str, target: str, recipe: str | None, options: Options) -> tuple[Given, Frames | None]:
+def read_given(model: str, target: str, recipe: str | None, options: Options) -> tuple[OpenedModel, Frames | None]:
     """Return model, recipe and target, and the calibration pictures or tensors that were asked for."""
     frames = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
     shapes = frames.shapes if frames else None
@@ -80,7 +80,7 @@ def read_given(model: str, target: str, recipe: str | None, options: Options) ->
     return given, fed(frames, given.recipe, given.model.inputs) if frames else None
 
 
-def open_material(given: Given, plan: Plan, asked: Frames | None) -> Material:
+def open_material(given: OpenedModel, plan: Plan, asked: Frames | None) -> Material:
     """Return what the search may look at, and the labels that prove, which it does not.
 
     The search gets the frames that were asked for, the recipe's, a part of the labelled ones, or made-up ones.
@@ -117,7 +117,7 @@ def _apart(frames: Frames, labelled: LabelledFrames) -> Material:
 
 
 def open_context(
-    given: Given,
+    given: OpenedModel,
     plan: Plan,
     engine: Engine,
     frames: Frames,
@@ -258,7 +258,7 @@ def _read_looked(run: Run) -> tuple[int, int] | None:
 
 
 def start_run(
-    given: Given,
+    given: OpenedModel,
     asked: Frames | None,
     plan: Plan,
     out: Path,

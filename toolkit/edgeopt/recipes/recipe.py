@@ -19,7 +19,7 @@ from edgeopt.recipes.metrics import find_metric, require_metric_of
 from edgeopt.recipes.outputs.columns import Column
 from edgeopt.recipes.scoring.keypoints import Keypoints
 from edgeopt.recipes.texts.alphabet import Alphabet
-from edgeopt.recipes.texts.generation import GENERATION, Generation
+from edgeopt.recipes.texts.generation import GENERATION, GenerationTable
 from edgeopt.recipes.texts.text import Text
 from edgeopt.recipes.texts.tokenizer import Tokenizer
 from edgeopt.system.declared import registry
@@ -223,7 +223,7 @@ class Recipe:
     text: Text = field(default_factory=Text)
     audio: Audio = field(default_factory=Audio)
     check: Check = field(default_factory=Check)
-    generation: Generation = field(default_factory=Generation)
+    generation: GenerationTable = field(default_factory=GenerationTable)
     keypoints: Keypoints = field(default_factory=Keypoints)
     """Task keypoints: the points of a pose."""
     alphabet: Alphabet = field(default_factory=Alphabet)

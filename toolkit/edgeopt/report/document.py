@@ -117,7 +117,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class JudgedCase:
     """One thing that was judged; a test case, where a format has such."""
 
     name: str
@@ -128,13 +128,13 @@ class Judgement:
     """Whether only the noise of the machine keeps it from a verdict."""
 
     @classmethod
-    def by_exit(cls, name: str, exit_code: int, detail: str) -> Judgement:
+    def by_exit(cls, name: str, exit_code: int, detail: str) -> JudgedCase:
         """Return what an exit code says of one thing."""
         verdict = {EXIT_PASS: "PASS", EXIT_MISSED: "FAIL"}.get(exit_code, "INCONCLUSIVE")
         return cls(name, verdict, detail, exit_code == EXIT_NOISY)
 
 
-class Outcome(StrEnum):
+class CommandOutcome(StrEnum):
     """How a command ended, in one word."""
 
     PASS = "PASS"
@@ -149,17 +149,17 @@ class Outcome(StrEnum):
     EQUIVALENT = "EQUIVALENT"
 
     @classmethod
-    def by_exit(cls, exit_code: int) -> Outcome:
+    def by_exit(cls, exit_code: int) -> CommandOutcome:
         """Return the word of an exit code that a gate gave."""
         known = {EXIT_PASS: cls.PASS, EXIT_MISSED: cls.FAIL, EXIT_INCONCLUSIVE: cls.NOT_DECIDED, EXIT_NOISY: cls.NOISY}
         return known[exit_code]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerdictLines:
     """The words for a reader of nothing else: a page begins with them, a terminal ends with them."""
 
-    outcome: Outcome
+    outcome: CommandOutcome
     sentence: str
     """What was found, for somebody who knows no figures of the run."""
     facts: tuple[Value, ...] = ()
@@ -182,10 +182,10 @@ class Document:
     data: Any
     """The result as plain values, for other programs."""
     sections: tuple[Section, ...] = ()
-    verdict: Verdict | None = None
+    verdict: VerdictLines | None = None
     """None: there was nothing to judge."""
     key_figures: tuple[KeyFigure, ...] = ()
     """A page shows them large, above all else."""
-    judgements: tuple[Judgement, ...] = ()
+    judgements: tuple[JudgedCase, ...] = ()
     seconds: float = 0.0
     """How long it all took; 0: not known."""

@@ -12,7 +12,7 @@ Facts = tuple[tuple[str, str], ...]
 """Label and text, units included: what is told of a mark beside its place."""
 
 
-class Scale(StrEnum):
+class AxisScale(StrEnum):
     """How a number becomes a place on an axis."""
 
     LINEAR = "linear"
@@ -39,7 +39,7 @@ class Axis:
 
     label: str
     unit: str = ""
-    scale: Scale = Scale.LINEAR
+    scale: AxisScale = AxisScale.LINEAR
     from_zero: bool = False
     """Whether zero is on it, however far the marks are from it."""
 
@@ -73,7 +73,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ChartPoint:
     """One thing by two figures."""
 
     name: str
@@ -89,7 +89,7 @@ class Points(Figure):
 
     x: Axis
     y: Axis
-    points: tuple[Point, ...]
+    points: tuple[ChartPoint, ...]
     limit: Limit | None = None
     """On the x axis."""
     paths: tuple[tuple[str, ...], ...] = ()
@@ -123,7 +123,7 @@ class Bars(Figure):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Curve:
     """One thing over something that goes on."""
 
     name: str
@@ -139,7 +139,7 @@ class Lines(Figure):
 
     x: Axis
     y: Axis
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     limit: Limit | None = None
     """On the y axis."""
     is_dotted: bool = False
@@ -186,7 +186,7 @@ class Cells(Figure):
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PicturePair:
     """One picture twice: files relative to the folder in which the document lies."""
 
     name: str
@@ -201,7 +201,7 @@ class BeforeAfter(Figure):
     before: str
     """What made the first ones."""
     after: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PicturePair, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

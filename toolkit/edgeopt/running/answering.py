@@ -13,7 +13,7 @@ from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.running.writing import SUMMARISE, WrittenResult
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import Account, Asked, Long, Piece
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Long, Piece
 from edgeopt.system.text import plural
 
 
@@ -21,7 +21,7 @@ def answer_source(
     folder: Path,
     source: Path | None,
     prompt: str,
-    asked: Asked,
+    asked: AnswerOptions,
     hear: Callable[[Piece, Account], None],
     threads: int,
     budget: AnswerBudget | None = None,

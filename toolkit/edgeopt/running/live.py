@@ -15,7 +15,7 @@ from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget, require_provable
 from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.running.live_options import LiveOptions
-from edgeopt.running.live_subject import Subject, opened_subject
+from edgeopt.running.live_subject import LiveSubject, opened_subject
 from edgeopt.runtime.outputs import Output, Shown
 from edgeopt.runtime.outputs.pictures import PictureFolder
 from edgeopt.runtime.outputs.sounds import DrawAll, SoundFolder
@@ -57,10 +57,10 @@ class LiveResult:
         return EXIT_PASS if self.budget is None else self.budget.verdict.exit_code
 
 
-class Listener:
+class LiveListener:
     """Hears of a run; whoever shows more takes its place."""
 
-    def begin(self, subject: Subject, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
+    def begin(self, subject: LiveSubject, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
         """Hear what is to know before.
 
         Args:
@@ -104,7 +104,7 @@ class _Judged:
         return judge_budget(np.zeros(len(missed), np.int64), budget_ms, max_miss_ratio, lost=missed)
 
 
-def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener) -> LiveResult:
+def run_live(bundle: Path, source: str, options: LiveOptions, listener: LiveListener) -> LiveResult:
     """Run a bundle, or a model as it is, on a source until it ends, the limit is reached or the user interrupts.
 
     Args:
@@ -134,12 +134,12 @@ def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener
 
 
 def _run(
-    subject: Subject,
+    subject: LiveSubject,
     stream: Stream,
     source: str,
     bundle: Path,
     options: LiveOptions,
-    listener: Listener,
+    listener: LiveListener,
     budget_ms: float,
 ) -> LiveResult:
     judged, began_s, count, interrupted = _Judged(), time.monotonic(), 0, False
@@ -186,7 +186,7 @@ def _run(
 
 @contextmanager
 def _outputs(
-    subject: Subject, stream: Stream, source: str, bundle: Path, options: LiveOptions
+    subject: LiveSubject, stream: Stream, source: str, bundle: Path, options: LiveOptions
 ) -> Iterator[tuple[Output, ...]]:
     """Open what was asked for, and close it whatever happens: what was saved stays."""
     if options.save or options.view:

@@ -36,7 +36,7 @@ _NOT_DRAWN = "leave --save and --view out, or pass --json"
 _HELD = {"sample": "tensors"}
 
 
-class Subject(Protocol):
+class LiveSubject(Protocol):
     """A model or a pipeline, loaded."""
 
     @property
@@ -91,7 +91,7 @@ class Subject(Protocol):
 @contextmanager
 def opened_subject(
     bundle: Path, source: str, code: Path | None, threads: int | None, recipe: str | None, target: str | None
-) -> Iterator[Subject]:
+) -> Iterator[LiveSubject]:
     """Open what is run, and close it.
 
     Args:
@@ -132,7 +132,7 @@ def _is_model(path: Path) -> bool:
     return path.is_file() or path.suffix.lower() == ".onnx" or str(path) in assets.model_folders()
 
 
-def _of_bundle(bundle: Path, code: Path | None, threads: int | None) -> Subject:
+def _of_bundle(bundle: Path, code: Path | None, threads: int | None) -> LiveSubject:
     if is_pipeline_bundle(bundle):
         description = read_pipeline(bundle).description
         return _Whole(Pipeline.load(bundle, stages=load_calls(description, code), threads=threads))

@@ -8,7 +8,7 @@ from shlex import quote
 
 from edgeopt.errors import EXIT_MISSED, Note, NoteKind
 from edgeopt.measurement.statistics.budget import BudgetResult
-from edgeopt.report.document import Document, Judgement, Outcome, Section, Value, Verdict, make_table
+from edgeopt.report.document import CommandOutcome, Document, JudgedCase, Section, Value, VerdictLines, make_table
 from edgeopt.running.live import LiveResult
 from edgeopt.runtime.stats import Times
 from edgeopt.runtime.stream import StreamStats
@@ -96,24 +96,24 @@ def _events(stats: StreamStats) -> Iterator[Note]:
         yield Note(NoteKind.INFO, str(event))
 
 
-def _verdict(result: LiveResult) -> Verdict:
+def _verdict(result: LiveResult) -> VerdictLines:
     stats, judged = result.stats, result.budget
     end = " until it was interrupted" if result.interrupted else ""
     if judged is None:
         age = f", p50 {_ms(stats.age.p50_ms)} ms, p99 {_ms(stats.age.p99_ms)} ms" if stats.served else ""
-        return Verdict(Outcome.DONE, f"{plural(stats.served, 'frame')} answered{end}{age}")
+        return VerdictLines(CommandOutcome.DONE, f"{plural(stats.served, 'frame')} answered{end}{age}")
     code = f" --code {quote(str(result.code))}" if result.code else ""
     bench = f"edgeopt bench {quote(result.bundle)}{code} --budget {typed_duration(judged.budget_ms)}"
-    return Verdict(
-        Outcome.by_exit(result.exit_code),
+    return VerdictLines(
+        CommandOutcome.by_exit(result.exit_code),
         f"{_told(result, judged)}{end}",
         next_command=bench if result.exit_code == EXIT_MISSED else "",
     )
 
 
-def _judgement(result: LiveResult) -> Judgement:
+def _judgement(result: LiveResult) -> JudgedCase:
     assert result.budget is not None
-    return Judgement.by_exit(f"{result.bundle} budget", result.exit_code, _told(result, result.budget))
+    return JudgedCase.by_exit(f"{result.bundle} budget", result.exit_code, _told(result, result.budget))
 
 
 def _told(result: LiveResult, judged: BudgetResult) -> str:

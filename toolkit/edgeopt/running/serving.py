@@ -28,7 +28,7 @@ from edgeopt.system.declared.optional import require
 from edgeopt.system.text import plural
 
 if TYPE_CHECKING:
-    from edgeopt.runtime.serve.reader import Reader
+    from edgeopt.runtime.serve.reader import PromptReader
     from edgeopt.runtime.serve.watching.tally import Tally
 
 _GUESSES = 4
@@ -66,7 +66,7 @@ class ServeOptions:
     access_log: str = ""
     """Path of the file with a line for each request; `-`: standard error; empty: none."""
     exact: bool = False
-    """Whether all answers are exact, as `Asked.exact` has it; else they are where the model is."""
+    """Whether all answers are exact, as `AnswerOptions.exact` has it; else they are where the model is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Served:
 
 
 @dataclass(slots=True)
-class Opened:
+class ServedModel:
     """A model with its routes."""
 
     name: str
@@ -103,7 +103,7 @@ def serve(
     model: str,
     options: ServeOptions,
     tell: Callable[[str], None],
-    open_routes: Callable[[str, ServeOptions], Opened],
+    open_routes: Callable[[str, ServeOptions], ServedModel],
     begun: Callable[[str, Callable[[], None]], None] = lambda *_: None,
 ) -> Served:
     """Serve until SIGTERM, Ctrl-C or a call; answers on their way are finished first.
@@ -162,14 +162,14 @@ def _open_to_all(options: ServeOptions) -> str:
     return f"whoever reaches {options.host} can use or read it: {', '.join(missing)} ({remedy})" if missing else ""
 
 
-def open_texts(model: str, options: ServeOptions) -> Opened:
+def open_texts(model: str, options: ServeOptions) -> ServedModel:
     """Open a language model with its routes: `/v1/completions` and `/v1/chat/completions`."""
     from edgeopt.runtime.serve.holder import Holder
-    from edgeopt.runtime.serve.reader import Reader
-    from edgeopt.runtime.serve.routes.texts import STAGES, Texts
+    from edgeopt.runtime.serve.reader import PromptReader
+    from edgeopt.runtime.serve.routes.texts import STAGES, TextRoutes
     from edgeopt.runtime.serve.watching.tally import Tally
-    from edgeopt.runtime.serve.watching.tracing import Tracer
-    from edgeopt.runtime.serve.writers import OneByOne, Together, Writer
+    from edgeopt.runtime.serve.watching.tracing import SpanTracer
+    from edgeopt.runtime.serve.writers import OneByOne, ServedWriter, Together
 
     file, prompting, limits = find_language_model(model), options.prompting, options.limits
     if (options.guesses or prompting.draft) and limits.slots > 1:
@@ -179,9 +179,9 @@ def open_texts(model: str, options: ServeOptions) -> Opened:
     system = read_system(prompting.system) if prompting.system else ""
     draft = find_language_model(prompting.draft) if prompting.draft else None
     correction = correction_of_decoder(file)
-    read, notes = list[Reader](), list(correction.notes)
+    read, notes = list[PromptReader](), list(correction.notes)
 
-    def open_model() -> Writer:
+    def open_model() -> ServedWriter:
         opened, recipe = open_language_model(file, options.threads, prompting.context, draft, correction.entries)
         try:
             is_first = not read
@@ -215,17 +215,17 @@ def open_texts(model: str, options: ServeOptions) -> Opened:
     names = list[str]()
     holder = Holder(open_model, options.keep_s)
     name, reader = options.name or names[0], read[0]
-    tally, tracer = Tally(name, STAGES, holder, writes=True), Tracer(name)
-    texts = Texts(name, holder, reader, limits, tally, tracer)
+    tally, tracer = Tally(name, STAGES, holder, writes=True), SpanTracer(name)
+    texts = TextRoutes(name, holder, reader, limits, tally, tracer)
     text = "/v1, completions and chat " + ("in a plain form" if reader.stop else "by the model's own template")
-    return Opened(name, tally, holder, texts.routes(), texts.close, text, tuple(notes))
+    return ServedModel(name, tally, holder, texts.routes(), texts.close, text, tuple(notes))
 
 
-def _reader_of(opened: LanguageModel, recipe: Recipe, file: Path, system: str) -> Reader:
-    from edgeopt.runtime.serve.reader import Reader
+def _reader_of(opened: LanguageModel, recipe: Recipe, file: Path, system: str) -> PromptReader:
+    from edgeopt.runtime.serve.reader import PromptReader
 
     template = read_chat_template((recipe.path_of(recipe.tokenizer.file) or file).parent)
-    return Reader(opened.tokenizer, opened.context, recipe.generation.begin, template, system)
+    return PromptReader(opened.tokenizer, opened.context, recipe.generation.begin, template, system)
 
 
 def _told_of_guesses(opened: LanguageModel, *, guesses: bool) -> Iterator[Note]:
@@ -236,12 +236,12 @@ def _told_of_guesses(opened: LanguageModel, *, guesses: bool) -> Iterator[Note]:
         yield Note(NoteKind.INFO, "its guesses are left out: several texts are written at once", "--slots 1 has them")
 
 
-def open_pictures(model: str, options: ServeOptions) -> Opened:
+def open_pictures(model: str, options: ServeOptions) -> ServedModel:
     """Open the bundle of a model of pictures with its route, `/v1/frames`."""
     from edgeopt.runtime.serve.holder import Holder
-    from edgeopt.runtime.serve.routes.frames import Pictures
+    from edgeopt.runtime.serve.routes.frames import PictureRoute
     from edgeopt.runtime.serve.watching.tally import Tally
-    from edgeopt.runtime.serve.watching.tracing import Tracer
+    from edgeopt.runtime.serve.watching.tracing import SpanTracer
 
     bundle = _bundle_of_pictures(model)
     recipe = bundle.recipe
@@ -255,8 +255,8 @@ def open_pictures(model: str, options: ServeOptions) -> Opened:
         stages = ("queue", "decode", *runtime.stages)
     name = options.name or recipe.name
     tally = Tally(name, stages, holder)
-    pictures = Pictures(name, holder, options.limits, tally, Tracer(name))
-    return Opened(name, tally, holder, pictures.routes(), pictures.close, "/v1/frames, a picture in, JSON out")
+    pictures = PictureRoute(name, holder, options.limits, tally, SpanTracer(name))
+    return ServedModel(name, tally, holder, pictures.routes(), pictures.close, "/v1/frames, a picture in, JSON out")
 
 
 def _bundle_of_pictures(model: str) -> Bundle:

@@ -11,7 +11,7 @@ from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.right_writer import open_right_decoder
 from edgeopt.runtime.bundle import is_bundle
-from edgeopt.runtime.decoding.generation import Account, Asked, Long, Piece
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Long, Piece
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.long import REMEDY, summarised
 from edgeopt.runtime.decoding.opening import holds_pair
@@ -110,7 +110,7 @@ class Prompting:
 def write_answer(
     model: str,
     prompt: str,
-    asked: Asked,
+    asked: AnswerOptions,
     hear: Callable[[Piece, Account], None],
     threads: int,
     budget: AnswerBudget | None = None,
@@ -179,7 +179,7 @@ def write_answer(
     return WrittenResult(recipe.name, answer.account, tuple(notes), budget)
 
 
-def _told_of_end(account: Account, asked: Asked, context: int) -> Iterator[Note]:
+def _told_of_end(account: Account, asked: AnswerOptions, context: int) -> Iterator[Note]:
     """Yield that an answer is shorter than asked for, where the context cut it."""
     count = len(account.token_at_ns)
     if account.reason == "length" and count < asked.most_tokens:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.graph.files.outside import Layout
+from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.chat_template import chat_files
@@ -249,7 +249,7 @@ def write_bundle(
     tools: Mapping[str, str],
     *,
     lighter: Sequence[tuple[Artefact, bytes]] = (),
-    weights: Mapping[str, Layout] | None = None,
+    weights: Mapping[str, PieceLayout] | None = None,
     selftest: tuple[SelfTest, bytes] | None = None,
     parts: Sequence[tuple[Artefact, bytes]] = (),
     companions: Mapping[str, bytes] | None = None,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from edgeopt.graph.files.outside import Layout
+from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.files.outside_weights import in_one_file, layout_of
 from edgeopt.graph.model import Model
 from edgeopt.runtime.bundle import Weights
 
 
-def in_bundle(model: Model, weights: dict[str, Layout]) -> tuple[bytes, Weights | None]:
+def in_bundle(model: Model, weights: dict[str, PieceLayout]) -> tuple[bytes, Weights | None]:
     """Return a model as the bundle stores it; equal weights of several models lie there once, named by their hash."""
     if not model.is_outside:
         return model.data, None

@@ -20,13 +20,13 @@ from edgeopt.runtime.decoding.memory import require_memory
 from edgeopt.runtime.decoding.no_frames import NoFrames
 from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
-from edgeopt.runtime.selftest import Stored, check, read_stored
+from edgeopt.runtime.selftest import StoredTest, check, read_stored
 from edgeopt.system.machine.huge_pages import huge_pages
 from edgeopt.tasks import Task, make_task
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedArtefact:
     """A bundle's artefact that runs."""
 
     artefact: Artefact
@@ -43,7 +43,7 @@ class Opened:
     """Of a language model, which answers prompts and no frames, or of a decoder with its encoder."""
 
 
-def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Opened:
+def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> OpenedArtefact:
     """Open a bundle's artefacts in their order, until one opens.
 
     Args:
@@ -75,7 +75,7 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
     )
 
 
-def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> Opened:
+def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> OpenedArtefact:
     """Open one artefact of a bundle as it was measured, and test its numbers on the stored inputs.
 
     Args:
@@ -92,13 +92,13 @@ def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> Opene
     return _open(bundle, artefact, read_stored(bundle), threads)
 
 
-def _open(bundle: Bundle, artefact: Artefact, stored: Stored | None, threads: int) -> Opened:
+def _open(bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads: int) -> OpenedArtefact:
     opening = opening_of(artefact)
     opening = opening.with_threads(threads) if threads else opening
     if bundle.recipe.generation.encoder:
         pair = open_encoder_decoder(bundle, opening.options.threads)
         notes = (*pair.files.notes, *_fewer_cores(artefact, threads))
-        return Opened(artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
+        return OpenedArtefact(artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
     if bundle.recipe.task == GENERATION:
         require_memory(_size_of(artefact), _token_bytes(artefact), bundle.recipe)
     if bundle.recipe.task == GENERATION:
@@ -116,7 +116,7 @@ def _open(bundle: Bundle, artefact: Artefact, stored: Stored | None, threads: in
         session.close()
         raise
     notes = (*notes, *_fewer_cores(artefact, threads))
-    return Opened(artefact, opening, session, task, notes, stored.samples if stored else ())
+    return OpenedArtefact(artefact, opening, session, task, notes, stored.samples if stored else ())
 
 
 def _open_writer(
@@ -125,15 +125,15 @@ def _open_writer(
     opening: Opening,
     session: Session,
     notes: tuple[Note, ...],
-    stored: Stored | None,
-) -> Opened:
+    stored: StoredTest | None,
+) -> OpenedArtefact:
     size = _size_of(artefact)
     threads, digest = opening.options.threads, artefact.sha256
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
     writer = bind_language_model(session, bundle.recipe, origin)
     told = check_logits(stored, artefact, writer) if stored else ()
     writer.origin = replace(writer.origin, notes=(*writer.origin.notes, *told))
-    return Opened(artefact, opening, session, cast("Task", NoFrames()), writer.origin.notes, (), writer)
+    return OpenedArtefact(artefact, opening, session, cast("Task", NoFrames()), writer.origin.notes, (), writer)
 
 
 def _size_of(artefact: Artefact) -> int:
@@ -155,7 +155,7 @@ def _token_bytes(artefact: Artefact) -> int:
         return 0  # it is told once the model is open
 
 
-def _tested(bundle: Bundle, artefact: Artefact, session: Session, task: Task, stored: Stored) -> tuple[Note, ...]:
+def _tested(bundle: Bundle, artefact: Artefact, session: Session, task: Task, stored: StoredTest) -> tuple[Note, ...]:
     """Compare numbers as frames will be run, and free the memory of that."""
     beside = session.beside(reuse=not task.holds_outputs) or session
     try:

@@ -22,10 +22,10 @@ from edgeopt.recipes.inputs.input_shapes import beginning_of
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.decoding.binding import with_context
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import AnswerWishes, Asked, Generation
+from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Sampling
-from edgeopt.runtime.fallback import Opened, open_artefact, open_first
+from edgeopt.runtime.fallback import OpenedArtefact, open_artefact, open_first
 from edgeopt.runtime.pool import Pool, Work
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import StageRing
@@ -38,7 +38,7 @@ from edgeopt.tasks import FrameTask, Task, make_task
 class Runtime(Closing):
     """A loaded bundle, for any number of threads: each frame has buffers of its own, the weights are there once."""
 
-    def __init__(self, bundle: Bundle, opened: Opened, threads: int = 0) -> None:
+    def __init__(self, bundle: Bundle, opened: OpenedArtefact, threads: int = 0) -> None:
         """Bind an open artefact to its bundle; applications call `load`.
 
         Args:
@@ -133,16 +133,16 @@ class Runtime(Closing):
             raise UnsupportedError("this bundle has no encoder with a decoder", remedy="call language_model or predict")
         return self._writer
 
-    @with_options_of(Asked, Sampling)
+    @with_options_of(AnswerOptions, Sampling)
     def generate(
-        self, prompt: Sound | str | Sequence[int], asked: Asked | None = None, **wishes: Unpack[AnswerWishes]
+        self, prompt: Sound | str | Sequence[int], asked: AnswerOptions | None = None, **wishes: Unpack[AnswerWishes]
     ) -> Generation:
         """Return the answer to a prompt: iterate over it for its pieces, `cancel()` it from any thread.
 
         Args:
             prompt: A text, or its tokens; an `edgeopt.Sound` where an encoder hears sounds.
             asked: What the answer may be; None: 256 tokens at most, the likeliest.
-            wishes: Fields of `Asked` and of its `Sampling` that differ, such as `most_tokens=40, temperature=0.8`.
+            wishes: Fields of `AnswerOptions` and its `Sampling` that differ, such as `most_tokens=40, temperature=0.8`.
 
         Raises:
             UnsupportedError: If the bundle answers frames.
@@ -152,7 +152,7 @@ class Runtime(Closing):
             TypeError: If there is no such wish.
             UnavailableError: If the runtime is closed.
         """
-        asked = (asked or Asked()).but(**wishes)
+        asked = (asked or AnswerOptions()).but(**wishes)
         if isinstance(self._writer, EncoderDecoder):
             return self._writer.generate(prompt, asked)
         if isinstance(prompt, Sound):

@@ -72,7 +72,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTest:
     """The inputs of a bundle's test, and what each of its models made of them."""
 
     samples: tuple[Sample, ...]
@@ -179,7 +179,7 @@ def pack(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> byte
     return file.getvalue()
 
 
-def read_stored(bundle: Bundle) -> Stored | None:
+def read_stored(bundle: Bundle) -> StoredTest | None:
     """Return the test of a bundle, whose files were checked against their hashes; None where it has none.
 
     Raises:
@@ -196,7 +196,7 @@ def read_stored(bundle: Bundle) -> Stored | None:
         raise InvalidFileError(f"{path} lacks the array {error.args[0]}", remedy=REMEDY) from error
     except ValueError as error:
         raise InvalidFileError(f"{path}: {error}", remedy=REMEDY) from error
-    return Stored(tuple(samples), arrays)
+    return StoredTest(tuple(samples), arrays)
 
 
 def _sample(arrays: Mapping[str, NDArray[Any]], names: Sequence[str], place: int) -> Sample:
@@ -208,7 +208,9 @@ def _sample(arrays: Mapping[str, NDArray[Any]], names: Sequence[str], place: int
     raise KeyError(f"frame_{place}")
 
 
-def check(stored: Stored, bundle: Bundle, artefact: Artefact, session: Session, task: FrameTask) -> tuple[Note, ...]:
+def check(
+    stored: StoredTest, bundle: Bundle, artefact: Artefact, session: Session, task: FrameTask
+) -> tuple[Note, ...]:
     """Run a model on the stored inputs and compare its numbers; return what the user should know of them.
 
     Raises:

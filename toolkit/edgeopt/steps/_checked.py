@@ -95,7 +95,7 @@ class Expectation:
         return f"it changes the outputs ({drift.worst_db:.0f} dB signal to noise)"
 
 
-class Expected(Protocol):
+class RewriteJudge(Protocol):
     """A judge of whether a rewritten model is still right."""
 
     def why_not(self, model: Model) -> str | None:
@@ -103,7 +103,7 @@ class Expected(Protocol):
         ...
 
 
-def apply_checked(model: Model, functions: Mapping[str, Callable[[Graph], int]], expected: Expected) -> Outcome:
+def apply_checked(model: Model, functions: Mapping[str, Callable[[Graph], int]], expected: RewriteJudge) -> Outcome:
     """Apply passes, round by round until none finds anything, and keep only what computes the same.
 
     All run together and are checked once. If the result differs they run one by one, each checked, and the ones
@@ -133,7 +133,7 @@ def apply_checked(model: Model, functions: Mapping[str, Callable[[Graph], int]],
     return _apply_one_by_one(model, functions, expected)
 
 
-def _apply_one_by_one(model: Model, functions: Mapping[str, Callable[[Graph], int]], expected: Expected) -> Outcome:
+def _apply_one_by_one(model: Model, functions: Mapping[str, Callable[[Graph], int]], expected: RewriteJudge) -> Outcome:
     changes, notes, allowed = Counter[str](), list[Note](), dict(functions)
     for _ in range(_MOST_ROUNDS):
         before = changes.total()

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgeopt.graph.nodes import Nodes
 from edgeopt.graph.tensors import TensorSpec, floats, ints
-from edgeopt.recipes.heads._rows import Found, fixed
+from edgeopt.recipes.heads._rows import FoundBoxes, fixed
 from edgeopt.recipes.recipe import Centres, Recipe, Scores
 from edgeopt.steps._beside_boxes import to_frame
 
@@ -26,7 +26,7 @@ class _Read:
     """Float32 of any shape: where it holds NaN there is no pose."""
 
 
-def pose(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec], *, in_frame: bool) -> Found:
+def pose(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec], *, in_frame: bool) -> FoundBoxes:
     """Return the pose, or none where it is not sure enough or its heights are NaN.
 
     Args:
@@ -50,7 +50,7 @@ def pose(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec], *, in_fram
     places = to_frame(nodes, read.places) if in_frame else read.places
     points = nodes("Concat", places, nodes("Unsqueeze", sure, ints(1)), axis=1)
     boxes, whole = (nodes("Gather", nodes("Unsqueeze", name, ints(0)), kept, axis=0) for name in (box, points))
-    return Found(boxes, nodes("Gather", score, kept), nodes("Mul", kept, ints(0)), 1, whole)
+    return FoundBoxes(boxes, nodes("Gather", score, kept), nodes("Mul", kept, ints(0)), 1, whole)
 
 
 def _heatmaps(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> _Read:

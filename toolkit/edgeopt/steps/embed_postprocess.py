@@ -29,7 +29,7 @@ from edgeopt.recipes.embedded import (
     Embedded,
 )
 from edgeopt.recipes.heads import end_to_end, head_of, yolov8
-from edgeopt.recipes.heads._rows import Found, Rows, fixed
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed
 from edgeopt.recipes.outputs.output_shapes import CLASSIFIERS, split_prototypes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
@@ -107,13 +107,13 @@ def embed_postprocess(model: Model, recipe: Recipe) -> Model:
     return put_after(model, nodes, outputs, keep=False)
 
 
-def _writer_of(decoder: str) -> Callable[[Rows, Sequence[TensorSpec]], Found] | None:
+def _writer_of(decoder: str) -> Callable[[HeadRows, Sequence[TensorSpec]], FoundBoxes] | None:
     """Return what writes a decoder; None where nothing does."""
     head = head_of(decoder)
     return head.write if head else EMBEDDED.get(decoder)
 
 
-def _decode(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> Found:
+def _decode(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     """Write the recipe's decoder, which `_writer_of` knows, for the model's outputs, in its order.
 
     Raises:
@@ -129,7 +129,7 @@ def _decode(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> Foun
     elif pair := split_prototypes(plain) if recipe.task == "instances" else None:
         plain, more = [pair[0]], fixed(pair[1], 1)
     return write(
-        Rows(nodes, numbers, (recipe.input.size[0], recipe.input.size[1]), numbers.score_threshold, more), plain
+        HeadRows(nodes, numbers, (recipe.input.size[0], recipe.input.size[1]), numbers.score_threshold, more), plain
     )
 
 
@@ -151,7 +151,7 @@ def _why_not_written(recipe: Recipe) -> str:
     return "" if is_known else f"[postprocess] decoder = {decoder!r} is not embedded"
 
 
-def _finite(nodes: Nodes, found: Found, *, with_more: bool) -> Found:
+def _finite(nodes: Nodes, found: FoundBoxes, *, with_more: bool) -> FoundBoxes:
     """Leave out boxes that are NaN or infinite: what is subtracted from itself is zero only where it is finite.
 
     Args:
@@ -166,10 +166,10 @@ def _finite(nodes: Nodes, found: Found, *, with_more: bool) -> Found:
     kept = nodes.positions(nodes("Equal", none, np.array(0, np.float32)))
     scores, classes = nodes("Gather", found.scores, kept), nodes("Gather", found.classes, kept)
     more = nodes("Gather", found.more, kept, axis=0) if found.more else ""
-    return Found(nodes("Gather", found.boxes, kept, axis=0), scores, classes, found.count, more)
+    return FoundBoxes(nodes("Gather", found.boxes, kept, axis=0), scores, classes, found.count, more)
 
 
-def _best(nodes: Nodes, recipe: Recipe, found: Found) -> str:
+def _best(nodes: Nodes, recipe: Recipe, found: FoundBoxes) -> str:
     """Return the positions that stay, best first; of equal scores the first row, as `tasks/detection` has it."""
     numbers, scores, kept = recipe.postprocess, found.scores, ""
     head = head_of(numbers.decoder)
@@ -181,7 +181,7 @@ def _best(nodes: Nodes, recipe: Recipe, found: Found) -> str:
     return nodes("Gather", kept, best) if kept else best
 
 
-def _suppressed(nodes: Nodes, recipe: Recipe, found: Found) -> str:
+def _suppressed(nodes: Nodes, recipe: Recipe, found: FoundBoxes) -> str:
     """Return the positions that class-wise suppression keeps, in the order of the rows."""
     numbers = recipe.postprocess
     labels = np.arange(found.count, dtype=np.int64).reshape(-1, 1)

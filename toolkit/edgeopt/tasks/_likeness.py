@@ -42,7 +42,7 @@ _FEWEST_CLASSES, _FEWEST_ROWS, _STANDS_OUT = 10, 16, 2.0
 Of 96 normal numbers the largest lies 0.3 deviations above the next; recognisers of text reach 4 and more."""
 
 
-class Kind(StrEnum):
+class OutputKind(StrEnum):
     """How an output is compared."""
 
     MAP = "map"
@@ -57,7 +57,7 @@ class Kind(StrEnum):
     """Whole numbers, truth values, text: by equality."""
 
 
-def kind_of(expected: Sequence[NDArray[Any]], text: str = "") -> Kind:
+def kind_of(expected: Sequence[NDArray[Any]], text: str = "") -> OutputKind:
     """Return what kind of output this is.
 
     Args:
@@ -65,14 +65,14 @@ def kind_of(expected: Sequence[NDArray[Any]], text: str = "") -> Kind:
         text: Kind by the recipe or the graph, where the values allow it; empty: unknown.
     """
     if any(array.dtype.kind != "f" for array in expected):
-        return Kind.WHOLE
-    if text == Kind.MAP:
-        return Kind.MAP
+        return OutputKind.WHOLE
+    if text == OutputKind.MAP:
+        return OutputKind.MAP
     if any(array.size and not (array.min() >= 0 and array.max() <= 1 + _ROWS_SUM) for array in expected):
-        return Kind.LOGITS if _one_stands_out(expected) and not _has_units(expected) else Kind.MAP
+        return OutputKind.LOGITS if _one_stands_out(expected) and not _has_units(expected) else OutputKind.MAP
     if all(class_axis(array) is not None for array in expected):
-        return Kind.DISTRIBUTION
-    return Kind.PROBABILITY if text == Kind.PROBABILITY else Kind.MAP
+        return OutputKind.DISTRIBUTION
+    return OutputKind.PROBABILITY if text == OutputKind.PROBABILITY else OutputKind.MAP
 
 
 def _one_stands_out(expected: Sequence[NDArray[Any]]) -> bool:
@@ -120,7 +120,7 @@ def class_axis(values: NDArray[Any]) -> int | None:
     return None
 
 
-def compare_output(expected: Sequence[NDArray[Any]], arrays: Arrays, kind: Kind) -> list[Shares]:
+def compare_output(expected: Sequence[NDArray[Any]], arrays: Arrays, kind: OutputKind) -> list[Shares]:
     """Return the shares of each comparison of an output; the lowest counts.
 
     A sample that is missing, has another shape, or is NaN or infinite where the other is not agrees in nothing.
@@ -130,11 +130,11 @@ def compare_output(expected: Sequence[NDArray[Any]], arrays: Arrays, kind: Kind)
         arrays: Of the same samples.
         kind: Of the output.
     """
-    if kind is Kind.WHOLE:
+    if kind is OutputKind.WHOLE:
         return [_equality(expected, arrays)]
-    if kind is Kind.MAP:
+    if kind is OutputKind.MAP:
         return [_nearness(expected, arrays, _FLOOR, _ALONE), *_worst_column(expected, arrays)]
-    if kind is Kind.LOGITS:
+    if kind is OutputKind.LOGITS:
         chances = [
             None if y is None or y.shape != x.shape else _softmax(y) for x, y in zip(expected, arrays, strict=True)
         ]
@@ -148,7 +148,7 @@ def compare_output(expected: Sequence[NDArray[Any]], arrays: Arrays, kind: Kind)
         for x, y in zip(expected, arrays, strict=True)
     ]
     shares = [_decisions(rows, likewise), _nearness(rows, likewise, _FLOOR, _BESIDE)]
-    return [*shares, *_worst_column_of_decisions(expected, arrays)] if kind is Kind.PROBABILITY else shares
+    return [*shares, *_worst_column_of_decisions(expected, arrays)] if kind is OutputKind.PROBABILITY else shares
 
 
 def share_of_each(shares: Shares) -> NDArray[np.float64]:
@@ -159,7 +159,7 @@ def share_of_each(shares: Shares) -> NDArray[np.float64]:
 
 def cosines(expected: Sequence[NDArray[Any]], arrays: Arrays) -> Shares:
     """Return the cosine of each sample, less where one output is longer than the other; equality of whole numbers."""
-    if kind_of(expected) is Kind.WHOLE:
+    if kind_of(expected) is OutputKind.WHOLE:
         return _equality(expected, arrays)
     return _nearness(expected, arrays, 0.0, _BESIDE)
 
@@ -286,9 +286,9 @@ def _nearness_of(x: NDArray[np.float64], y: NDArray[np.float64], peak: float, fl
     return 1.0 if wrong == 0 else 0.0
 
 
-def _rows(values: NDArray[Any], kind: Kind, axis: int | None) -> NDArray[Any]:
+def _rows(values: NDArray[Any], kind: OutputKind, axis: int | None) -> NDArray[Any]:
     """Return (decisions, choices); an independent probability p becomes the row (1 - p, p)."""
-    if kind is Kind.DISTRIBUTION and axis is not None:
+    if kind is OutputKind.DISTRIBUTION and axis is not None:
         return np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
     return np.stack([1 - values.reshape(-1), values.reshape(-1)], axis=1)
 

@@ -19,7 +19,7 @@ from edgeopt.recipes.drawings.sample_drawing import (
     draw_tensors_of_picture,
     draw_tensors_of_sound,
 )
-from edgeopt.recipes.drawings.tensor_drawing import Output
+from edgeopt.recipes.drawings.tensor_drawing import DrawnOutput
 from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.inputs.sound_input import SoundInput
 from edgeopt.recipes.labels import Labels
@@ -27,7 +27,7 @@ from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
 from edgeopt.system.text import printable, short, shorten
 from edgeopt.tasks import Accuracy, FrameTask
-from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of, share_of_each
+from edgeopt.tasks._likeness import OutputKind, Shares, compare_output, cosines, kind_of, share_of_each
 from edgeopt.tasks._losses import worst_error
 
 _DECODER, _COSINE = "none", "cosine"
@@ -169,7 +169,7 @@ class TensorsAsTheyAre(FrameTask):
         found = [np.asarray(answer[name]) if name in answer else None for answer in answers]
         kind = kind_of(expected, self._kinds.get(name, ""))
         shares = [cosines(expected, found)] if self._is_cosine else compare_output(expected, found, kind)
-        if kind is Kind.WHOLE and self._has_float:
+        if kind is OutputKind.WHOLE and self._has_float:
             equal = [share[:, 0].sum() >= LEAST_EQUAL * share[:, 1].sum() for share in shares]
             return [share for share, is_forgiven in zip(shares, equal, strict=True) if not is_forgiven]
         return shares
@@ -185,8 +185,8 @@ def _as_json(value: NDArray[Any]) -> dict[str, Any]:
     return {"dtype": str(value.dtype), "shape": list(value.shape), "values": elements}
 
 
-def _drawable(name: str, value: NDArray[Any]) -> Output:
-    return Output(f"{shorten(printable(name), _NAME)} {_as_text(value)}", value)
+def _drawable(name: str, value: NDArray[Any]) -> DrawnOutput:
+    return DrawnOutput(f"{shorten(printable(name), _NAME)} {_as_text(value)}", value)
 
 
 def _as_text(value: NDArray[Any]) -> str:

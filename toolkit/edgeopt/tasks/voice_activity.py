@@ -21,7 +21,7 @@ from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.scoring.stretches import Stretches
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
-from edgeopt.tasks._likeness import Kind, compare_output
+from edgeopt.tasks._likeness import OutputKind, compare_output
 from edgeopt.tasks._losses import relative_error
 
 _DECODERS = ("probability", "logit")
@@ -153,7 +153,7 @@ class VoiceActivity(FrameTask):
         if not reference:
             return 1.0
         arrays, expected = ([activity.probabilities for activity in both] for both in (answers, reference))
-        shares = compare_output(expected, arrays, Kind.PROBABILITY)
+        shares = compare_output(expected, arrays, OutputKind.PROBABILITY)
         return find_metric("agreement").score(np.stack(shares), len(reference))
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeopt.measurement.bench.options import BenchWishes as FrameBenchWishes
-from edgeopt.measurement.check.options import CheckWishes as FrameCheckWishes
-from edgeopt.measurement.compare.options import CompareWishes as FrameCompareWishes
+from edgeopt.measurement.bench.options import FrameBenchWishes
+from edgeopt.measurement.check.options import FrameCheckWishes
+from edgeopt.measurement.compare.options import FrameCompareWishes
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.optimization.options import OptimizeWishes as FrameOptimizeWishes
+from edgeopt.optimization.options import FrameOptimizeWishes
 
 
 class BenchWishes(FrameBenchWishes, total=False):

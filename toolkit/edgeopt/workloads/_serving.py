@@ -23,7 +23,7 @@ _STANDARD = Limits()
 
 
 @dataclass(frozen=True)
-class ServeAsked:
+class ServeFlags:
     """Options of `serve` for every kind."""
 
     host: str = option("127.0.0.1", "Address to listen at; others than this machine's.", group=ADDRESS)
@@ -119,7 +119,7 @@ class ServeAsked:
     )
 
 
-def as_serve_options(asked: ServeAsked) -> ServeOptions:
+def as_serve_options(asked: ServeFlags) -> ServeOptions:
     """Return what the server takes.
 
     Raises:
@@ -154,7 +154,7 @@ def as_serve_options(asked: ServeAsked) -> ServeOptions:
     )
 
 
-def work(source: str, asked: ServeAsked, tell: Callable[[str], None] | None) -> Served:
+def work(source: str, asked: ServeFlags, tell: Callable[[str], None] | None) -> Served:
     """Serve until SIGTERM or Ctrl-C."""
     from edgeopt.running.serving import open_pictures, serve
 

@@ -17,7 +17,7 @@ from edgeopt.graph.model import load_model, save_model
 from edgeopt.optimization.generation.forms import EIGHT_BITS_BLOCK
 from edgeopt.runtime.decoding.batching import shared_model
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.devices.availability import find_device
@@ -27,7 +27,7 @@ from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 
 SHIPPED = Path(__file__).parents[4] / "models" / "tiny_lm"
 PROMPTS = ("import os\n", "def walk(top):\n    for", "class", "import os\n\n\ndef read(")
-ASKED = Asked(40, ends=False, guesses=0)
+ASKED = AnswerOptions(40, ends=False, guesses=0)
 
 
 def test_slots_of_an_exact_model_write_what_each_text_writes_alone(tmp_path, monkeypatch):
@@ -40,7 +40,7 @@ def test_slots_of_an_exact_model_write_what_each_text_writes_alone(tmp_path, mon
             for takes_rows in (lambda *_: True, lambda *_: False):
                 monkeypatch.setattr(shared_model, "takes_rows", takes_rows)
                 with SharedModel(model, 2) as shared, pytest.raises(UnsupportedError, match="slots are not exact"):
-                    shared.generate(PROMPTS[0], Asked(4, exact=True))
+                    shared.generate(PROMPTS[0], AnswerOptions(4, exact=True))
         monkeypatch.undo()
         exact = replace(ASKED, exact=True)
         alone = [[piece.token for piece in model.generate(prompt, exact)] for prompt in PROMPTS]
@@ -64,7 +64,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield opened
 
 
-def tokens_of(model: LanguageModel, prompt: str | list[int], asked: Asked = ASKED) -> list[int]:
+def tokens_of(model: LanguageModel, prompt: str | list[int], asked: AnswerOptions = ASKED) -> list[int]:
     return [piece.token for piece in model.generate(prompt, asked)]
 
 
@@ -138,7 +138,7 @@ def test_slots_of_a_model_that_guesses_are_exact_as_it_is_alone(model):
     model.is_exact = True
     try:
         with SharedModel(model, 2) as shared:
-            answers = [shared.generate(prompt, Asked(40, ends=False)) for prompt in (PROMPTS[1], PROMPTS[0])]
+            answers = [shared.generate(prompt, AnswerOptions(40, ends=False)) for prompt in (PROMPTS[1], PROMPTS[0])]
             assert [piece.token for piece in answers[0]] == alone
             answers[1].close()
     finally:
@@ -153,4 +153,4 @@ def test_slots_are_not_exact_where_one_grid_is_for_all_tokens_of_a_run(tmp_path)
         with pytest.raises(UnsupportedError, match="no answer of this model is exact"):
             SharedModel(model, 2, exact=True)
         with SharedModel(model, 2) as shared, pytest.raises(UnsupportedError, match="no answer of this model"):
-            shared.generate(PROMPTS[0], Asked(4, exact=True))
+            shared.generate(PROMPTS[0], AnswerOptions(4, exact=True))

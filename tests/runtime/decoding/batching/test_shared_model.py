@@ -21,7 +21,7 @@ from edgeopt.runtime.decoding.batching.admission import MOST_OVERTAKEN
 from edgeopt.runtime.decoding.batching.batch import Batch
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.steps.convert.weight_only import make_weight_only
@@ -29,7 +29,7 @@ from edgeopt.steps.convert.weight_only import make_weight_only
 CONTEXT = 160
 PROMPTS = [[5, 17, 250, 3], [9], list(range(40, 110)), [8, 8, 8], [200, 100, 50, 25, 12, 6, 3], list(range(7, 30))]
 LONG = list(range(100)) + list(range(40))
-AN_ANSWER = Asked(24, ends=False)
+AN_ANSWER = AnswerOptions(24, ends=False)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def either(request: pytest.FixtureRequest, float_model: Model) -> Iterator[Langu
         yield found
 
 
-def alone(model: LanguageModel, prompt: Any, asked: Asked = AN_ANSWER) -> list[int]:
+def alone(model: LanguageModel, prompt: Any, asked: AnswerOptions = AN_ANSWER) -> list[int]:
     model.forget()
     return [piece.token for piece in model.generate(prompt, asked)]
 
@@ -76,7 +76,7 @@ class Bench:
         )
         self.model, self.batch, self.order = model, Batch(rows, tokens, chunk, alone_tokens=64), 0
 
-    def ask(self, prompt: Any, asked: Asked = AN_ANSWER, priority: int = 0) -> Request:
+    def ask(self, prompt: Any, asked: AnswerOptions = AN_ANSWER, priority: int = 0) -> Request:
         writing = self.model.begin(prompt, asked)
         needs = min(CONTEXT, writing.prompt_tokens + asked.most_tokens)
         request = Request(writing, asked, priority, self.order, needs)
@@ -132,17 +132,17 @@ def test_threads_that_ask_at_once_share_runs(either: LanguageModel):
 
 def test_a_long_prompt_goes_on_in_parts_beside_those_who_write(model: LanguageModel):
     bench = Bench(model, 2, chunk=16)
-    first = bench.ask([5, 17], Asked(100, ends=False))
+    first = bench.ask([5, 17], AnswerOptions(100, ends=False))
     bench.batch.step()
-    second = bench.ask(LONG, Asked(4, ends=False))
+    second = bench.ask(LONG, AnswerOptions(4, ends=False))
     while not count_of(second):
         tokens, prompt = count_of(first), bench.batch.work.prompt_tokens
         bench.batch.step()
         assert count_of(first) == tokens + 1
         assert bench.batch.work.prompt_tokens - prompt <= 16
     bench.finish()
-    assert tokens_of(second) == alone(model, LONG, Asked(4, ends=False))
-    assert tokens_of(first) == alone(model, [5, 17], Asked(100, ends=False))
+    assert tokens_of(second) == alone(model, LONG, AnswerOptions(4, ends=False))
+    assert tokens_of(first) == alone(model, [5, 17], AnswerOptions(100, ends=False))
 
 
 @pytest.mark.parametrize(("chunk", "runs"), [(0, 1), (50, 3), (140, 1)])
@@ -155,19 +155,19 @@ def test_where_nobody_writes_a_prompt_runs_in_the_parts_that_the_model_was_made_
 
 def test_a_short_prompt_does_not_wait_for_a_long_one_nor_the_long_one_for_ever(model: LanguageModel):
     bench = Bench(model, 3, chunk=8)
-    writer = bench.ask([1], Asked(150, ends=False))
+    writer = bench.ask([1], AnswerOptions(150, ends=False))
     bench.batch.step()
-    long = bench.ask(LONG, Asked(4, ends=False))
+    long = bench.ask(LONG, AnswerOptions(4, ends=False))
     for _ in range(3):
         bench.batch.step()
-    short = bench.ask([30, 31, 32], Asked(2, ends=False))
+    short = bench.ask([30, 31, 32], AnswerOptions(2, ends=False))
     bench.batch.step()
     bench.batch.step()
     assert count_of(short) == 2
     assert not count_of(long)
     steps = 0
     while not count_of(long):
-        bench.ask([60 + steps, 3], Asked(2, ends=False))
+        bench.ask([60 + steps, 3], AnswerOptions(2, ends=False))
         bench.batch.step()
         steps += 1
     assert steps <= 4 * (len(LONG) // 8 + 1)
@@ -177,7 +177,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_nor_the_long_one_for_ever(m
 
 def test_who_comes_first_is_decided_by_priority_and_then_by_order(model: LanguageModel):
     bench = Bench(model, 1)
-    requests = [bench.ask([3 + i], Asked(2, ends=False), priority) for i, priority in enumerate([0, 0, 5, 1])]
+    requests = [bench.ask([3 + i], AnswerOptions(2, ends=False), priority) for i, priority in enumerate([0, 0, 5, 1])]
     done = list[int]()
     while not bench.batch.is_idle:
         bench.batch.step()
@@ -187,9 +187,9 @@ def test_who_comes_first_is_decided_by_priority_and_then_by_order(model: Languag
 
 def test_low_priority_is_overtaken_a_counted_number_of_times(model: LanguageModel):
     bench = Bench(model, 1)
-    last = bench.ask([9], Asked(2, ends=False))
+    last = bench.ask([9], AnswerOptions(2, ends=False))
     for i in range(MOST_OVERTAKEN + 20):
-        bench.ask([10 + i], Asked(2, ends=False), priority=7)
+        bench.ask([10 + i], AnswerOptions(2, ends=False), priority=7)
         bench.batch.step()
         if last.is_done.is_set():
             break
@@ -200,11 +200,11 @@ def test_low_priority_is_overtaken_a_counted_number_of_times(model: LanguageMode
 
 def test_requests_wait_for_memory_and_a_large_one_gets_it_in_the_end(model: LanguageModel):
     bench = Bench(model, 4, tokens=CONTEXT + 20)
-    small = [bench.ask([3 + i], Asked(20, ends=False)) for i in range(3)]
+    small = [bench.ask([3 + i], AnswerOptions(20, ends=False)) for i in range(3)]
     bench.batch.step()
     assert bench.batch.work.running == 3
-    large = bench.ask([77], Asked(140, ends=False))
-    more = [bench.ask([80 + i], Asked(20, ends=False)) for i in range(MOST_OVERTAKEN + 6)]
+    large = bench.ask([77], AnswerOptions(140, ends=False))
+    more = [bench.ask([80 + i], AnswerOptions(20, ends=False)) for i in range(MOST_OVERTAKEN + 6)]
     bench.batch.step()
     assert bench.batch.work.running == 4
     assert not count_of(large)
@@ -214,7 +214,7 @@ def test_requests_wait_for_memory_and_a_large_one_gets_it_in_the_end(model: Lang
         large.writing.account.token_at_ns[-1] + large.writing._begun_ns
     )
     for one in [*small, large, *more]:
-        asked = Asked(len(one.writing.tokens) - 1, ends=False)
+        asked = AnswerOptions(len(one.writing.tokens) - 1, ends=False)
         assert tokens_of(one) == alone(model, one.writing.tokens[:1], asked)
     assert bench.batch.work.layouts >= 2
 
@@ -223,40 +223,40 @@ def test_more_than_the_cache_can_hold_is_refused_at_once(model: LanguageModel):
     with SharedModel(model, 2, memory_bytes=40 * model.token_bytes) as shared:
         assert shared.cache_bytes == 40 * model.token_bytes
         with pytest.raises(ValueError, match="4 prompt tokens and an answer of up to 99 need"):
-            shared.generate(PROMPTS[0], Asked(99))
-        assert len(list(shared.generate(PROMPTS[0], Asked(36, ends=False)))) == 36
+            shared.generate(PROMPTS[0], AnswerOptions(99))
+        assert len(list(shared.generate(PROMPTS[0], AnswerOptions(36, ends=False)))) == 36
     with pytest.raises(UnavailableError, match="hold no text"):
         SharedModel(model, 2, memory_bytes=model.token_bytes)
 
 
 def test_a_prompt_that_begins_like_a_text_in_another_slot_is_not_computed_again(model: LanguageModel):
     bench = Bench(model, 3)
-    first = bench.ask(LONG, Asked(20, ends=False))
+    first = bench.ask(LONG, AnswerOptions(20, ends=False))
     while not count_of(first):
         bench.batch.step()
-    same = bench.ask([*LONG[:120], 9, 9, 9], Asked(10, ends=False))
+    same = bench.ask([*LONG[:120], 9, 9, 9], AnswerOptions(10, ends=False))
     bench.finish()
     assert same.writing.account.reused_tokens == 120
     assert same.writing.account.computed_tokens == 3 + 9
-    assert tokens_of(same) == alone(model, [*LONG[:120], 9, 9, 9], Asked(10, ends=False))
-    again = bench.ask([*LONG, *tokens_of(first)[:5], 4], Asked(3, ends=False))
+    assert tokens_of(same) == alone(model, [*LONG[:120], 9, 9, 9], AnswerOptions(10, ends=False))
+    again = bench.ask([*LONG, *tokens_of(first)[:5], 4], AnswerOptions(3, ends=False))
     bench.finish()
     assert again.writing.account.reused_tokens == len(LONG) + 5
     bench.batch.forget()
-    anew = bench.ask(LONG, Asked(3, ends=False))
+    anew = bench.ask(LONG, AnswerOptions(3, ends=False))
     bench.finish()
     assert anew.writing.account.reused_tokens == 0
 
 
 def test_seeds_and_stop_texts_are_each_requests_own(model: LanguageModel):
     wishes = [
-        Asked(30, Sampling(temperature=0.9, top_k=20, seed=1), ends=False),
-        Asked(30, Sampling(temperature=0.9, top_k=20, seed=2), ends=False),
-        Asked(30, Sampling(repetition_penalty=1.4), ends=False),
+        AnswerOptions(30, Sampling(temperature=0.9, top_k=20, seed=1), ends=False),
+        AnswerOptions(30, Sampling(temperature=0.9, top_k=20, seed=2), ends=False),
+        AnswerOptions(30, Sampling(repetition_penalty=1.4), ends=False),
         AN_ANSWER,
     ]
     plain = model.generate(PROMPTS[0], AN_ANSWER).text()
-    wishes.append(Asked(24, stop=(plain[6:8],), ends=False))
+    wishes.append(AnswerOptions(24, stop=(plain[6:8],), ends=False))
     bench = Bench(model, 4)
     requests = [bench.ask(PROMPTS[0], asked) for asked in wishes]
     bench.finish()
@@ -289,7 +289,7 @@ def test_an_error_and_a_cancelled_answer_touch_no_other(model: LanguageModel):
 
 def test_a_failing_run_of_all_ends_only_those_who_fail_alone(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
     bench = Bench(model, 3)
-    requests = [bench.ask(prompt, Asked(12, ends=False)) for prompt in PROMPTS[:3]]
+    requests = [bench.ask(prompt, AnswerOptions(12, ends=False)) for prompt in PROMPTS[:3]]
     while not all(map(count_of, requests)):
         bench.batch.step()
     requests[1].writing.tokens[-1] = VOCABULARY + 1  # as a broken choice would leave it
@@ -297,7 +297,7 @@ def test_a_failing_run_of_all_ends_only_those_who_fail_alone(model: LanguageMode
     with pytest.raises(UnsupportedError):
         tokens_of(requests[1])
     for i in (0, 2):
-        assert tokens_of(requests[i]) == alone(model, PROMPTS[i], Asked(12, ends=False))
+        assert tokens_of(requests[i]) == alone(model, PROMPTS[i], AnswerOptions(12, ends=False))
 
 
 def test_graphs_that_take_one_text_at_a_time_write_the_same_one_run_a_token(model: LanguageModel):
@@ -337,7 +337,10 @@ def test_a_graph_that_takes_lengths_from_the_masks_shape_is_served_text_by_text(
 def test_an_answer_that_nobody_holds_is_cancelled_and_nobody_waits_for_a_reader(model: LanguageModel):
     with SharedModel(model, 2) as shared:
         with shared._change:
-            dropped, unread = shared.generate([4], Asked(155, ends=False)), shared.generate([5], Asked(100, ends=False))
+            dropped, unread = (
+                shared.generate([4], AnswerOptions(155, ends=False)),
+                shared.generate([5], AnswerOptions(100, ends=False)),
+            )
             request = dropped._request
             del dropped
             gc.collect()
@@ -349,7 +352,7 @@ def test_an_answer_that_nobody_holds_is_cancelled_and_nobody_waits_for_a_reader(
 
 def test_closing_ends_all_and_takes_no_more(model: LanguageModel):
     shared = SharedModel(model, 1)
-    answers = [shared.generate([one], Asked(150, ends=False)) for one in (4, 5, 6)]
+    answers = [shared.generate([one], AnswerOptions(150, ends=False)) for one in (4, 5, 6)]
     next(answers[0])
     shared.close()
     for answer in answers:
@@ -362,7 +365,7 @@ def test_closing_ends_all_and_takes_no_more(model: LanguageModel):
 
 def test_a_closed_answer_gives_its_slot_back(model: LanguageModel):
     with SharedModel(model, 1) as shared:
-        with shared.generate([4], Asked(150, ends=False)) as answer:
+        with shared.generate([4], AnswerOptions(150, ends=False)) as answer:
             next(answer)
         assert answer.account.reason in ("cancelled", "length")
         assert shared.work.running == 0

@@ -17,7 +17,7 @@ from edgeopt.graph.model import load_model, save_model
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.binding import bind_language_model
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.sampling import Sampling
@@ -25,7 +25,7 @@ from edgeopt.steps.convert.weight_only import make_weight_only
 
 SHIPPED = Path(__file__).parents[4] / "models" / "tiny_lm"
 PROMPT = "import os\n\n\ndef walk(top):\n"
-PLAIN = Asked(200, ends=False, guesses=0, exact=True)
+PLAIN = AnswerOptions(200, ends=False, guesses=0, exact=True)
 
 
 @pytest.fixture(scope="module", params=["fp32", "w4", "w4 in blocks of 128"])
@@ -49,7 +49,7 @@ def plain(model: LanguageModel) -> list[int]:
     return tokens_of(model, PLAIN)
 
 
-def tokens_of(model: LanguageModel, asked: Asked, prompt=PROMPT) -> list[int]:
+def tokens_of(model: LanguageModel, asked: AnswerOptions, prompt=PROMPT) -> list[int]:
     return [piece.token for piece in model.generate(prompt, asked)]
 
 
@@ -57,7 +57,7 @@ def tokens_of(model: LanguageModel, asked: Asked, prompt=PROMPT) -> list[int]:
 @pytest.mark.parametrize(("guesses", "chunk"), [(1, 0), (4, 3), (8, 0)])
 def test_guesses_change_no_token(model, plain, guesses, chunk, uses_draft):
     model.forget()
-    asked = Asked(200, chunk_tokens=chunk, guesses=guesses, uses_draft=uses_draft, ends=False)
+    asked = AnswerOptions(200, chunk_tokens=chunk, guesses=guesses, uses_draft=uses_draft, ends=False)
     answer = model.generate(PROMPT, asked)
     assert [piece.token for piece in answer] == plain
     account = answer.account
@@ -69,12 +69,14 @@ def test_guesses_change_no_token(model, plain, guesses, chunk, uses_draft):
 
 def test_a_seed_draws_the_same_tokens_with_a_draft(model):
     drawn = Sampling(temperature=0.9, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=7)
-    assert tokens_of(model, Asked(120, drawn, guesses=3)) == tokens_of(model, Asked(120, drawn, guesses=0, exact=True))
+    assert tokens_of(model, AnswerOptions(120, drawn, guesses=3)) == tokens_of(
+        model, AnswerOptions(120, drawn, guesses=0, exact=True)
+    )
 
 
 def test_a_prompt_that_goes_on_where_an_answer_ended_reuses_both_caches(model, plain):
     model.forget()
-    asked = Asked(60, ends=False, guesses=4)
+    asked = AnswerOptions(60, ends=False, guesses=4)
     first = model.generate(PROMPT, asked)
     text = first.text()
     behind = PROMPT + text + "\n"
@@ -83,22 +85,22 @@ def test_a_prompt_that_goes_on_where_an_answer_ended_reuses_both_caches(model, p
     assert again.account.reused_tokens > 40
     assert again.account.draft_tokens - again.account.guessed_tokens < 40  # the prompt is not computed again
     model.forget()
-    assert found == tokens_of(model, Asked(60, ends=False, guesses=0, exact=True), behind)
+    assert found == tokens_of(model, AnswerOptions(60, ends=False, guesses=0, exact=True), behind)
 
 
 def test_stop_and_cancel_end_an_answer_at_the_same_token(model, plain):
     text = model.generate(PROMPT, PLAIN).text()
     stop = text[len(text) // 2 :][:6]
     for guesses in (0, 5):
-        answer = model.generate(PROMPT, Asked(200, stop=(stop,), ends=False, guesses=guesses, exact=True))
+        answer = model.generate(PROMPT, AnswerOptions(200, stop=(stop,), ends=False, guesses=guesses, exact=True))
         assert answer.text() == text[: text.index(stop)]
-    answer = model.generate(PROMPT, Asked(200, ends=False, guesses=5))
+    answer = model.generate(PROMPT, AnswerOptions(200, ends=False, guesses=5))
     begun = [piece.token for piece in islice(answer, 20)]
     answer.cancel()
     assert list(answer) == []
     assert answer.account.reason == "cancelled"
     assert begun == plain[:20]
-    assert tokens_of(model, Asked(200, ends=False, guesses=5)) == plain
+    assert tokens_of(model, AnswerOptions(200, ends=False, guesses=5)) == plain
 
 
 def test_a_draft_of_a_shorter_context_sees_the_end_of_the_text(model, plain):
@@ -107,10 +109,10 @@ def test_a_draft_of_a_shorter_context_sees_the_end_of_the_text(model, plain):
     with bind_language_model(EXECUTOR.open(model.origin.file, SessionOptions()), recipe, Origin(Path(), 0, 1)) as other:
         other.use_draft(draft)
         other.is_exact = True
-        answer = other.generate(PROMPT, Asked(200, ends=False, guesses=4))
+        answer = other.generate(PROMPT, AnswerOptions(200, ends=False, guesses=4))
         assert [piece.token for piece in answer] == plain
         assert answer.account.accepted_tokens > 40
-        assert tokens_of(other, Asked(40, ends=False, guesses=64)) == plain[:40]
+        assert tokens_of(other, AnswerOptions(40, ends=False, guesses=64)) == plain[:40]
 
 
 def test_a_draft_with_another_vocabulary_is_refused(model):
@@ -131,12 +133,12 @@ def test_a_bundle_carries_its_draft_and_the_number_of_guesses(tmp_path):
     model, bound = open_language_model(bundle)
     with model:
         assert (bound.generation.draft, bound.generation.guesses) == ("draft.onnx", 3)
-        answer = model.generate("abc", Asked(40, ends=False))
+        answer = model.generate("abc", AnswerOptions(40, ends=False))
         found = [piece.token for piece in answer]
         account = answer.account
         assert account.accepted_tokens == account.guessed_tokens > 0  # the draft is the model itself
         model.forget()
-        assert found == tokens_of(model, Asked(40, ends=False, guesses=0), "abc")
+        assert found == tokens_of(model, AnswerOptions(40, ends=False, guesses=0), "abc")
     (bundle / "draft.onnx").write_bytes(b"another")
     with pytest.raises(InvalidFileError, match=r"draft.onnx differs from its hash"):
         read_bundle(bundle)
@@ -146,6 +148,6 @@ def test_a_draft_that_is_missing_is_told_when_guesses_are_asked_for(tmp_path):
     for name in ("model.onnx", "recipe.toml", "tokenizer.json"):
         shutil.copyfile(SHIPPED / name, tmp_path / name)
     with open_language_model(tmp_path, 1)[0] as model:
-        assert tokens_of(model, Asked(3, guesses=2, uses_draft=False))
+        assert tokens_of(model, AnswerOptions(3, guesses=2, uses_draft=False))
         with pytest.raises(EdgeoptError, match="draft"):
-            model.generate(PROMPT, Asked(3, guesses=2))
+            model.generate(PROMPT, AnswerOptions(3, guesses=2))

@@ -16,15 +16,15 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.export.decoder.gguf_file import GgufFile
-from edgeopt.export.decoder.llama import Configuration, read_configuration, write_llama
+from edgeopt.export.decoder.llama import LlamaConfiguration, read_configuration, write_llama
 from edgeopt.export.decoder.reference import Reference
-from edgeopt.export.decoder.tensors_file import TensorFiles, Weights
+from edgeopt.export.decoder.tensors_file import NamedTensors, TensorFiles
 from edgeopt.export.decoder.traced import TracedDecoder
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.model import Model
 from edgeopt.recipes.drafting.generation_drafting import TOKENIZER, begin_of, drafted_generation
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
-from edgeopt.recipes.texts.generation import GENERATION, Generation
+from edgeopt.recipes.texts.generation import GENERATION, GenerationTable
 from edgeopt.recipes.texts.tokenizer import Tokenizer
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.steps.convert.decoder_fusion import fuse_decoder
@@ -94,7 +94,7 @@ def write_gguf(file: Path, folder: Path, name: str) -> WrittenDecoder:
     return replace(made, recipe=replace(made.recipe, source=str(file)))
 
 
-def _from_weights(folder: Path, name: str, config: Configuration, weights: Weights) -> WrittenDecoder:
+def _from_weights(folder: Path, name: str, config: LlamaConfiguration, weights: NamedTensors) -> WrittenDecoder:
     recipe = decoder_recipe(folder, config, name)
     model, reference = write_llama(config, weights, name), Reference(config, weights)
     drift = compare_logits(model, config.vocabulary, config.context, reference.logits)
@@ -167,7 +167,7 @@ def _require_fitting(folder: Path, vocabulary: int) -> None:
         )
 
 
-def decoder_recipe(folder: Path, config: Configuration, name: str) -> Recipe:
+def decoder_recipe(folder: Path, config: LlamaConfiguration, name: str) -> Recipe:
     """Return the recipe of a folder; it names the tokenizer's file, which lies in the folder.
 
     Raises:
@@ -183,6 +183,6 @@ def decoder_recipe(folder: Path, config: Configuration, name: str) -> Recipe:
         postprocess=Postprocess(NO_DECODER),
         evaluation=Evaluation("agreement"),
         tokenizer=Tokenizer(TOKENIZER),
-        generation=Generation(config.context, config.end, begin_of(folder, config.begin)),
+        generation=GenerationTable(config.context, config.end, begin_of(folder, config.begin)),
         folder=folder,
     )

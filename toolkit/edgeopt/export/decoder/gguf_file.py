@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.export.decoder.gguf_head import require_bounded_head
-from edgeopt.export.decoder.llama import Configuration, require_sizes
+from edgeopt.export.decoder.llama import LlamaConfiguration, require_sizes
 from edgeopt.export.decoder.positions import Positions
 from edgeopt.recipes.drafting.generation_drafting import TOKENIZER
 from edgeopt.recipes.texts.tokenizer_file import OF_TEKKEN, WORDS
@@ -98,7 +98,7 @@ class GgufFile:
         self._config = self._configuration()
 
     @property
-    def config(self) -> Configuration:
+    def config(self) -> LlamaConfiguration:
         """Sizes, positions, first and end token."""
         return self._config
 
@@ -185,12 +185,12 @@ class GgufFile:
                     settings[name] = tokens[int(number)]
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
 
-    def _configuration(self) -> Configuration:
+    def _configuration(self) -> LlamaConfiguration:
         try:
             heads, hidden = int(self._own("attention.head_count")), int(self._own("embedding_length"))
             context = int(self._own("context_length"))
             end, begin = (self._told(f"tokenizer.ggml.{name}_token_id", None) for name in ("eos", "bos"))
-            configuration = Configuration(
+            configuration = LlamaConfiguration(
                 kind=self._kind,
                 vocabulary=int(self._tensors["token_embd.weight"].shape[1]),
                 hidden=hidden,

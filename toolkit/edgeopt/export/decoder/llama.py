@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.export.decoder.positions import Positions, is_written
-from edgeopt.export.decoder.tensors_file import Weights
+from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within
 
@@ -36,7 +36,7 @@ _REMEDY = "copy the folder again"
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class LlamaConfiguration:
     """The configuration of a decoder of the Llama type, from `config.json`."""
 
     kind: str
@@ -62,7 +62,7 @@ class Configuration:
     """The token that may stand before every text."""
 
 
-def read_configuration(folder: Path) -> Configuration:
+def read_configuration(folder: Path) -> LlamaConfiguration:
     """Read `config.json`.
 
     Raises:
@@ -81,7 +81,7 @@ def read_configuration(folder: Path) -> Configuration:
     try:
         heads, context = int(values["num_attention_heads"]), int(values.get("max_position_embeddings", 2048))
         end, begin = values.get("eos_token_id"), values.get("bos_token_id")
-        configuration = Configuration(
+        configuration = LlamaConfiguration(
             kind=kind,
             vocabulary=int(values["vocab_size"]),
             hidden=int(values["hidden_size"]),
@@ -104,7 +104,7 @@ def read_configuration(folder: Path) -> Configuration:
     return configuration
 
 
-def require_sizes(config: Configuration, path: Path) -> None:
+def require_sizes(config: LlamaConfiguration, path: Path) -> None:
     """Raise where sizes do not fit each other.
 
     Args:
@@ -155,7 +155,7 @@ def _require_plain(values: Mapping[str, Any], file: Path) -> None:
         )
 
 
-def write_llama(config: Configuration, weights: Weights, name: str) -> Model:
+def write_llama(config: LlamaConfiguration, weights: NamedTensors, name: str) -> Model:
     """Return the decoder as a graph with a key and value cache.
 
     Inputs: `input_ids` (batch, sequence) int64, `attention_mask` (batch, past + sequence) int64, and for each layer
@@ -171,7 +171,7 @@ def write_llama(config: Configuration, weights: Weights, name: str) -> Model:
 class _Writer:
     """Nodes and weights of a graph in the making."""
 
-    def __init__(self, config: Configuration, weights: Weights) -> None:
+    def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
         self._config, self._weights = config, weights
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[TensorProto] = []

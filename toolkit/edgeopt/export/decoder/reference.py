@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.export.decoder.llama import Configuration
-from edgeopt.export.decoder.tensors_file import Weights
+from edgeopt.export.decoder.llama import LlamaConfiguration
+from edgeopt.export.decoder.tensors_file import NamedTensors
 
 Numbers = NDArray[np.float32]
 
@@ -16,7 +16,7 @@ Numbers = NDArray[np.float32]
 class Reference:
     """All tokens of a text at once; nothing is remembered between two calls."""
 
-    def __init__(self, config: Configuration, weights: Weights) -> None:
+    def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
         """Take the weights, which are read as they are needed."""
         self._config, self._weights = config, weights
 

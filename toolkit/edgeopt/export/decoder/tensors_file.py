@@ -25,7 +25,7 @@ _MOST_HEAD = 100 << 20
 _REMEDY = "name a folder that save_pretrained wrote, and copy it again if it is damaged"
 
 
-class Weights(Protocol):
+class NamedTensors(Protocol):
     """Tensors under Hugging Face's names."""
 
     def __contains__(self, name: str) -> bool: ...

@@ -14,7 +14,7 @@ from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.system.text import plural
 
 
-class Kind(StrEnum):
+class IntegerKind(StrEnum):
     """How integers are written into a graph."""
 
     QDQ = "QDQ"
@@ -33,7 +33,7 @@ class Integers:
     """The weighted layers of a model: how many there are, and how many of each kind have integer weights."""
 
     layers: int
-    by_kind: Mapping[Kind, int] = field(default_factory=dict)
+    by_kind: Mapping[IntegerKind, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -41,13 +41,13 @@ class Integers:
         return sum(self.by_kind.values())
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> IntegerKind | None:
         """The only kind there is, or mixed; None for a model in float."""
-        return None if not self.by_kind else next(iter(self.by_kind)) if len(self.by_kind) == 1 else Kind.MIXED
+        return None if not self.by_kind else next(iter(self.by_kind)) if len(self.by_kind) == 1 else IntegerKind.MIXED
 
     def __str__(self) -> str:
         share = f"{self.count} of {plural(self.layers, 'weighted layer')} in integers"
-        if self.kind is not Kind.MIXED:
+        if self.kind is not IntegerKind.MIXED:
             return f"{self.kind}, {share}" if self.kind else share
         return f"{self.kind}, {share} ({', '.join(f'{kind} {count}' for kind, count in self.by_kind.items())})"
 
@@ -76,10 +76,10 @@ _GRIDS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 def read_integers(model: Model) -> Integers:
     """Return how many weighted layers a model has, those of subgraphs too, and how many are in integers."""
     kinds = Counter(_kinds(model.proto.graph, ChainMap(), frozenset()))
-    return Integers(kinds.total(), {kind: kinds[kind] for kind in Kind if kinds[kind]})
+    return Integers(kinds.total(), {kind: kinds[kind] for kind in IntegerKind if kinds[kind]})
 
 
-def _kinds(graph: GraphProto, outer: ChainMap[str, NodeProto], stored: frozenset[str]) -> Iterator[Kind | None]:
+def _kinds(graph: GraphProto, outer: ChainMap[str, NodeProto], stored: frozenset[str]) -> Iterator[IntegerKind | None]:
     """Yield the kind of each weighted layer, None for one in float."""
     stored |= {subgraph.name for subgraph in (*graph.initializer, *(each.values for each in graph.sparse_initializer))}
     makers = outer.new_child({name: node for node in graph.node for name in node.output if name})
@@ -91,21 +91,25 @@ def _kinds(graph: GraphProto, outer: ChainMap[str, NodeProto], stored: frozenset
             yield from _kinds(subgraph, makers, stored)
 
 
-def _kind(node: NodeProto, makers: Mapping[str, NodeProto]) -> Kind | None:
+def _kind(node: NodeProto, makers: Mapping[str, NodeProto]) -> IntegerKind | None:
     if node.op_type in _BLOCKS:
-        return Kind.WEIGHT_ONLY
+        return IntegerKind.WEIGHT_ONLY
     if node.op_type in _FOUND_GRIDS:
-        return Kind.DYNAMIC
+        return IntegerKind.DYNAMIC
     data = _maker(node.input[0], makers)
     if node.op_type in _EITHER or node.op_type in _STORED_GRIDS:
-        return Kind.DYNAMIC if data is not None and data.op_type == "DynamicQuantizeLinear" else Kind.QOPERATOR
+        return (
+            IntegerKind.DYNAMIC
+            if data is not None and data.op_type == "DynamicQuantizeLinear"
+            else IntegerKind.QOPERATOR
+        )
     weight = _maker(node.input[_PLACES[node.op_type]], makers)
     if weight is None or weight.op_type != "DequantizeLinear":
         return None
     if data is None or data.op_type != "DequantizeLinear":
-        return Kind.WEIGHT_ONLY
+        return IntegerKind.WEIGHT_ONLY
     grid = _maker(data.input[0], makers)
-    return Kind.DYNAMIC if grid is not None and grid.op_type == "DynamicQuantizeLinear" else Kind.QDQ
+    return IntegerKind.DYNAMIC if grid is not None and grid.op_type == "DynamicQuantizeLinear" else IntegerKind.QDQ
 
 
 def _maker(name: str, makers: Mapping[str, NodeProto]) -> NodeProto | None:

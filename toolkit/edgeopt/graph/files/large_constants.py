@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from edgeopt.graph.files.outside import LEAST_BYTES, Piece, remember_sha256
+from edgeopt.graph.files.outside import LEAST_BYTES, StoredPiece, remember_sha256
 from edgeopt.system.disk.files import open_beside
 
 _FOLDER: ContextVar[Path | None] = ContextVar("folder_of_large_constants", default=None)
@@ -46,7 +46,7 @@ def kept_in(folder: Path | None) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def place_of(array: NDArray[Any]) -> Piece | None:
+def place_of(array: NDArray[Any]) -> StoredPiece | None:
     """Write an array to a file named after its content, unless one is there, and return it; None: it stays in memory.
 
     Raises:
@@ -62,7 +62,7 @@ def place_of(array: NDArray[Any]) -> Piece | None:
         with open_beside(path, is_lasting=False) as file:
             file.write(data)
         remember_sha256(path, digest)
-    return Piece(path, 0, array.nbytes)
+    return StoredPiece(path, 0, array.nbytes)
 
 
 def stored(array: NDArray[Any], name: str) -> ir.Tensor[Any] | ir.ExternalTensor:

@@ -36,7 +36,7 @@ class Outside:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StoredPiece:
     """Where the numbers of one tensor lie."""
 
     file: Path
@@ -45,10 +45,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PieceLayout:
     """One file that holds all pieces: where each begins in it, and whether it is a file that is there already."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[StoredPiece, ...]
     offsets: tuple[int, ...]
     whole: Path | None
     """The file that holds all pieces in their places; None: they are copied one behind the other."""
@@ -109,7 +109,7 @@ class Layout:
 
     def _content(self) -> Iterator[bytes]:
         if self.whole is not None:
-            yield from _read(Piece(self.whole, 0, self.size_bytes))
+            yield from _read(StoredPiece(self.whole, 0, self.size_bytes))
             return
         written = 0
         for at, piece in zip(self.offsets, self.pieces, strict=True):
@@ -118,21 +118,21 @@ class Layout:
             written = at + piece.length
 
 
-def lay_out(pieces: Sequence[Piece]) -> Layout:
+def lay_out(pieces: Sequence[StoredPiece]) -> PieceLayout:
     """Return how pieces lie in one file: as they are where one file holds little else, otherwise at pages in a row."""
     files = {piece.file for piece in pieces}
     wanted = sum(piece.length for piece in set(pieces))
     if len(files) == 1 and wanted >= _WHOLE * (whole := next(iter(files))).stat().st_size:
-        return Layout(tuple(pieces), tuple(piece.offset for piece in pieces), whole)
-    places, kept, end = dict[Piece, int](), list[Piece](), 0
+        return PieceLayout(tuple(pieces), tuple(piece.offset for piece in pieces), whole)
+    places, kept, end = dict[StoredPiece, int](), list[StoredPiece](), 0
     for other in dict.fromkeys(pieces):
         places[other] = -(-end // ALIGNED_BYTES) * ALIGNED_BYTES
         end = places[other] + other.length
         kept.append(other)
-    return Layout(tuple(kept), tuple(places[piece] for piece in kept), None)
+    return PieceLayout(tuple(kept), tuple(places[piece] for piece in kept), None)
 
 
-def _read(piece: Piece) -> Iterator[bytes]:
+def _read(piece: StoredPiece) -> Iterator[bytes]:
     with piece.file.open("rb") as file:
         file.seek(piece.offset)
         left = piece.length

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.graph.files.outside import LEAST_BYTES, Layout, Outside, Piece, lay_out
+from edgeopt.graph.files.outside import LEAST_BYTES, Outside, PieceLayout, StoredPiece, lay_out
 from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.system.disk.files import read_file, require_no_pointer
 from edgeopt.system.disk.links import named_by
@@ -47,11 +47,11 @@ def outside_files(path: Path) -> tuple[Path, ...]:
     return tuple(file for file in files if file is not None and file.is_file())
 
 
-def piece_of(tensor: TensorProto) -> Piece:
+def piece_of(tensor: TensorProto) -> StoredPiece:
     """Return where the numbers of a tensor lie."""
     values = {entry.key: entry.value for entry in tensor.external_data}
     length = int(values["length"]) if values.get("length") else told_bytes(tensor)
-    return Piece(Path(values.get("location", "")), int(values.get("offset") or 0), length)
+    return StoredPiece(Path(values.get("location", "")), int(values.get("offset") or 0), length)
 
 
 def told_bytes(tensor: TensorProto) -> int:
@@ -116,7 +116,7 @@ def followed(path: Path) -> bytes | Outside:
     return data
 
 
-def _load(tensor: TensorProto, piece: Piece) -> None:
+def _load(tensor: TensorProto, piece: StoredPiece) -> None:
     with piece.file.open("rb") as file:
         file.seek(piece.offset)
         tensor.raw_data = file.read(piece.length)
@@ -133,7 +133,7 @@ def load_inside(proto: ModelProto) -> ModelProto:
     return copy
 
 
-def _located(path: Path, piece: Piece) -> Piece:
+def _located(path: Path, piece: StoredPiece) -> StoredPiece:
     """Return where a piece really lies; raise InvalidFileError where it is not all there."""
     text = f"{path}: its external data {str(piece.file)!r}"
     file = None if piece.file.is_absolute() else named_by(path, piece.file)
@@ -146,7 +146,7 @@ def _located(path: Path, piece: Piece) -> Piece:
     if file.stat().st_size < piece.offset + piece.length:
         require_no_pointer(file)
         raise InvalidFileError(f"{text} is shorter than the model says", remedy=_REMEDY)
-    return Piece(file.resolve(), piece.offset, piece.length)
+    return StoredPiece(file.resolve(), piece.offset, piece.length)
 
 
 def _place(tensor: TensorProto, location: str, offset: int, length: int) -> None:
@@ -155,7 +155,7 @@ def _place(tensor: TensorProto, location: str, offset: int, length: int) -> None
         tensor.external_data.add(key=key, value=value)
 
 
-def with_locations(proto: ModelProto, place: Callable[[Piece], tuple[str, int]]) -> bytes:
+def with_locations(proto: ModelProto, place: Callable[[StoredPiece], tuple[str, int]]) -> bytes:
     """Return the serialized graph, each location and offset as `place` says."""
     copy = ModelProto()
     copy.CopyFrom(proto)
@@ -174,12 +174,12 @@ def for_engines(proto: ModelProto) -> Outside:
     return Outside(graph, folder, files)
 
 
-def layout_of(proto: ModelProto) -> Layout:
+def layout_of(proto: ModelProto) -> PieceLayout:
     """Return how all its outside weights lie in one file."""
     return lay_out([piece_of(outside_tensor) for outside_tensor in outside_tensors(proto)])
 
 
-def in_one_file(proto: ModelProto, layout: Layout, name: str) -> bytes:
+def in_one_file(proto: ModelProto, layout: PieceLayout, name: str) -> bytes:
     """Return the serialized graph with all its outside weights in the file `name` beside it."""
     places = dict(zip(layout.pieces, layout.offsets, strict=True))
     return with_locations(proto, lambda piece: (name, places[piece]))

@@ -9,14 +9,14 @@ from edgeopt.graph.groups.blocks import Block, removable_blocks, remove_block
 from edgeopt.graph.groups.cutting import first_empty, keep_channels
 from edgeopt.graph.groups.refusal import require_prunable
 from edgeopt.graph.groups.tracing import trace
-from edgeopt.graph.groups.types import ChannelGroups, Group, Pin, Use
+from edgeopt.graph.groups.types import ChannelGroups, ChannelUse, Group, Pin
 
 __all__ = [
     "Block",
     "ChannelGroups",
+    "ChannelUse",
     "Group",
     "Pin",
-    "Use",
     "first_empty",
     "keep_channels",
     "removable_blocks",

@@ -12,7 +12,7 @@ from edgeopt.errors import EdgeoptError, NotFoundError
 from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.groups.tracer import name_of
-from edgeopt.graph.groups.types import ChannelGroups, Channels, Cut, Size
+from edgeopt.graph.groups.types import AxisCut, ChannelGroups, Channels, Size
 from edgeopt.graph.model import Model
 
 Kept = NDArray[np.bool_]
@@ -85,7 +85,7 @@ def _mask(numbers: Channels, kept: Kept) -> Kept:
     return kept[numbers]
 
 
-def _cut_constants(graph: Graph, nodes: Mapping[str, Node], cuts: Iterable[Cut], kept: Kept) -> None:
+def _cut_constants(graph: Graph, nodes: Mapping[str, Node], cuts: Iterable[AxisCut], kept: Kept) -> None:
     """Cut each constant for each node that reads it; nodes that need the same share it, and it keeps its name."""
     wanted: dict[str, dict[tuple[str, int], dict[int, Kept]]] = {}
     for cut in cuts:

@@ -11,7 +11,7 @@ FIXED = -1
 """The label of an entry that always stays."""
 
 
-class Labels:
+class ChannelLabels:
     """Labels in blocks, one block for the channels that one node makes."""
 
     def __init__(self) -> None:

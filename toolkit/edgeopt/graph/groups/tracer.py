@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Graph, Node, Value
-from edgeopt.graph.groups.labels import FIXED, Labels
+from edgeopt.graph.groups.labels import FIXED, ChannelLabels
 from edgeopt.graph.groups.types import Channels, Pin, Size, channels
 
 Dims: TypeAlias = tuple[int | str | None, ...]
@@ -44,7 +44,7 @@ class Tracer:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.labels = Labels()
+        self.labels = ChannelLabels()
         self.uses: list[ConstantUse] = []
         self.sizes: list[Size] = []
         self.pins: dict[tuple[str, str], Pin] = {}

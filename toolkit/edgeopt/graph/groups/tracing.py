@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeopt.graph.graph import Graph, Node, Value
-from edgeopt.graph.groups.labels import FIXED, Labels, components
+from edgeopt.graph.groups.labels import FIXED, ChannelLabels, components
 from edgeopt.graph.groups.rules import rules
 from edgeopt.graph.groups.tracer import NO_HEADS, ConstantUse, PinnedError, Tracer, name_of
-from edgeopt.graph.groups.types import ChannelGroups, Channels, Cut, Group, Pin, Plan, Use, channels
+from edgeopt.graph.groups.types import AxisCut, ChannelGroups, Channels, ChannelUse, CutPlan, Group, Pin, channels
 from edgeopt.graph.model import Model
 
 LEAST_OPSET = 7
@@ -85,27 +85,27 @@ def _captured(node: Node) -> list[Value]:
 def _groups(at: Tracer) -> ChannelGroups:
     numbers = _Numbers(at.labels)
     made, read = (_by_group(numbers, [_use(use) for use in at.uses if use.reads is reads]) for reads in (False, True))
-    changed = [Use("", name, axis, array) for name, axes in at.tensors.items() for axis, array in axes.items()]
+    changed = [ChannelUse("", name, axis, array) for name, axes in at.tensors.items() for axis, array in axes.items()]
     carried = _by_group(numbers, changed)
     groups = tuple(
         Group(group.name, group.channels, tuple(made[i]), tuple(read[i]), tuple(carried[i]), group.pinned)
         for i, group in enumerate(numbers.groups)
     )
-    plan = Plan(
-        tuple(Cut(use.node, use.input, use.tensor, use.axis, numbers.of(use.labels)) for use in at.uses),
+    plan = CutPlan(
+        tuple(AxisCut(use.node, use.input, use.tensor, use.axis, numbers.of(use.labels)) for use in at.uses),
         tuple(replace(size, channels=numbers.of(size.channels)) for size in at.sizes),
         tuple(replace(use, channels=numbers.of(use.channels)) for use in changed),
     )
     return ChannelGroups(groups, tuple(at.pins.values()), plan)
 
 
-def _use(constant_use: ConstantUse) -> Use:
-    return Use(constant_use.node, constant_use.tensor, constant_use.axis, constant_use.labels)
+def _use(constant_use: ConstantUse) -> ChannelUse:
+    return ChannelUse(constant_use.node, constant_use.tensor, constant_use.axis, constant_use.labels)
 
 
-def _by_group(numbers: _Numbers, uses: Iterable[Use]) -> list[list[Use]]:
+def _by_group(numbers: _Numbers, uses: Iterable[ChannelUse]) -> list[list[ChannelUse]]:
     """Return what each group has of these uses, in channels of its own."""
-    result: list[list[Use]] = [[] for _ in numbers.groups]
+    result: list[list[ChannelUse]] = [[] for _ in numbers.groups]
     for use in uses:
         whole = numbers.of(use.channels)
         for i in np.unique(numbers.group_of[whole[whole != FIXED]]):
@@ -124,7 +124,7 @@ class _Named:
 class _Numbers:
     """One number for every channel, group after group; none for what stays in a group of which something can go."""
 
-    def __init__(self, labels: Labels) -> None:
+    def __init__(self, labels: ChannelLabels) -> None:
         self._roots = labels.roots()
         reasons = np.full(len(self._roots), FIXED)
         for i, (stay, _) in reversed([*enumerate(labels.pinned)]):

@@ -14,7 +14,7 @@ Channels = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ChannelUse:
     """Where a group's channels lie in one tensor or constant."""
 
     node: str
@@ -34,11 +34,11 @@ class Group:
     """The smallest of the names of the outputs that first hold the channels."""
     channels: int
     """How many units can be removed one by one: an attention head or a whole group of a convolution is one unit."""
-    producers: tuple[Use, ...]
+    producers: tuple[ChannelUse, ...]
     """Constants that make the channels: rows of weights, biases, scales, weights of depthwise convolutions."""
-    consumers: tuple[Use, ...]
+    consumers: tuple[ChannelUse, ...]
     """Constants that read them: input columns of Conv, ConvTranspose, Gemm and MatMul."""
-    tensors: tuple[Use, ...]
+    tensors: tuple[ChannelUse, ...]
     """Activations that carry them."""
     pinned: str
     """Why nothing of it can be removed; empty where it can."""
@@ -55,7 +55,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class AxisCut:
     """An axis of a constant that loses entries with the channels."""
 
     node: str
@@ -85,12 +85,12 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CutPlan:
     """All that removing channels has to edit, in numbers of channels that run through all groups."""
 
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[AxisCut, ...] = ()
     sizes: tuple[Size, ...] = ()
-    tensors: tuple[Use, ...] = ()
+    tensors: tuple[ChannelUse, ...] = ()
     """Activations whose shape changes."""
 
 
@@ -101,7 +101,7 @@ class ChannelGroups:
     groups: tuple[Group, ...]
     """In the order of the graph."""
     pins: tuple[Pin, ...]
-    plan: Plan = field(default_factory=Plan, repr=False, compare=False)
+    plan: CutPlan = field(default_factory=CutPlan, repr=False, compare=False)
 
     @property
     def free(self) -> tuple[Group, ...]:

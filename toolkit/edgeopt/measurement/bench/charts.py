@@ -10,7 +10,7 @@ from edgeopt.measurement.fresh_process.start import POINTS, ColdStart
 from edgeopt.measurement.load.batch import BatchPoint
 from edgeopt.measurement.load.beside import Arrangement, Beside
 from edgeopt.measurement.load.capacity import Capacity, Probe
-from edgeopt.measurement.load.sustained import Sustained, Window
+from edgeopt.measurement.load.sustained import RunWindow, Sustained
 from edgeopt.measurement.resources.energy import Energy
 from edgeopt.measurement.resources.memory import MemoryTrace
 from edgeopt.measurement.resources.profile import Profile
@@ -20,14 +20,14 @@ from edgeopt.report.figures import (
     Axis,
     Bar,
     Bars,
+    ChartPoint,
+    Curve,
     Emphasis,
     Estimate,
     Facts,
     Figure,
     Limit,
-    Line,
     Lines,
-    Point,
     Points,
 )
 from edgeopt.system.text import format_budget, format_bytes
@@ -93,19 +93,19 @@ def budget_of(result: BenchResult) -> Limit:
     return Limit(f"budget {format_budget(result.setup.budget_ms)} ms", result.setup.budget_ms)
 
 
-def _lines(name: str, pairs: Sequence[tuple[float, float | None]], emphasis: Emphasis) -> tuple[Line, ...]:
+def _lines(name: str, pairs: Sequence[tuple[float, float | None]], emphasis: Emphasis) -> tuple[Curve, ...]:
     known = [(x, y) for x, y in pairs if y is not None]
     if len(known) < 2:
         return ()
     xs, ys = zip(*known, strict=True)
     facts = (("least", ms(min(ys))), ("most", ms(max(ys))))
-    return (Line(name, xs, ys, facts, emphasis),)
+    return (Curve(name, xs, ys, facts, emphasis),)
 
 
 def draw_sustained(sustained: Sustained) -> tuple[Figure, ...]:
     """Return median and p99 over the run."""
 
-    def at(window: Window) -> float:
+    def at(window: RunWindow) -> float:
         return (window.begin_s + window.end_s) / 2
 
     lines = (
@@ -145,7 +145,7 @@ def _response(probe: Probe, part: str) -> float | None:
 def draw_batches(points: Sequence[BatchPoint]) -> tuple[Figure, ...]:
     """Return throughput over latency, a point a batch size."""
     shown = tuple(
-        Point(
+        ChartPoint(
             f"batch {point.size}",
             Estimate(p50),
             Estimate(point.throughput_per_s),
@@ -239,6 +239,6 @@ def draw_memory(memory_trace: MemoryTrace) -> tuple[Figure, ...]:
     at_s = ((memory_trace.at_ns[::step] - memory_trace.at_ns[0]) / 1e9).tolist()
     mib = (memory_trace.rss_bytes[::step] / 2**20).tolist()
     facts = (("at the end", f"{mib[-1]:.1f} MiB"), ("most", f"{max(mib):.1f} MiB"))
-    line = Line("resident", tuple(at_s), tuple(mib), facts, Emphasis.CHOSEN)
+    line = Curve("resident", tuple(at_s), tuple(mib), facts, Emphasis.CHOSEN)
     x, y = Axis("time", "s", from_zero=True), Axis("resident memory", "MiB")
     return (Lines(title="Memory over the run", text="Of the measuring process.", x=x, y=y, lines=(line,)),)

@@ -10,7 +10,7 @@ from edgeopt import executors
 from edgeopt.errors import EdgeoptError, Note
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.load.beside import Beside, Member, Wish, parse_beside, run_beside
+from edgeopt.measurement.load.beside import Beside, BesideWish, Member, parse_beside, run_beside
 from edgeopt.measurement.load.run import LoadPlan, Tell
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.opening.subject import Subject, choose_frames, open_subject
@@ -25,7 +25,7 @@ Readers = tuple[Callable[[], Sample], ...]
 class Neighbour:
     """A model and its pictures; its session is closed until it runs."""
 
-    wish: Wish
+    wish: BesideWish
     subject: Subject
     readers: Readers
     notes: tuple[Note, ...]

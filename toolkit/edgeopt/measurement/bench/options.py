@@ -184,7 +184,7 @@ class BenchOptions(Prices):
         return values | {name: str(values[name]) for name in ("source", "trace") if values[name] is not None}
 
 
-class BenchWishes(TypedDict, total=False):
+class FrameBenchWishes(TypedDict, total=False):
     """Keyword options of `bench`; `BenchOptions` says what each means, and its default."""
 
     source: str | Path | None

@@ -8,10 +8,10 @@ from edgeopt.measurement.bench import charts
 from edgeopt.measurement.bench.passes import Passes
 from edgeopt.measurement.fresh_process.start import POINTS, ColdStart, ColdWay
 from edgeopt.measurement.load.batch import BatchPoint
-from edgeopt.measurement.load.beside import Arrangement, Beside, Share
+from edgeopt.measurement.load.beside import Arrangement, Beside, ModelShare
 from edgeopt.measurement.load.capacity import Capacity, Probe
 from edgeopt.measurement.load.result import LoadStatus
-from edgeopt.measurement.load.sustained import Sustained, Window
+from edgeopt.measurement.load.sustained import RunWindow, Sustained
 from edgeopt.measurement.resources.profile import NodeTime, Profile
 from edgeopt.report.document import Section, Value, make_table
 from edgeopt.report.figures import Limit
@@ -55,7 +55,7 @@ def _sustained(sustained: Sustained) -> Section:
         lines.append(Value("throttled", f"from {sustained.throttled_from_s:.0f} s on"))
     if sustained.missing:
         lines.append(Value("sensors", f"not on this machine: {', '.join(sustained.missing)}"))
-    columns: dict[str, Callable[[Window], str]] = {
+    columns: dict[str, Callable[[RunWindow], str]] = {
         "seconds": lambda window: f"{window.begin_s:.1f}-{window.end_s:.1f}",
         "frames": lambda window: str(window.frames),
         "per s": lambda window: f"{window.frames_per_s:.4g}",
@@ -116,7 +116,7 @@ def _batches(points: Sequence[BatchPoint]) -> Section:
 
 def _beside(beside: Beside) -> Section:
     names = [beside.share(place, Arrangement.ALONE).name for place in (0, 1)]
-    columns: dict[str, Callable[[Share], str]] = {
+    columns: dict[str, Callable[[ModelShare], str]] = {
         "model": lambda share: share.name if share.arrangement is Arrangement.ALONE else "",
         "runs": lambda share: str(share.arrangement),
         "p50": lambda share: f"{share.p50_ms:.2f}",

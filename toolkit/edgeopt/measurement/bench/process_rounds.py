@@ -18,7 +18,7 @@ from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.setup import open_setup
 from edgeopt.measurement.fresh_process.start import run_child
 from edgeopt.measurement.load.run import Tell, run_load
-from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
+from edgeopt.measurement.resources.anchor import AnchorTimes, measure_anchor
 from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.quantile import RoundsQuantile, combine_rounds
 
@@ -34,7 +34,7 @@ class Rounds:
     """`round_id` is the process."""
     quantiles: Mapping[str, RoundsQuantile]
     """`p50`, `p90`, `p99`."""
-    anchors: tuple[Anchor, ...]
+    anchors: tuple[AnchorTimes, ...]
     """Before, between and after the rounds."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.options import BenchOptions, BenchWishes
+from edgeopt.measurement.bench.options import BenchOptions, FrameBenchWishes
 from edgeopt.measurement.bench.passes import run_passes
 from edgeopt.measurement.bench.result import BenchResult, raw_files
 from edgeopt.measurement.bench.setup import Setup, open_setup
@@ -35,7 +35,7 @@ def bench(
     options: BenchOptions | None = None,
     out: Path | None = None,
     tell: Tell | None = None,
-    **wishes: Unpack[BenchWishes],
+    **wishes: Unpack[FrameBenchWishes],
 ) -> BenchResult:
     """Measure a model or a bundle on this machine.
 

@@ -18,7 +18,16 @@ from edgeopt.measurement.resources.trust import Reason, undecided
 from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
 from edgeopt.measurement.statistics.quantile import Quantile, RoundsQuantile, Summary
 from edgeopt.measurement.statistics.trend import Steadiness, Warmup
-from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
+from edgeopt.report.document import (
+    CommandOutcome,
+    Document,
+    JudgedCase,
+    Section,
+    Table,
+    Value,
+    VerdictLines,
+    make_table,
+)
 from edgeopt.system.text import format_bytes, format_ms, plural, shown_path
 
 Values = tuple[Value, ...]
@@ -231,13 +240,13 @@ def _diagnosis(result: BenchResult) -> Iterator[Section]:
         yield Section("Evidence", values=(Value("why", result.why),), is_detail=True)
 
 
-def _judgement(result: BenchResult) -> Judgement:
+def _judgement(result: BenchResult) -> JudgedCase:
     is_blocked = result.exit_code == EXIT_NOISY
     text = undecided(result.trust.level, result.budget.detail) if is_blocked else str(result.budget)
-    return Judgement.by_exit("budget", result.exit_code, text)
+    return JudgedCase.by_exit("budget", result.exit_code, text)
 
 
-def _verdict(result: BenchResult) -> Verdict:
+def _verdict(result: BenchResult) -> VerdictLines:
     trust, budget_result = result.trust, result.budget
     facts = [Value("budget", budget_result.detail)]
     if not result.budget_asked:
@@ -248,7 +257,7 @@ def _verdict(result: BenchResult) -> Verdict:
         facts.append(Value("machine", trust.warning))
     if result.passes.beside is not None:
         facts.append(Value("beside", _kept(result.passes.beside)))
-    return Verdict(_outcome(result), _times(result), tuple(facts), next_command=_next_command(result))
+    return VerdictLines(_outcome(result), _times(result), tuple(facts), next_command=_next_command(result))
 
 
 def _next_command(result: BenchResult) -> str:
@@ -258,10 +267,10 @@ def _next_command(result: BenchResult) -> str:
     return first_command(result.findings)
 
 
-def _outcome(result: BenchResult) -> Outcome:
+def _outcome(result: BenchResult) -> CommandOutcome:
     if result.budget_asked:
-        return Outcome.by_exit(result.exit_code)
-    return Outcome.PASS if result.budget.verdict is BudgetVerdict.PASS else Outcome.DONE
+        return CommandOutcome.by_exit(result.exit_code)
+    return CommandOutcome.PASS if result.budget.verdict is BudgetVerdict.PASS else CommandOutcome.DONE
 
 
 def _times(result: BenchResult) -> str:

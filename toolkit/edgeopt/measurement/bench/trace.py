@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.resources.profile import read_events
-from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.samples import Samples
 from edgeopt.system.disk.files import write_beside
 
@@ -30,7 +30,7 @@ _COUNTERS = {"temperature_c": "temperature (C)", "frequency_mhz": "frequency (MH
 
 def make_trace(
     samples: Samples,
-    readings: Sequence[Reading] = (),
+    readings: Sequence[CounterReading] = (),
     *,
     profile: str | None = None,
     counters: Mapping[str, Sequence[tuple[int, float]]] | None = None,
@@ -191,7 +191,7 @@ def _queue_depth(samples: Samples) -> Iterable[Event]:
         yield _counter("frames waiting", int(instant), int(depth))
 
 
-def _sensors(readings: Sequence[Reading], epoch_ns: int) -> Iterable[Event]:
+def _sensors(readings: Sequence[CounterReading], epoch_ns: int) -> Iterable[Event]:
     for reading in readings:
         for field, name in _COUNTERS.items():
             if values := getattr(reading, field):

@@ -144,7 +144,7 @@ class CheckOptions(Gate):
     """Whole shapes of inputs by name, for what a model leaves free; a bundle has its own."""
 
 
-class CheckWishes(TypedDict, total=False):
+class FrameCheckWishes(TypedDict, total=False):
     """Keyword options of `check`; `CheckOptions` says what each means, and its default."""
 
     baseline: str | Path

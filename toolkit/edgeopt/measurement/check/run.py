@@ -22,7 +22,7 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open
 from edgeopt.measurement.bench.stored import show_difference
 from edgeopt.measurement.check.accuracy import check_accuracy, note_on_baseline, score_baseline
 from edgeopt.measurement.check.baseline import Baseline, path_from, read_baseline, write_baseline
-from edgeopt.measurement.check.options import CHECKS, CheckOptions, CheckWishes
+from edgeopt.measurement.check.options import CHECKS, CheckOptions, FrameCheckWishes
 from edgeopt.measurement.check.result import (
     CheckReport,
     CheckResult,
@@ -32,7 +32,7 @@ from edgeopt.measurement.check.result import (
     judge_time,
     skipped,
 )
-from edgeopt.measurement.fresh_process.start import Start, measure_peaks, time_first_answers
+from edgeopt.measurement.fresh_process.start import FreshStart, measure_peaks, time_first_answers
 from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.opening.subject import choose_frames, shapes_of
 from edgeopt.measurement.resources.anchor import measure_anchor
@@ -97,7 +97,7 @@ def check(
     recipe: str | None = None,
     options: CheckOptions | None = None,
     tell: Progress | None = None,
-    **wishes: Unpack[CheckWishes],
+    **wishes: Unpack[FrameCheckWishes],
 ) -> CheckReport:
     """Check a model or bundle against a baseline, or write the baseline from it.
 
@@ -331,8 +331,8 @@ def _shapes(side: Side) -> Shapes:
     return fixed_shapes(side.subject.recipe, side.subject.inputs)
 
 
-def _starts(sides: Sequence[Side]) -> dict[str, Start]:
-    return {side.label: Start(side.subject.path, side.subject.opening, _shapes(side)) for side in sides}
+def _starts(sides: Sequence[Side]) -> dict[str, FreshStart]:
+    return {side.label: FreshStart(side.subject.path, side.subject.opening, _shapes(side)) for side in sides}
 
 
 def _placement(side: Side) -> tuple[dict[str, int], int]:

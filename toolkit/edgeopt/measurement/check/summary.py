@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 from edgeopt.measurement.check.charts import ratio_charts
 from edgeopt.measurement.check.result import CheckReport, CheckResult, CheckVerdict
-from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
+from edgeopt.report.document import (
+    CommandOutcome,
+    Document,
+    JudgedCase,
+    Section,
+    Table,
+    Value,
+    VerdictLines,
+    make_table,
+)
 
 
 def summarize(report: CheckReport) -> Document:
@@ -24,7 +33,7 @@ def summarize(report: CheckReport) -> Document:
         ),
         verdict=_verdict(report),
         judgements=tuple(
-            Judgement(result.name, result.verdict, result.detail, result.is_blocked) for result in report.results
+            JudgedCase(result.name, result.verdict, result.detail, result.is_blocked) for result in report.results
         ),
         seconds=report.seconds,
     )
@@ -46,7 +55,7 @@ _SAID = {
 }
 
 
-def _verdict(report: CheckReport) -> Verdict:
+def _verdict(report: CheckReport) -> VerdictLines:
     """Return what fails first, then what is not decided, then what passes."""
     level, _, reasons = report.trust.partition("; ")
     facts = [Value("baseline", f"{report.baseline}{' written' if report.updated else ''}")]
@@ -54,11 +63,11 @@ def _verdict(report: CheckReport) -> Verdict:
     if left := _names(report, CheckVerdict.SKIPPED):
         facts.append(Value("not checked", ", ".join(left)))
     if report.updated:
-        return Verdict(Outcome.DONE, f"{report.name}: the baseline is written", tuple(facts))
+        return VerdictLines(CommandOutcome.DONE, f"{report.name}: the baseline is written", tuple(facts))
     found = {text: _names(report, word) for word, text in _SAID.items()}
     clauses = [f"{', '.join(names)} {text}" for text, names in found.items() if names]
     sentence = f"{report.name}: {'; '.join(clauses) or 'nothing was checked'}"
-    return Verdict(Outcome.by_exit(report.exit_code), sentence, tuple(facts))
+    return VerdictLines(CommandOutcome.by_exit(report.exit_code), sentence, tuple(facts))
 
 
 def _names(report: CheckReport, verdict: CheckVerdict) -> list[str]:

@@ -8,7 +8,7 @@ from edgeopt.measurement.samples import FRAME, OVERHEAD
 from edgeopt.measurement.statistics.quantile import quantile
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.report.document import KeyFigure
-from edgeopt.report.figures import Axis, Emphasis, Estimate, Facts, Figure, Intervals, Point, Points, Row
+from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Facts, Figure, Intervals, Points, Row
 from edgeopt.system.text import format_bytes
 
 
@@ -66,7 +66,7 @@ def _points(result: Comparison) -> Points | None:
     )
 
 
-def _point(result: Comparison, row: Compared, *, is_scored: bool) -> Point | None:
+def _point(result: Comparison, row: Compared, *, is_scored: bool) -> ChartPoint | None:
     frame = quantile(result.samples[row.label].steady().served().response_ns, 0.5)
     if is_scored and row.scored:
         y = Estimate(row.scored.accuracy.value)
@@ -78,7 +78,7 @@ def _point(result: Comparison, row: Compared, *, is_scored: bool) -> Point | Non
         return None
     ends = None if frame.low_ns is None or frame.high_ns is None else (frame.low_ns / 1e6, frame.high_ns / 1e6)
     x = Estimate(frame.value_ms, *ends) if ends else Estimate(frame.value_ms)
-    return Point(row.label, x, y, _facts(row), _emphasis(result, row))
+    return ChartPoint(row.label, x, y, _facts(row), _emphasis(result, row))
 
 
 def _facts(row: Compared) -> Facts:

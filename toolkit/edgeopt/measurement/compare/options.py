@@ -45,7 +45,7 @@ class CompareOptions(Contest):
     """Whole shapes of inputs by name, for what models leave free; a bundle has its own."""
 
 
-class CompareWishes(TypedDict, total=False):
+class FrameCompareWishes(TypedDict, total=False):
     """Keyword options of `compare`; `CompareOptions` says what each means, and its default."""
 
     seconds: float

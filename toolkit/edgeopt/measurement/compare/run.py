@@ -17,7 +17,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between
 from edgeopt.measurement.accuracy.evaluate import Progress, open_labelled, require_metric
 from edgeopt.measurement.bench.stored import StoredResult, is_stored, read_stored, require_comparable
-from edgeopt.measurement.compare.options import CompareOptions, CompareWishes
+from edgeopt.measurement.compare.options import CompareOptions, FrameCompareWishes
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.compare.summary import summarize as summarize_comparison
 from edgeopt.measurement.opening.subject import choose_frames, shapes_of
@@ -57,7 +57,7 @@ def compare(
     options: CompareOptions | None = None,
     out: Path | None = None,
     tell: Progress | None = None,
-    **wishes: Unpack[CompareWishes],
+    **wishes: Unpack[FrameCompareWishes],
 ) -> Comparison:
     """Compare models, bundles or earlier results with the first of them.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edgeopt.measurement.compare import charts
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
+from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, plural
 
 Judged = tuple[Compared, str, Ratio]
@@ -34,25 +34,25 @@ def summarize(result: Comparison) -> Document:
 
 
 _OUTCOMES = {
-    Change.FASTER: Outcome.FASTER,
-    Change.SLOWER: Outcome.SLOWER,
-    Change.EQUIVALENT: Outcome.EQUIVALENT,
+    Change.FASTER: CommandOutcome.FASTER,
+    Change.SLOWER: CommandOutcome.SLOWER,
+    Change.EQUIVALENT: CommandOutcome.EQUIVALENT,
 }
 
 
-def _verdict(result: Comparison) -> Verdict:
+def _verdict(result: Comparison) -> VerdictLines:
     """Return what whole frames say of the fastest of the others."""
     first, *others = result.rows
     best = max(others, key=lambda other: other.ratios["frame"].speedup)
     ratio = best.ratios["frame"]
-    outcome = _OUTCOMES.get(ratio.verdict, Outcome.NOT_DECIDED)
-    equal = f", equal within {ratio.margin:.1%}" if outcome is Outcome.EQUIVALENT else ""
+    outcome = _OUTCOMES.get(ratio.verdict, CommandOutcome.NOT_DECIDED)
+    equal = f", equal within {ratio.margin:.1%}" if outcome is CommandOutcome.EQUIVALENT else ""
     facts = [Value("accuracy", f"{best.label} drops {best.drop}")] if best.drop else []
-    if outcome is Outcome.NOT_DECIDED and (more := _to_decide(result, ratio)):
+    if outcome is CommandOutcome.NOT_DECIDED and (more := _to_decide(result, ratio)):
         facts.append(Value("to decide", more))
     if result.trust:
         facts.append(Value("machine", result.trust.warning or result.trust.level.upper()))
-    return Verdict(outcome, f"{best.label} is {ratio} as fast as {first.label}, whole frames{equal}", tuple(facts))
+    return VerdictLines(outcome, f"{best.label} is {ratio} as fast as {first.label}, whole frames{equal}", tuple(facts))
 
 
 def _subjects(result: Comparison) -> Table:

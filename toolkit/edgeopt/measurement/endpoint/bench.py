@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
-from edgeopt.measurement.endpoint.client import Client, Exchange, Place, parse_place, why
+from edgeopt.measurement.endpoint.client import Client, Exchange, ServerPlace, parse_place, why
 from edgeopt.measurement.endpoint.options import EndpointOptions
-from edgeopt.measurement.endpoint.result import EndpointBench, EndpointTimes, times_of
+from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes, times_of
 from edgeopt.measurement.endpoint.symptoms import symptoms_of
 from edgeopt.measurement.generation.diagnosis import find_complaints
 from edgeopt.measurement.load.arrivals import make_arrivals
@@ -49,7 +49,7 @@ Tell = Callable[[str, int, int], None]
 class _Asker:
     """Asks one server, with prompts that begin unlike each other: no cache of another prompt helps."""
 
-    def __init__(self, place: Place, options: EndpointOptions) -> None:
+    def __init__(self, place: ServerPlace, options: EndpointOptions) -> None:
         self._place, self._options = place, options
         self._chance, self._turn = np.random.default_rng(options.seed), Lock()
         self._mine, self._words = local(), _WORDS.split()
@@ -116,7 +116,7 @@ class _Asker:
             yield Note(NoteKind.WARNING, "the server counts no tokens: lengths are guesses, a piece is a token")
 
 
-def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) -> EndpointBench:
+def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) -> EndpointResult:
     """Return what a client sees of a server.
 
     Args:
@@ -148,7 +148,7 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
             loaded = times_of(f"under {load}", exchanges, seconds, limits)
     finally:
         asker.close()
-    result = EndpointBench(
+    result = EndpointResult(
         address=str(place),
         model=asker.model,
         connect_ms=connect_ms,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgeopt.measurement.charts import ms
-from edgeopt.measurement.endpoint.result import EndpointBench, EndpointTimes
+from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes
 from edgeopt.report.figures import Axis, Bar, Bars
 
 PARTS = ("network", "queue", "first token", "next tokens")
@@ -13,7 +13,7 @@ _MARKS = ("n", "q", "#", "-")
 _COLUMNS = 56
 
 
-def timeline_of(times: EndpointTimes, result: EndpointBench) -> tuple[float, float, float, float]:
+def timeline_of(times: EndpointTimes, result: EndpointResult) -> tuple[float, float, float, float]:
     """Return the parts of a median answer in milliseconds, as `PARTS` has them.
 
     The first token is what is left of TTFT without network and queue; the next tokens are what follows TTFT.
@@ -30,7 +30,7 @@ def text_bar(parts: Sequence[float], longest: float) -> str:
     return "".join(mark * max(round(part * scale), part > 0) for mark, part in zip(_MARKS, parts, strict=True))
 
 
-def draw_answer(result: EndpointBench) -> Bars:
+def draw_answer(result: EndpointResult) -> Bars:
     """Return the bars of answers to each prompt alone, and under load."""
     rows = [times for times in (*result.alone, result.loaded) if times and times.answers]
     bars = tuple(

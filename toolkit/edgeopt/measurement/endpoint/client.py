@@ -31,7 +31,7 @@ _OK = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerPlace:
     """Where a server is."""
 
     host: str
@@ -47,7 +47,7 @@ class Place:
         return f"{'https' if self.is_encrypted else 'http'}://{host}:{self.port}{self.path}"
 
 
-def parse_place(url: str, key: str = "") -> Place:
+def parse_place(url: str, key: str = "") -> ServerPlace:
     """Return where a server is.
 
     Args:
@@ -66,7 +66,7 @@ def parse_place(url: str, key: str = "") -> Place:
         raise EdgeoptError(f"{short(url)} is no address of a server", remedy="write http://127.0.0.1:8000")
     is_encrypted = parts.scheme == "https"
     path = parts.path.rstrip("/").removesuffix("/completions").removesuffix("/chat")
-    return Place(parts.hostname, port or (443 if is_encrypted else 80), path or "/v1", is_encrypted, key)
+    return ServerPlace(parts.hostname, port or (443 if is_encrypted else 80), path or "/v1", is_encrypted, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class _Reply(HTTPResponse):
 class Client:
     """One connection, which stays open from request to request; one thread uses it."""
 
-    def __init__(self, place: Place, timeout_s: float) -> None:
+    def __init__(self, place: ServerPlace, timeout_s: float) -> None:
         """Prepare; nothing is connected yet."""
         self._place, self._timeout_s = place, timeout_s
         self._connection: HTTPConnection | None = None

@@ -77,7 +77,7 @@ class EndpointTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointBench:
+class EndpointResult:
     """A server, from its client's side."""
 
     address: str

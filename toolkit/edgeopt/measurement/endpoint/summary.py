@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from edgeopt.measurement.endpoint.charts import PARTS, draw_answer, text_bar, timeline_of
-from edgeopt.measurement.endpoint.result import EndpointBench, EndpointTimes
+from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes
 from edgeopt.measurement.finding import show_findings
-from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
+from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 from edgeopt.system.text import format_budget, format_ms, plural
 
 _GAPS = ("ITL p50", "ITL p95", "ITL p99", "ITL max")
 """Together below where there is no room."""
 
 
-def summarize_endpoint(result: EndpointBench) -> Document:
+def summarize_endpoint(result: EndpointResult) -> Document:
     """Return what a reader sees: where an answer's time goes, alone and under load, and what to do about it."""
     rows = (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ()))
     first: dict[str, Callable[[EndpointTimes], str]] = {
@@ -53,7 +53,7 @@ def summarize_endpoint(result: EndpointBench) -> Document:
     return Document("bench", result.model, title, result.as_json(), sections, _verdict(result), seconds=result.seconds)
 
 
-def _values(result: EndpointBench) -> Iterator[Value]:
+def _values(result: EndpointResult) -> Iterator[Value]:
     yield Value("server", f"{result.address}, model {result.model}")
     text = f"{result.round_trip_ms:.3g} ms for a round trip, {result.connect_ms:.3g} ms to connect"
     yield Value("network", text)
@@ -70,7 +70,7 @@ def _values(result: EndpointBench) -> Iterator[Value]:
     yield from map(Value.of_note, result.notes)
 
 
-def _timelines(result: EndpointBench) -> Iterator[Value]:
+def _timelines(result: EndpointResult) -> Iterator[Value]:
     """Yield one bar an answer, and what its parts are."""
     rows = [
         (times.words, timeline_of(times, result)) for times in (*result.alone, result.loaded) if times and times.answers
@@ -82,11 +82,11 @@ def _timelines(result: EndpointBench) -> Iterator[Value]:
         yield Value("", f"{text}: {sum(parts):.4g} ms")
 
 
-def _verdict(result: EndpointBench) -> Verdict:
+def _verdict(result: EndpointResult) -> VerdictLines:
     """Return the worst of what was found; nothing is gated here."""
     long = result.alone[-1]
     rate = f"{(result.loaded or long).tokens_per_s:.3g} tokens/s{f' under {result.load}' if result.load else ''}"
     if not result.findings:
         sentence = f"Nothing stands out: the first piece of text after {format_ms(long.ttft.p50.value_ns)} ms, {rate}"
-        return Verdict(Outcome.DONE, sentence)
-    return Verdict(Outcome.DONE, f"{result.findings[0].what}; {rate}")
+        return VerdictLines(CommandOutcome.DONE, sentence)
+    return VerdictLines(CommandOutcome.DONE, f"{result.findings[0].what}; {rate}")

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgeopt.measurement.endpoint.result import EndpointBench, EndpointTimes
+from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes
 from edgeopt.measurement.generation.diagnosis import Symptoms
 from edgeopt.measurement.generation.doubts import doubts_of_answers
 from edgeopt.measurement.statistics.quantile import Quantile
 
 
-def symptoms_of(result: EndpointBench) -> Symptoms:
+def symptoms_of(result: EndpointResult) -> Symptoms:
     """Return the figures that complaints are recognised from."""
     ordered = sorted(result.alone, key=lambda times: (times.prompt_tokens, result.alone.index(times)))
     short, long, tiny, load = ordered[0], ordered[-1], result.tiny, result.loaded

@@ -17,9 +17,9 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.fresh_process.start import run_child
-from edgeopt.measurement.generation.turns import PARTS, Prompt, Turns, Writes, logs_between, measure_in_turns
+from edgeopt.measurement.generation.turns import PARTS, FormTurns, Prompt, Writes, logs_between, measure_in_turns
 from edgeopt.measurement.statistics.ratio import Ratio, centre_of_rounds, ratio_of_rounds
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.system.disk.links import pinned
 from edgeopt.system.processes.time_limit import require_time, time_left_s
@@ -33,12 +33,12 @@ def answer_fresh(
     original: Path,
     other: Path,
     prompts: Sequence[Prompt],
-    asked: Asked,
+    asked: AnswerOptions,
     threads: int,
     rounds: int,
     number: int,
     entries: Mapping[str, str],
-) -> tuple[Turns, Turns]:
+) -> tuple[FormTurns, FormTurns]:
     """Return the times of the original and of another form, in turns in one fresh process.
 
     Args:
@@ -66,10 +66,10 @@ def answer_fresh(
             require_time()
             raise
         first, second = pickle.loads((Path(folder) / _ANSWER).read_bytes())
-    return Turns(first), Turns(second)
+    return FormTurns(first), FormTurns(second)
 
 
-def ratios_over(processes: Sequence[tuple[Turns, Turns]]) -> Mapping[str, Ratio]:
+def ratios_over(processes: Sequence[tuple[FormTurns, FormTurns]]) -> Mapping[str, Ratio]:
     """Return the ratio of each part over two or more processes; what one of them gives is one value."""
     ratios = dict[str, Ratio]()
     for part in PARTS:

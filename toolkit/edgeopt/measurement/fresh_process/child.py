@@ -68,7 +68,7 @@ def _write(request: dict[str, object]) -> list[dict[str, object]]:
     from pathlib import Path
     from typing import Any, cast
 
-    from edgeopt.runtime.decoding.generation import Asked
+    from edgeopt.runtime.decoding.generation import AnswerOptions
     from edgeopt.runtime.decoding.opening import open_writer
 
     values = cast("dict[str, Any]", request)
@@ -77,7 +77,7 @@ def _write(request: dict[str, object]) -> list[dict[str, object]]:
     points = [_probe("session", begun, time.perf_counter_ns())]
     prompt = values["prompt"] or _noise(opened.files.audio)
     begun = time.perf_counter_ns()
-    with opened, opened.generate(prompt, Asked(2, guesses=0, ends=False)) as answer:
+    with opened, opened.generate(prompt, AnswerOptions(2, guesses=0, ends=False)) as answer:
         for name in ("first", "second"):
             next(answer)
             points.append(_probe(name, begun, time.perf_counter_ns()))

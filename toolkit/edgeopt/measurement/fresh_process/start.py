@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.graph.files.outside import Layout, Piece
+from edgeopt.graph.files.outside import PieceLayout, StoredPiece
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, why_cannot_drop
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
@@ -336,12 +336,12 @@ def points_of(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint,
 def _link(files: Sequence[Path], source: Path, folder: Path) -> None:
     """Put files into the same places below `folder` as below `source`: a saved graph names its weights as before."""
     for file in files:
-        whole = Piece(file, 0, file.stat().st_size)
-        Layout((whole,), (0,), file).write(folder / file.relative_to(source), may_link=True)
+        whole = StoredPiece(file, 0, file.stat().st_size)
+        PieceLayout((whole,), (0,), file).write(folder / file.relative_to(source), may_link=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class FreshStart:
     """A model and how it is opened."""
 
     model: Path
@@ -350,14 +350,16 @@ class Start:
     """Of its inputs, where the model leaves some free."""
 
 
-def time_first_answers(starts: Mapping[str, Start], repeats: int, tell: Tell | None = None) -> dict[str, list[int]]:
+def time_first_answers(
+    starts: Mapping[str, FreshStart], repeats: int, tell: Tell | None = None
+) -> dict[str, list[int]]:
     """Return nanoseconds from starting a process to its first answer, warm page cache, `repeats` for each.
 
     Raises:
         EdgeoptError: If a process fails.
     """
 
-    def once(start: Start) -> int:
+    def once(start: FreshStart) -> int:
         cold_start = run_cold_start(
             start.model,
             start.opening,
@@ -371,7 +373,7 @@ def time_first_answers(starts: Mapping[str, Start], repeats: int, tell: Tell | N
     return _in_turns(starts, repeats, once, tell)
 
 
-def measure_peaks(starts: Mapping[str, Start], repeats: int, tell: Tell | None = None) -> dict[str, list[int]]:
+def measure_peaks(starts: Mapping[str, FreshStart], repeats: int, tell: Tell | None = None) -> dict[str, list[int]]:
     """Return the peak resident bytes of processes that open the model and run it twice, `repeats` for each.
 
     Lists are empty where the system keeps no peak.
@@ -380,7 +382,7 @@ def measure_peaks(starts: Mapping[str, Start], repeats: int, tell: Tell | None =
         EdgeoptError: If a process fails.
     """
 
-    def once(start: Start) -> int:
+    def once(start: FreshStart) -> int:
         request = fresh_request(start.model, start.opening, shapes=start.shapes, wants_peak=True)
         remedy = "leave it out with --skip memory; edgeopt bench shows whether the first run ever ends"
         return run_child("fresh_process.child", request, longest_s=LONGEST_S, remedy=remedy)["peak_bytes"] or 0
@@ -390,7 +392,7 @@ def measure_peaks(starts: Mapping[str, Start], repeats: int, tell: Tell | None =
 
 
 def _in_turns(
-    starts: Mapping[str, Start], repeats: int, once: Callable[[Start], int], tell: Tell | None
+    starts: Mapping[str, FreshStart], repeats: int, once: Callable[[FreshStart], int], tell: Tell | None
 ) -> dict[str, list[int]]:
     in_turns: dict[str, list[int]] = {name: [] for name in starts}
     for turn in range(repeats):

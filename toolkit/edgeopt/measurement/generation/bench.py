@@ -24,7 +24,7 @@ from edgeopt.measurement.generation.guesses import AUTO, DRAFT, GuessForecast, f
 from edgeopt.measurement.generation.load import LEAST_ANSWERS, LoadRun
 from edgeopt.measurement.generation.load_result import summarize_run
 from edgeopt.measurement.generation.options import GenerationOptions
-from edgeopt.measurement.generation.result import GenerationBench, LengthTimes
+from edgeopt.measurement.generation.result import GenerationResult, LengthTimes
 from edgeopt.measurement.generation.right_writer import correction_of_decoder
 from edgeopt.measurement.generation.slots import cut_prompt, measure_in_slots, notes_of, write_answers
 from edgeopt.measurement.load.models import Load, parse_load
@@ -33,7 +33,7 @@ from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.measurement.statistics.quantile import summarize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.decoding.batching.shared_model import MOST_SLOTS
-from edgeopt.runtime.decoding.generation import Account, Asked
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -87,7 +87,7 @@ def bench_generation(
     *,
     out: Path | None = None,
     tell: Callable[[str, int, int], None] = lambda *_: None,
-) -> GenerationBench:
+) -> GenerationResult:
     """Return the times of answers; the end of a text ends none of them, and no cache is reused.
 
     Args:
@@ -133,7 +133,7 @@ def bench_generation(
         made_up = () if recipe.evaluation.calib else (_MADE_UP,)
         guesses = opened.guesses if options.guesses is None else options.guesses
         inexact = notes_of_guesses(opened.sums) if guesses else ()
-        return GenerationBench(
+        return GenerationResult(
             model=recipe.name,
             file=str(opened.origin.file),
             size_bytes=opened.origin.size_bytes,
@@ -233,7 +233,7 @@ def _measure(
     measured, first_ttft_ms = {count: _Times() for count in options.prompt_tokens}, 0.0
     chance = np.random.default_rng(options.seed)
     exact = True if options.guesses and opened.sums is not Sums.APART else None
-    asked = Asked(
+    asked = AnswerOptions(
         options.output_tokens, guesses=options.guesses, uses_draft=options.uses_draft, exact=exact, ends=False
     )
     rounds, began_s, least_s = -_WARM_UP, monotonic(), 0.0

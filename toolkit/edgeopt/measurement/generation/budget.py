@@ -15,7 +15,7 @@ from edgeopt.measurement.generation.options import MAX_MISS
 from edgeopt.measurement.generation.turns import Prompt, Writes
 from edgeopt.measurement.statistics.budget import BudgetResult, Verdict, judge_budget
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.system.processes.time_limit import time_left_s
 from edgeopt.system.text import format_budget
 
@@ -106,7 +106,7 @@ def judge_answers(
 def prove_budget(
     model: Writes,
     prompts: Sequence[Prompt],
-    asked: Asked,
+    asked: AnswerOptions,
     budget: AnswerBudget,
     seconds: float,
     tell: Callable[[int, int], None],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edgeopt.measurement.charts import ms
 from edgeopt.measurement.generation.load_result import LoadTimes
 from edgeopt.measurement.statistics.quantile import Quantile
-from edgeopt.report.figures import Axis, Estimate, Figure, Limit, Point, Points
+from edgeopt.report.figures import Axis, ChartPoint, Estimate, Figure, Limit, Points
 from edgeopt.system.text import format_budget, plural
 
 
@@ -17,7 +17,7 @@ def draw_slots(loads: Sequence[LoadTimes]) -> tuple[Figure, ...]:
     if len(known) < 2:
         return ()
     points = tuple(
-        Point(
+        ChartPoint(
             plural(times.slots, "slot"),
             _estimate(times.all.tpot.p50, p50),
             Estimate(times.tokens_per_s),

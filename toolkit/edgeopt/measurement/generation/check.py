@@ -35,8 +35,8 @@ from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS,
 from edgeopt.measurement.generation.perplexity import Rise, TextScore, rise_between
 from edgeopt.measurement.generation.side_by_side import (
     TWIN,
-    Side,
     Tell,
+    WriterSide,
     open_again,
     open_sides,
     prompts_of,
@@ -45,14 +45,14 @@ from edgeopt.measurement.generation.side_by_side import (
     score_sides,
     time_sides,
 )
-from edgeopt.measurement.generation.turns import PARTS, Prompt, Turns, ratio_between
+from edgeopt.measurement.generation.turns import PARTS, FormTurns, Prompt, ratio_between
 from edgeopt.measurement.resources.readings import take_reading
 from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_series
 from edgeopt.recipes.allowed import MAX_RISE, Check
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.disk import assets
 from edgeopt.system.disk.files import require_writable, write_beside
@@ -236,8 +236,8 @@ def check_language_model(
 
 
 def _open_then(
-    stored: WriterBaseline, file: Path, find: Callable[[str], Path], now: Side, stack: ExitStack
-) -> tuple[Side | None, str]:
+    stored: WriterBaseline, file: Path, find: Callable[[str], Path], now: WriterSide, stack: ExitStack
+) -> tuple[WriterSide | None, str]:
     """Return the baseline's model where it is still there as it was, and else why not."""
     place = stored.locate(file)
     if place is None:
@@ -270,7 +270,7 @@ def _score_then(stored: WriterBaseline, scores: Mapping[str, TextScore], windows
 
 
 def _check_latency(
-    stored: WriterBaseline, turns: Mapping[str, Turns], limits: Check, noise: str, why_not: str
+    stored: WriterBaseline, turns: Mapping[str, FormTurns], limits: Check, noise: str, why_not: str
 ) -> list[CheckResult]:
     check_results = list[CheckResult]()
     for part in PARTS:
@@ -317,13 +317,13 @@ def _check_cache(now_bytes: int, then_bytes: int, allowed: float) -> CheckResult
 
 
 def _check_budget(
-    budget: AnswerBudget, now: Side, prompts: Sequence[Prompt], options: SideOptions, tell: Tell
+    budget: AnswerBudget, now: WriterSide, prompts: Sequence[Prompt], options: SideOptions, tell: Tell
 ) -> list[CheckResult]:
     words = {Verdict.PASS: CheckVerdict.PASS, Verdict.FAIL: CheckVerdict.FAIL}
     proven = prove_budget(
         now.model,
         prompts,
-        Asked(most_tokens=options.output_tokens, ends=False),
+        AnswerOptions(most_tokens=options.output_tokens, ends=False),
         budget,
         _LONGER * options.seconds,
         lambda done, of: tell("prove the budget", done, Tenths(of)),

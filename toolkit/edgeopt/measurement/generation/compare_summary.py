@@ -7,13 +7,13 @@ from collections.abc import Callable
 from edgeopt.measurement.generation.compare import ComparedWriter, WriterComparison
 from edgeopt.measurement.generation.perplexity import WINDOW_TOKENS
 from edgeopt.measurement.statistics.ratio import Change
-from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
+from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, plural
 
 _OUTCOMES = {
-    Change.FASTER: Outcome.FASTER,
-    Change.SLOWER: Outcome.SLOWER,
-    Change.EQUIVALENT: Outcome.EQUIVALENT,
+    Change.FASTER: CommandOutcome.FASTER,
+    Change.SLOWER: CommandOutcome.SLOWER,
+    Change.EQUIVALENT: CommandOutcome.EQUIVALENT,
 }
 
 
@@ -79,10 +79,10 @@ def _losses(result: WriterComparison) -> Table:
     return make_table(result.rows, columns, less=["cache a token", "size"])
 
 
-def _verdict(result: WriterComparison) -> Verdict:
+def _verdict(result: WriterComparison) -> VerdictLines:
     first, *others = result.rows
     best = max(others, key=lambda other: other.ratios["answer"].speedup)
     ratio = best.ratios["answer"]
-    outcome = _OUTCOMES.get(ratio.verdict, Outcome.NOT_DECIDED)
+    outcome = _OUTCOMES.get(ratio.verdict, CommandOutcome.NOT_DECIDED)
     facts = [Value("perplexity", f"that of {best.label} is {best.perplexity:.2f} ({best.rise})")] if best.rise else []
-    return Verdict(outcome, f"{best.label} is {ratio} as fast as {first.label}, whole answers", tuple(facts))
+    return VerdictLines(outcome, f"{best.label} is {ratio} as fast as {first.label}, whole answers", tuple(facts))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.sums import Sums
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.processes.time_limit import require_time
@@ -141,7 +141,7 @@ def forecast_guesses(
     texts = list[tuple[list[int], int]]()
     for prompt in prompts:
         require_time()
-        with model.generate(prompt, Asked(output_tokens, guesses=0, ends=False)) as answer:
+        with model.generate(prompt, AnswerOptions(output_tokens, guesses=0, ends=False)) as answer:
             found = [piece.token for piece in answer]
         texts.append(([*prompt, *found], len(prompt)))
     times = _times_ns(model, texts[0][0], texts[0][1])

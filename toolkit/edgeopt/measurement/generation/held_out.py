@@ -16,7 +16,7 @@ from edgeopt.measurement.generation.perplexity import TextScore
 from edgeopt.measurement.generation.turns import Prompt
 from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import Asked, Long
+from edgeopt.runtime.decoding.generation import AnswerOptions, Long
 from edgeopt.runtime.decoding.long_sounds import fitted_sound
 from edgeopt.system.disk.files import read_text
 from edgeopt.system.processes.time_limit import require_time, time_left_s
@@ -194,7 +194,7 @@ def hold_out(
         if i >= LEAST_SOURCES and time_left_s() < 0:
             break
         tell(i, len(sources))
-        with original.generate(source, Asked(most_tokens=most_tokens)) as answer:
+        with original.generate(source, AnswerOptions(most_tokens=most_tokens)) as answer:
             said = transcripts[i] if transcripts else ""
             held_outs.append(HeldOut(source, tuple(piece.token for piece in answer), said))
     return held_outs

@@ -15,9 +15,9 @@ from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.models import Load, OpenLoad
 from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.load.open_loop import wait_by
-from edgeopt.runtime.decoding.batching.batch import Work
+from edgeopt.runtime.decoding.batching.batch import BatchWork
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
-from edgeopt.runtime.decoding.generation import Account, Asked
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions
 
 LEAST_ANSWERS = 12
 """Of a run: fewer say little about a median."""
@@ -87,7 +87,7 @@ class LoadRun:
     window_ns: int
     """In which requests were sent."""
     requests: tuple[Answered, ...]
-    work: Work
+    work: BatchWork
     """What the engine ran."""
     waiting: int
     """Requests without a slot when the last one of a timetable had been sent."""
@@ -110,7 +110,7 @@ def run_load(
     shared: SharedModel,
     prompts: Callable[[int], Sequence[int]],
     load: Load,
-    asked: Asked,
+    asked: AnswerOptions,
     *,
     seconds: float,
     seed: int,
@@ -140,7 +140,7 @@ def run_load(
         waiting = 0
     work = shared.work
     names = ("prompt_runs", "prompt_tokens", "token_runs", "tokens", "reused_tokens", "layouts", "answers")
-    ran = Work(**{name: getattr(work, name) - getattr(before, name) for name in names})
+    ran = BatchWork(**{name: getattr(work, name) - getattr(before, name) for name in names})
     ordered = tuple(sorted(requests, key=lambda request: request.intended_ns))
     return LoadRun(
         load=str(load),
@@ -160,7 +160,7 @@ def _by_users(
     shared: SharedModel,
     prompts: Callable[[int], Sequence[int]],
     users: int,
-    asked: Asked,
+    asked: AnswerOptions,
     seconds: float,
     least: int,
     tell: Callable[[float], None],
@@ -197,7 +197,7 @@ def _by_timetable(
     shared: SharedModel,
     prompts: Callable[[int], Sequence[int]],
     load: OpenLoad,
-    asked: Asked,
+    asked: AnswerOptions,
     seconds: float,
     seed: int,
     tell: Callable[[float], None],

@@ -53,7 +53,7 @@ class LengthTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationBench:
+class GenerationResult:
     """A language model on this machine."""
 
     model: str

@@ -24,11 +24,11 @@ from edgeopt.measurement.generation.held_out import (
 from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import TextScore, score_text, windows_of
 from edgeopt.measurement.generation.right_writer import open_right_decoder, open_right_pair
-from edgeopt.measurement.generation.turns import Prompt, Turns, measure_in_turns
+from edgeopt.measurement.generation.turns import FormTurns, Prompt, measure_in_turns
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.encoder_decoder import recipe_of
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import holds_pair, open_writer
 from edgeopt.system.amounts import Tenths
@@ -45,7 +45,7 @@ Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class WriterSide:
     """One language model, open."""
 
     label: str
@@ -53,7 +53,7 @@ class Side:
     recipe: Recipe
 
 
-def open_again(side: Side) -> LanguageModel | EncoderDecoder:
+def open_again(side: WriterSide) -> LanguageModel | EncoderDecoder:
     """Return the same model, open a second time."""
     origin = side.model.origin
     return open_writer(origin.file, origin.threads, origin.entries)
@@ -66,7 +66,7 @@ def labels_for(names: Sequence[str]) -> list[str]:
     return [word if counts[word] == 1 else f"{word} ({i + 1})" for i, word in enumerate(short)]
 
 
-def open_sides(models: Mapping[str, Path], threads: int, stack: ExitStack) -> list[Side]:
+def open_sides(models: Mapping[str, Path], threads: int, stack: ExitStack) -> list[WriterSide]:
     """Open language models, which `stack` closes.
 
     Args:
@@ -77,20 +77,20 @@ def open_sides(models: Mapping[str, Path], threads: int, stack: ExitStack) -> li
     Raises:
         EdgeoptError: If one does not open.
     """
-    sides = list[Side]()
+    sides = list[WriterSide]()
     for label, path in models.items():
         if holds_pair(path):
             pair = open_right_pair(path, threads)
             stack.callback(pair.close)
-            sides.append(Side(label, pair, recipe_of(pair.files)))
+            sides.append(WriterSide(label, pair, recipe_of(pair.files)))
             continue
         model, recipe = open_right_decoder(path, threads)
-        sides.append(Side(label, stack.enter_context(model), recipe))
+        sides.append(WriterSide(label, stack.enter_context(model), recipe))
     require_alike({side.label: side.model for side in sides})
     return sides
 
 
-def require_room(sides: Sequence[Side], options: SideOptions) -> None:
+def require_room(sides: Sequence[WriterSide], options: SideOptions) -> None:
     """Raise where a prompt and its answer are longer than the shortest context.
 
     Raises:
@@ -109,7 +109,7 @@ def require_room(sides: Sequence[Side], options: SideOptions) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class JudgingText:
     """The text that judges, and that prompts are cut from."""
 
     name: str
@@ -129,7 +129,7 @@ class Text:
         return hash_held(self.windows) if self.sources else hashlib.sha256(repr(self.windows).encode()).hexdigest()
 
 
-def read_judging_text(sides: Sequence[Side], options: SideOptions) -> Text:
+def read_judging_text(sides: Sequence[WriterSide], options: SideOptions) -> JudgingText:
     """Return the text that judges.
 
     Args:
@@ -146,7 +146,7 @@ def read_judging_text(sides: Sequence[Side], options: SideOptions) -> Text:
     named = (side.recipe.path_of(side.recipe.evaluation.calib) for side in sides)
     path = Path(file) if file else next((other for other in named if other and other.is_file()), None)
     if path is None:
-        return Text("", "", (), "no text: pass --eval TEXT")
+        return JudgingText("", "", (), "no text: pass --eval TEXT")
     content = read_text(path, remedy="pass a text in UTF-8", most_bytes=MOST_TEXT_BYTES)
     tokens = sides[0].model.tokenizer.encode(content)
     shortest = min(side.model.context for side in sides)
@@ -157,24 +157,26 @@ def read_judging_text(sides: Sequence[Side], options: SideOptions) -> Text:
             remedy=f"pass a text of {LEAST_WINDOWS} windows of 256 tokens or more",
         )
     if any(side.model.tokenizer.encode(content) != tokens for side in sides[1:]):
-        return Text(path.name, content, (), "their tokens differ, so that a perplexity by token compares nothing")
-    return Text(path.name, content, tuple(tuple(window) for window in windows))
+        return JudgingText(
+            path.name, content, (), "their tokens differ, so that a perplexity by token compares nothing"
+        )
+    return JudgingText(path.name, content, tuple(tuple(window) for window in windows))
 
 
-def _read_sources(pairs: Sequence[EncoderDecoder], label: str, options: SideOptions) -> Text:
+def _read_sources(pairs: Sequence[EncoderDecoder], label: str, options: SideOptions) -> JudgingText:
     """Return what the first of them answers, and its answers, which judge the others."""
     first = pairs[0]
     if not options.eval:
         sources = made_up(first, [min(options.prompt_tokens, *(pair.reads for pair in pairs))], 0)
-        return Text("", "", (), f"pass --eval: {kind_of(first)}", tuple(sources))
+        return JudgingText("", "", (), f"pass --eval: {kind_of(first)}", tuple(sources))
     result = read_sources(options.eval, first)
     name = f"answers of {label} to {Path(options.eval).name}"
     if any(pair.tokenizer.encode(_PROBE) != first.tokenizer.encode(_PROBE) for pair in pairs[1:]):
-        return Text(name, "", (), "their tokens differ", tuple(result))
-    return Text(name, "", tuple(hold_out(first, result, options.output_tokens)), "", tuple(result))
+        return JudgingText(name, "", (), "their tokens differ", tuple(result))
+    return JudgingText(name, "", tuple(hold_out(first, result, options.output_tokens)), "", tuple(result))
 
 
-def score_sides(sides: Sequence[Side], text: Text, tell: Tell) -> dict[str, TextScore]:
+def score_sides(sides: Sequence[WriterSide], text: JudgingText, tell: Tell) -> dict[str, TextScore]:
     """Return how well each predicts the text; empty where it judges nothing."""
     text_scores = dict[str, TextScore]()
     for i, side in enumerate(sides if text.windows else ()):
@@ -187,8 +189,12 @@ def score_sides(sides: Sequence[Side], text: Text, tell: Tell) -> dict[str, Text
 
 
 def time_sides(
-    sides: Sequence[Side], twin: LanguageModel | EncoderDecoder | None, text: Text, options: SideOptions, tell: Tell
-) -> dict[str, Turns]:
+    sides: Sequence[WriterSide],
+    twin: LanguageModel | EncoderDecoder | None,
+    text: JudgingText,
+    options: SideOptions,
+    tell: Tell,
+) -> dict[str, FormTurns]:
     """Return the times of answers in turns.
 
     Args:
@@ -201,7 +207,7 @@ def time_sides(
     models: dict[str, LanguageModel | EncoderDecoder] = {side.label: side.model for side in sides}
     models |= {TWIN: twin} if twin else {}
     prompts = {label: prompts_of(model, text, options) for label, model in models.items()}
-    asked = Asked(most_tokens=options.output_tokens, ends=False)
+    asked = AnswerOptions(most_tokens=options.output_tokens, ends=False)
     return measure_in_turns(
         models,
         prompts,
@@ -211,7 +217,7 @@ def time_sides(
     )
 
 
-def prompts_of(model: LanguageModel | EncoderDecoder, text: Text, options: SideOptions) -> list[Prompt]:
+def prompts_of(model: LanguageModel | EncoderDecoder, text: JudgingText, options: SideOptions) -> list[Prompt]:
     """Return eight prompts of the length asked for, with what stands before every prompt; or what is heard or read."""
     if text.sources:
         return list(text.sources)

@@ -14,7 +14,7 @@ from edgeopt.measurement.generation.load import LoadRun, planned_s, run_load
 from edgeopt.measurement.generation.load_result import LoadTimes
 from edgeopt.measurement.load.models import Load
 from edgeopt.runtime.decoding.batching.shared_model import SLOTS, SharedModel
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.disk.files import write_beside
@@ -62,7 +62,7 @@ def measure_in_slots(
     """
     opened.forget()
     longest = max(prompt_tokens) + output_tokens
-    asked = Asked(most_tokens=output_tokens, ends=False)
+    asked = AnswerOptions(most_tokens=output_tokens, ends=False)
 
     def prompt(number: int) -> list[int]:
         count = prompt_tokens[number % len(prompt_tokens)]
@@ -76,7 +76,7 @@ def measure_in_slots(
                     f"of the cache, there is memory for {format_bytes(shared.cache_bytes)}",
                     remedy="ask for shorter prompts or answers, or close other programs",
                 )
-            for answer in [shared.generate(prompt(i), Asked(_WARM_TOKENS, ends=False)) for i in range(number)]:
+            for answer in [shared.generate(prompt(i), AnswerOptions(_WARM_TOKENS, ends=False)) for i in range(number)]:
                 answer.text()
             shared.forget()
             title = f"measure {load} in {plural(number, 'slot')}"

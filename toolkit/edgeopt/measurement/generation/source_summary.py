@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edgeopt.measurement.bench.passes_summary import cold_section
 from edgeopt.measurement.generation.sources import SourceBench, SourceTimes
 from edgeopt.measurement.generation.verdict import verdict_of
-from edgeopt.report.document import Document, Section, Value, Verdict, make_table
+from edgeopt.report.document import Document, Section, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 
@@ -57,6 +57,6 @@ def summarize_sources(result: SourceBench) -> Document:
     return Document("bench", result.model, text, result.as_json(), sections, _verdict(result), seconds=result.seconds)
 
 
-def _verdict(result: SourceBench) -> Verdict | None:
+def _verdict(result: SourceBench) -> VerdictLines | None:
     judged = [(source.source, source.judged) for source in result.sources if source.judged]
     return verdict_of(judged, judged, result.exit_code)

@@ -27,7 +27,7 @@ from edgeopt.measurement.generation.turns import Prompt
 from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
-from edgeopt.runtime.decoding.generation import Account, Asked
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.machine.environment import read_environment
 
@@ -185,7 +185,7 @@ def _measure(
     opened: EncoderDecoder, sources: list[_Times], options: GenerationOptions, tell: Callable[[str, int, int], None]
 ) -> list[_Times]:
     """Ask for one answer to each source after the other; the first of each is not counted."""
-    asked = Asked(most_tokens=options.output_tokens, ends=False)
+    asked = AnswerOptions(most_tokens=options.output_tokens, ends=False)
     rounds, began_s = -1, monotonic()
     while rounds < _LEAST_ANSWERS or _goes_on(sources, options, monotonic() - began_s):
         for source in sources:

@@ -12,15 +12,15 @@ from edgeopt.measurement.fresh_process.start import ColdStart
 from edgeopt.measurement.generation.diagnosis import find_complaints
 from edgeopt.measurement.generation.guesses import GuessForecast, GuessPlan
 from edgeopt.measurement.generation.load_summary import load_sections
-from edgeopt.measurement.generation.result import GenerationBench, LengthTimes
+from edgeopt.measurement.generation.result import GenerationResult, LengthTimes
 from edgeopt.measurement.generation.symptoms import symptoms_of
 from edgeopt.measurement.generation.verdict import verdict_of
 from edgeopt.measurement.resources.cost import cost_per_token
-from edgeopt.report.document import Document, KeyFigure, Section, Value, Verdict, make_table
+from edgeopt.report.document import Document, KeyFigure, Section, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 
-def summarize_generation(result: GenerationBench) -> Document:
+def summarize_generation(result: GenerationResult) -> Document:
     """Return what a reader sees: first token, next tokens, and the memory between."""
     values = (
         Value("model", f"{Path(result.file).name}, {format_bytes(result.size_bytes)}, {result.parameters_told}"),
@@ -85,7 +85,7 @@ def summarize_generation(result: GenerationBench) -> Document:
     )
 
 
-def _cost_under_load(result: GenerationBench) -> tuple[Value, ...]:
+def _cost_under_load(result: GenerationResult) -> tuple[Value, ...]:
     """Return what tokens cost in the best slots, where a price and a load were given."""
     best = result.best_slots
     if result.price_per_s is None or best is None or best.tokens_per_s <= 0:
@@ -113,7 +113,7 @@ def _guesses(forecast: GuessForecast) -> tuple[Section]:
     return (Section("Guesses, predicted from what runs cost and which are right", make_table(forecast.plans, columns)),)
 
 
-def _verdict(result: GenerationBench) -> Verdict | None:
+def _verdict(result: GenerationResult) -> VerdictLines | None:
     """Return what the answers prove about the budget; None without one."""
     judged = [
         (f"prompts of {plural(length.prompt_tokens, 'token')}", length.judged)
@@ -126,7 +126,7 @@ def _verdict(result: GenerationBench) -> Verdict | None:
     return verdict_of(judged, parts, result.exit_code)
 
 
-def _key_figures(result: GenerationBench) -> Iterator[KeyFigure]:
+def _key_figures(result: GenerationResult) -> Iterator[KeyFigure]:
     last = result.lengths[-1]
     text = f"prompt of {plural(last.prompt_tokens, 'token')}"
     for label, quantile in (("TTFT, p50", last.ttft.p50), ("TPOT, p50", last.tpot.p50)):

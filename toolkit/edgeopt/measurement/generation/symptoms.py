@@ -7,10 +7,10 @@ from dataclasses import replace
 from edgeopt.measurement.generation.diagnosis import Symptoms
 from edgeopt.measurement.generation.doubts import doubts_of_answers
 from edgeopt.measurement.generation.load_result import LoadTimes
-from edgeopt.measurement.generation.result import GenerationBench
+from edgeopt.measurement.generation.result import GenerationResult
 
 
-def symptoms_of(result: GenerationBench) -> Symptoms:
+def symptoms_of(result: GenerationResult) -> Symptoms:
     """Return the figures that complaints are recognised from: one answer at a time, and the best slots under a load."""
     ordered = sorted(result.lengths, key=lambda length: length.prompt_tokens)
     short, long = ordered[0], ordered[-1]

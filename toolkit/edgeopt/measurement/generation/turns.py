@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
-from edgeopt.runtime.decoding.generation import Asked, Generation
+from edgeopt.runtime.decoding.generation import AnswerOptions, Generation
 from edgeopt.system.processes.time_limit import require_time
 
 LEAST_ROUNDS, MOST_ROUNDS = 8, 40
@@ -29,21 +29,21 @@ class Writes(Protocol):
         """Free what is kept of earlier answers."""
         ...
 
-    def generate(self, prompt: Any, asked: Asked | None = None) -> Generation:
+    def generate(self, prompt: Any, asked: AnswerOptions | None = None) -> Generation:
         """Return the answer to a prompt."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class FormTurns:
     """Times of one form, one row a round."""
 
     times_ns: NDArray[np.float64]
     """(rounds, 3) of an answer: the whole, TTFT, TPOT."""
 
-    def joined(self, more: Turns) -> Turns:
+    def joined(self, more: FormTurns) -> FormTurns:
         """Return these rounds and more of them."""
-        return Turns(np.concatenate([self.times_ns, more.times_ns]))
+        return FormTurns(np.concatenate([self.times_ns, more.times_ns]))
 
     def median_ms(self, part: str) -> float:
         """Return the median of one of `PARTS`."""
@@ -53,14 +53,14 @@ class Turns:
 def measure_in_turns(
     models: Mapping[str, Writes],
     prompts: Mapping[str, Sequence[Prompt]],
-    asked: Asked,
+    asked: AnswerOptions,
     seconds: float,
     tell: Callable[[int, int], None] = lambda *_: None,
     *,
     least: int = LEAST_ROUNDS,
     most: int = MOST_ROUNDS,
     first: int = 0,
-) -> dict[str, Turns]:
+) -> dict[str, FormTurns]:
     """Return the times of each model; in every other round they take their turns backwards.
 
     Args:
@@ -92,16 +92,18 @@ def measure_in_turns(
         number += 1
         began_s = monotonic() if number == 0 else began_s
         tell(min(int(10 * (monotonic() - began_s)), int(10 * seconds)), int(10 * seconds))
-    return {name: Turns(np.array(row)) for name, row in rows.items()}
+    return {name: FormTurns(np.array(row)) for name, row in rows.items()}
 
 
-def ratio_between(original: Turns, other: Turns, part: str, null: Ratio | None = None, margin: float = 0.02) -> Ratio:
+def ratio_between(
+    original: FormTurns, other: FormTurns, part: str, null: Ratio | None = None, margin: float = 0.02
+) -> Ratio:
     """Return how many times as fast another form is in one of `PARTS`, over the rounds."""
     logs = logs_between(original, other, part)
     return ratio_of_rounds(logs, pairs=len(logs), margin=margin, null=null)
 
 
-def logs_between(original: Turns, other: Turns, part: str) -> NDArray[np.float64]:
+def logs_between(original: FormTurns, other: FormTurns, part: str) -> NDArray[np.float64]:
     """Return (rounds,) log(original / other) of one of `PARTS`."""
     place = PARTS.index(part)
     times = [one.times_ns[:, place] for one in (original, other)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgeopt.measurement.generation.budget import AnswerVerdict
-from edgeopt.report.document import Outcome, Value, Verdict
+from edgeopt.report.document import CommandOutcome, Value, VerdictLines
 
 Judged = Sequence[tuple[str, AnswerVerdict]]
 
 
-def verdict_of(judged: Judged, told: Judged, exit_code: int) -> Verdict | None:
+def verdict_of(judged: Judged, told: Judged, exit_code: int) -> VerdictLines | None:
     """Return a verdict; None where nothing was judged.
 
     Args:
@@ -22,4 +22,4 @@ def verdict_of(judged: Judged, told: Judged, exit_code: int) -> Verdict | None:
         return None
     sentence = "; ".join(f"{name}: {answer_verdict.sentence}" for name, answer_verdict in told)
     facts = tuple(Value(name, str(limit)) for name, answer_verdict in judged for limit in answer_verdict.limits)
-    return Verdict(Outcome.by_exit(exit_code), sentence, facts)
+    return VerdictLines(CommandOutcome.by_exit(exit_code), sentence, facts)

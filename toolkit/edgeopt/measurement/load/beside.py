@@ -53,7 +53,7 @@ class Arrangement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BesideWish:
     """The wish of `--beside`."""
 
     model: str
@@ -76,7 +76,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ModelShare:
     """One model's share in one arrangement, all rounds together."""
 
     name: str
@@ -96,12 +96,12 @@ class Share:
 class Beside:
     """Both models in all arrangements; the first has the priority."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[ModelShare, ...]
     in_turns: bool
     """Whether the scheduler lets them take turns; otherwise each has cores of its own."""
     cores: Mapping[str, tuple[int, ...] | None]
 
-    def share(self, place: int, arrangement: Arrangement) -> Share:
+    def share(self, place: int, arrangement: Arrangement) -> ModelShare:
         """Return what the first (0) or the second (1) model got."""
         return [share for share in self.shares if share.arrangement is arrangement][place]
 
@@ -125,7 +125,7 @@ def is_kept(ratio: Ratio, margin: float = _MARGIN) -> bool | None:
     return True if ratio.low >= limit else False if ratio.high < limit else None
 
 
-def parse_beside(text: str) -> Wish:
+def parse_beside(text: str) -> BesideWish:
     """Return the wish for `MODEL` or `MODEL@15fps`.
 
     Raises:
@@ -134,7 +134,7 @@ def parse_beside(text: str) -> Wish:
     match = re.fullmatch(r"(.+?)(?:@([0-9]+(?:\.[0-9]+)?)fps)?", text.strip())
     if not match or (match[2] and not float(match[2])):
         raise EdgeoptError(f"{text!r} is no model with a rate", remedy="write MODEL or MODEL@15fps")
-    return Wish(match[1], float(match[2]) if match[2] else None)
+    return BesideWish(match[1], float(match[2]) if match[2] else None)
 
 
 def run_beside(
@@ -301,14 +301,14 @@ def _one_after_the_other(frames: Pictures, pipeline: Pipeline, seconds: float) -
     return marked.samples(warmup, zero_ns=begun, epoch_ns=epoch_ns)
 
 
-def _share(name: str, arrangement: Arrangement, rounds: Sequence[Samples], alone: Sequence[Samples]) -> Share:
+def _share(name: str, arrangement: Arrangement, rounds: Sequence[Samples], alone: Sequence[Samples]) -> ModelShare:
     times, times_alone = ([np.sort(samples.served().response_ns) for samples in every] for every in (rounds, alone))
     if not all(map(len, (*times, *times_alone))):
         raise EdgeoptError(f"no frame of {name} was served in a round", remedy="measure longer with --seconds")
     tails, tails_alone = (np.array([order_statistic(array, 0.99) for array in every]) for every in (times, times_alone))
     whole = np.sort(np.concatenate(times))
     is_alone = arrangement is Arrangement.ALONE
-    return Share(
+    return ModelShare(
         name,
         arrangement,
         len(whole),

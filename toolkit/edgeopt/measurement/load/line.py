@@ -8,7 +8,7 @@ from edgeopt.measurement.load.arrivals import Arrivals
 from edgeopt.runtime.schedule.queueing import Queue, QueuePolicy
 
 
-class Line:
+class QueueLine:
     """A timetable meets a queue; the time is told by whoever takes from it.
 
     Between two takes no worker is free, so that arrivals may be replayed at the next take: what is given up is

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.arrivals import Arrivals
 from edgeopt.measurement.load.closed_loop import MarkedFrames, Pictures
-from edgeopt.measurement.load.line import Line
+from edgeopt.measurement.load.line import QueueLine
 from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import find_warmup
@@ -119,7 +119,7 @@ class _Desk:
         drain_s: float,
         on_progress: Callable[[int, float], None] | None,
     ) -> None:
-        self.line = Line(arrivals, queue)
+        self.line = QueueLine(arrivals, queue)
         self.arrived_ns = arrivals.intended_ns.copy()
         """(n,) when a waiting worker saw the frame; as intended where it waited for a worker."""
         self._clock, self._wait_until, self._on_progress = clock, wait_until, on_progress

@@ -16,11 +16,11 @@ from edgeopt.measurement.load.closed_loop import Pictures, run_closed, run_frame
 from edgeopt.measurement.load.models import Load, OpenLoad
 from edgeopt.measurement.load.open_loop import run_open
 from edgeopt.measurement.load.workers import Pipeline
-from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
+from edgeopt.measurement.resources.anchor import AnchorTimes, measure_anchor
 from edgeopt.measurement.resources.energy import EnergyTrace, make_trace, watch_energy
 from edgeopt.measurement.resources.memory import MemoryTrace, watch_memory
 from edgeopt.measurement.resources.meters import Meter
-from edgeopt.measurement.resources.readings import PeriodicSampler, Reading, take_reading
+from edgeopt.measurement.resources.readings import CounterReading, PeriodicSampler, take_reading
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import Warmup, find_warmup
 from edgeopt.runtime.schedule.queueing import QueuePolicy
@@ -197,8 +197,8 @@ class Observed:
     """A run and what was read around it."""
 
     samples: Samples
-    readings: tuple[Reading, ...]
-    anchors: tuple[Anchor, ...]
+    readings: tuple[CounterReading, ...]
+    anchors: tuple[AnchorTimes, ...]
     memory: MemoryTrace
     energy: EnergyTrace | None
     idle: EnergyTrace | None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 
@@ -20,7 +20,7 @@ _LOW_FREQUENCY = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RunWindow:
     """One stretch of a run."""
 
     begin_s: float
@@ -41,7 +41,7 @@ class Window:
 class Sustained:
     """The curve over time and what it says."""
 
-    windows: tuple[Window, ...]
+    windows: tuple[RunWindow, ...]
     first: Quantile
     """Median of the first fifth of the time."""
     last: Quantile
@@ -77,7 +77,7 @@ def _ratio(above: int | None, below: int | None) -> float | None:
     return above / below if above is not None and below else None
 
 
-def sustained_curve(samples: Samples, readings: Sequence[Reading] = (), *, windows: int = _WINDOWS) -> Sustained:
+def sustained_curve(samples: Samples, readings: Sequence[CounterReading] = (), *, windows: int = _WINDOWS) -> Sustained:
     """Return the curve of service times over a run after warm-up.
 
     Args:
@@ -109,7 +109,7 @@ def sustained_curve(samples: Samples, readings: Sequence[Reading] = (), *, windo
     )
 
 
-def _window(rows: Samples, readings: Sequence[Reading], low: float, high: float, *, is_last: bool) -> Window:
+def _window(rows: Samples, readings: Sequence[CounterReading], low: float, high: float, *, is_last: bool) -> RunWindow:
     done = rows.done_ns if rows.done_ns is not None else np.zeros(0, np.int64)
     inside = (done >= low) & ((done <= high) if is_last else (done < high))
     times = rows.frame_ns[inside]
@@ -118,7 +118,7 @@ def _window(rows: Samples, readings: Sequence[Reading], low: float, high: float,
     fast = [max(reading.frequency_mhz) for reading in near if reading.frequency_mhz]
     before = [reading for reading in readings if reading.wall_ns - rows.epoch_ns < low][-1:]
     heat = [reading.heat_throttled for reading in (*before, *near) if reading.heat_throttled is not None]
-    return Window(
+    return RunWindow(
         begin_s=low / 1e9,
         end_s=high / 1e9,
         frames=len(times),
@@ -131,7 +131,7 @@ def _window(rows: Samples, readings: Sequence[Reading], low: float, high: float,
     )
 
 
-def _slow_from(windows: Sequence[Window]) -> float | None:
+def _slow_from(windows: Sequence[RunWindow]) -> float | None:
     """One slow window is a disturbance; slow until the end is a state."""
     known = [window for window in windows if window.p50.value_ns is not None]
     if not known:
@@ -144,7 +144,7 @@ def _slow_from(windows: Sequence[Window]) -> float | None:
     return since
 
 
-def _throttled_from(windows: Sequence[Window]) -> float | None:
+def _throttled_from(windows: Sequence[RunWindow]) -> float | None:
     full = next((window.frequency_mhz for window in windows if window.frequency_mhz), None)
     for other in windows:
         fell = full is not None and other.frequency_mhz is not None and other.frequency_mhz < _LOW_FREQUENCY * full
@@ -153,6 +153,6 @@ def _throttled_from(windows: Sequence[Window]) -> float | None:
     return None
 
 
-def _missing(readings: Sequence[Reading]) -> tuple[str, ...]:
+def _missing(readings: Sequence[CounterReading]) -> tuple[str, ...]:
     wanted = ("temperature_c", "frequency_mhz", "heat_throttled")
     return tuple(name for name in wanted if all(getattr(reading, name) is None for reading in readings))

@@ -37,7 +37,7 @@ _OTHER_ENGINE = "the fault is the engine's: choose a target of another one, --ta
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class OpenedModel:
     """A model, the device it is for, and how it is fed and read."""
 
     model: Model
@@ -78,7 +78,7 @@ def open_given(
     sizes: Shapes | None = None,
     fed: Shapes | None = None,
     labels: str | Path = "",
-) -> Given:
+) -> OpenedModel:
     """Return what is named on a command line.
 
     Args:
@@ -108,7 +108,7 @@ def open_given(
     notes = (*_require_tokens(loaded, choice.recipe), *_defaults(loaded), *_stale(loaded), *correction.notes)
     notes = (*notes, Note(NoteKind.WARNING, fault, _OTHER_ENGINE)) if fault else notes
     choice = replace(choice, notes=(*choice.notes, *notes))
-    return Given(loaded, path, correction.applied_to(device), choice, correction, fault)
+    return OpenedModel(loaded, path, correction.applied_to(device), choice, correction, fault)
 
 
 def _samples(model: Model, recipe: Recipe, inputs: Sequence[TensorSpec]) -> list[Tensors]:

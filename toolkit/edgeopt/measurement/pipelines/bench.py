@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Unpack
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.measurement.bench.options import BenchOptions, BenchWishes
+from edgeopt.measurement.bench.options import BenchOptions, FrameBenchWishes
 from edgeopt.measurement.load.closed_loop import run_marked
 from edgeopt.measurement.load.run import Tell, observe
-from edgeopt.measurement.pipelines.given import GivenPipeline, open_pipeline
+from edgeopt.measurement.pipelines.given import OpenedPipeline, open_pipeline
 from edgeopt.measurement.pipelines.marked import MarkedPipeline
-from edgeopt.measurement.pipelines.result import PipelineBench
+from edgeopt.measurement.pipelines.result import PipelineResult
 from edgeopt.measurement.pipelines.summary import summarize
 from edgeopt.measurement.resources.trust import judge_trust
 from edgeopt.measurement.samples import Samples
@@ -46,8 +46,8 @@ def bench_pipeline(
     options: BenchOptions | None = None,
     out: Path | None = None,
     tell: Tell | None = None,
-    **wishes: Unpack[BenchWishes],
-) -> PipelineBench:
+    **wishes: Unpack[FrameBenchWishes],
+) -> PipelineResult:
     """Measure a pipeline on this machine.
 
     Args:
@@ -95,7 +95,7 @@ def require_for_pipelines(options: BenchOptions) -> None:
             )
 
 
-def choose_pictures(pipeline: GivenPipeline, source: str | Path | None) -> tuple[Frames, tuple[Note, ...]]:
+def choose_pictures(pipeline: OpenedPipeline, source: str | Path | None) -> tuple[Frames, tuple[Note, ...]]:
     """Return the pictures asked for, else the description's own, else synthetic ones with a note.
 
     Raises:
@@ -112,13 +112,13 @@ def choose_pictures(pipeline: GivenPipeline, source: str | Path | None) -> tuple
 
 
 def _measure(
-    given_pipeline: GivenPipeline,
+    given_pipeline: OpenedPipeline,
     pipeline: Pipeline,
     pictures: Frames,
     options: BenchOptions,
     notes: tuple[Note, ...],
     tell: Tell | None,
-) -> PipelineBench:
+) -> PipelineResult:
     marked = MarkedPipeline(readers_of(pictures), pipeline, time.perf_counter_ns)
     seconds = options.measure_s
 
@@ -136,7 +136,7 @@ def _measure(
     samples = observed.samples
     budget_ms = options.budget_ms or given_pipeline.description.budget_ms or given_pipeline.target.budget_ms
     threads = max(model.opening.options.threads for model in pipeline.models.values())
-    return PipelineBench(
+    return PipelineResult(
         given=given_pipeline,
         pictures=pictures,
         options=options,
@@ -157,6 +157,6 @@ def _told(tell: Tell, seconds: float) -> Callable[[int, float], None]:
     return lambda _, spent_s: tell("measure", min(int(10 * spent_s), whole), whole)
 
 
-def write_runs(path: Path, result: PipelineBench) -> None:
+def write_runs(path: Path, result: PipelineResult) -> None:
     """Write how often each model ran for each frame, in the order of the samples."""
     write_beside(path, json.dumps({name: counts.tolist() for name, counts in result.runs.items()}) + "\n")

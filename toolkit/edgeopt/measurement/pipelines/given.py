@@ -8,8 +8,8 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note
 from edgeopt.executors._guard import active_guard
-from edgeopt.graph.files.outside import Layout
-from edgeopt.measurement.opening.given import Given, open_given
+from edgeopt.graph.files.outside import PieceLayout
+from edgeopt.measurement.opening.given import OpenedModel, open_given
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
@@ -23,7 +23,7 @@ from edgeopt.system.machine.threads import engine_threads
 
 
 @dataclass(frozen=True, slots=True)
-class GivenPipeline:
+class OpenedPipeline:
     """The opened pipeline that a command works on."""
 
     asked: str
@@ -50,7 +50,7 @@ class GivenPipeline:
         return Pipeline.load(self.bundle.folder, stages=self.calls)
 
 
-def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, folder: Path) -> GivenPipeline:
+def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, folder: Path) -> OpenedPipeline:
     """Return a pipeline with its models as they came, or the bundle as it is.
 
     Args:
@@ -68,7 +68,7 @@ def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, f
         calls = load_calls(bundle.description, code)
         with Pipeline.load(bundle.folder, stages=calls, warmup=False) as pipeline:
             device = next(iter(pipeline.models.values())).bundle.target
-        return GivenPipeline(asked, bundle, calls, code, bundle.description, device, "")
+        return OpenedPipeline(asked, bundle, calls, code, bundle.description, device, "")
     description = read_description(Path(asked))
     calls = load_calls(description, code)
     models = {stage.name: open_model(description, stage, target) for stage in description.models}
@@ -87,10 +87,10 @@ def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, f
         for name, model in models.items()
         for note in model.correction.notes
     ]
-    return GivenPipeline(asked, written, calls, code, description, device, target, tuple(notes))
+    return OpenedPipeline(asked, written, calls, code, description, device, target, tuple(notes))
 
 
-def open_model(description: Description, stage: Stage, target: str) -> Given:
+def open_model(description: Description, stage: Stage, target: str) -> OpenedModel:
     """Return the model of a stage with its recipe and target.
 
     Raises:
@@ -108,9 +108,9 @@ def beside(description: Description, name: str) -> str:
     return str(path) if name and path.exists() else name
 
 
-def write_original(folder: Path, given: Given, threads: int) -> None:
+def write_original(folder: Path, given: OpenedModel, threads: int) -> None:
     """Write the bundle of a model as it came."""
-    weights = dict[str, Layout]()
+    weights = dict[str, PieceLayout]()
     data, kept = in_bundle(given.model, weights)
     artefact = make_artefact("model.onnx", data, given.target.float_precision, given.target, threads)
     models = [(replace(artefact, weights=kept), data)]

@@ -25,7 +25,7 @@ from edgeopt.measurement.bench.result import METHOD
 from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
-from edgeopt.measurement.pipelines.given import GivenPipeline
+from edgeopt.measurement.pipelines.given import OpenedPipeline
 from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
@@ -40,10 +40,10 @@ _LATER_RULES = (find_tail_stage, find_first_run, find_undecided)
 
 
 @dataclass(frozen=True)
-class PipelineBench:
+class PipelineResult:
     """Raw samples and what they say."""
 
-    given: GivenPipeline
+    given: OpenedPipeline
     pictures: Frames
     options: BenchOptions
     samples: Samples

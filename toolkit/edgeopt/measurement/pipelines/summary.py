@@ -8,16 +8,25 @@ from edgeopt.errors import NoteKind
 from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages, draw_times
 from edgeopt.measurement.finding import first_command, show_findings
 from edgeopt.measurement.pipelines.figures import StageCost
-from edgeopt.measurement.pipelines.result import PipelineBench
+from edgeopt.measurement.pipelines.result import PipelineResult
 from edgeopt.measurement.samples import FRAME, OVERHEAD
 from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
 from edgeopt.measurement.statistics.quantile import Quantile, Summary
-from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
+from edgeopt.report.document import (
+    CommandOutcome,
+    Document,
+    JudgedCase,
+    Section,
+    Table,
+    Value,
+    VerdictLines,
+    make_table,
+)
 from edgeopt.report.figures import Emphasis, Figure, Limit
 from edgeopt.system.text import format_budget, format_ms, plural
 
 
-def summarize(result: PipelineBench) -> Document:
+def summarize(result: PipelineResult) -> Document:
     """Return what a reader sees: each stage of the file against the budget, then what is timed in it."""
     notes = tuple(note for note in result.notes if note.kind is not NoteKind.INFO)
     return Document(
@@ -34,11 +43,11 @@ def summarize(result: PipelineBench) -> Document:
             Section("Evidence", values=(Value("why", " ".join(map(str, result.findings))),), is_detail=True),
         ),
         verdict=_verdict(result),
-        judgements=(Judgement.by_exit("budget", result.exit_code, str(result.budget)),) if result.budget_asked else (),
+        judgements=(JudgedCase.by_exit("budget", result.exit_code, str(result.budget)),) if result.budget_asked else (),
     )
 
 
-def _what_ran(result: PipelineBench) -> tuple[Value, ...]:
+def _what_ran(result: PipelineResult) -> tuple[Value, ...]:
     description, pipeline = result.given.description, result.given
     stages = ", ".join(stage.name for stage in description.stages)
     return (
@@ -49,7 +58,7 @@ def _what_ran(result: PipelineBench) -> tuple[Value, ...]:
     )
 
 
-def _costs(result: PipelineBench) -> Table:
+def _costs(result: PipelineResult) -> Table:
     def runs(cost: StageCost) -> str:
         return f"{cost.runs_mean:.3g}, most {cost.runs_most}" if cost.kind == "model" else ""
 
@@ -63,14 +72,14 @@ def _costs(result: PipelineBench) -> Table:
     return make_table(result.costs, columns)
 
 
-def _sum(result: PipelineBench) -> tuple[Value, ...]:
+def _sum(result: PipelineResult) -> tuple[Value, ...]:
     stages = sum(cost.mean_ms for cost in result.costs)
     text = f"stages {format_ms(stages * 1e6)} + between them {format_ms(result.between_ms * 1e6)}"
     whole = f"= frame {format_ms(result.frame_ms * 1e6)} ms (mean), of a budget of {format_budget(result.budget_ms)} ms"
     return (Value("sum", f"{text} {whole}"),)
 
 
-def _times(result: PipelineBench) -> Table:
+def _times(result: PipelineResult) -> Table:
     summary = {name: other for name, other in result.summary.items() if name != FRAME} | {FRAME: result.summary[FRAME]}
     columns: dict[str, Callable[[tuple[str, Summary]], str]] = {
         "stage": lambda pair: pair[0],
@@ -83,7 +92,7 @@ def _times(result: PipelineBench) -> Table:
     return make_table(summary.items(), columns)
 
 
-def _quantiles(result: PipelineBench) -> tuple[Value, ...]:
+def _quantiles(result: PipelineResult) -> tuple[Value, ...]:
     frame = result.summary[FRAME]
     lines = [Value(label, _quantile(quantile)) for label, quantile in (("p50", frame.p50), ("p99", frame.p99))]
     return (
@@ -98,7 +107,7 @@ def _quantile(quantile: Quantile) -> str:
     )
 
 
-def _trust(result: PipelineBench) -> tuple[Value, ...]:
+def _trust(result: PipelineResult) -> tuple[Value, ...]:
     trust, machine = result.trust, result.environment
     text = f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"
     return (
@@ -108,7 +117,7 @@ def _trust(result: PipelineBench) -> tuple[Value, ...]:
     )
 
 
-def _figures(result: PipelineBench) -> tuple[Figure, ...]:
+def _figures(result: PipelineResult) -> tuple[Figure, ...]:
     budget = Limit(f"budget {format_budget(result.budget_ms)} ms", result.budget_ms)
     times = {name: summary.stage_time for name, summary in result.summary.items()}
     stages = {name: time for name, time in times.items() if name not in (FRAME, OVERHEAD)}
@@ -121,7 +130,7 @@ def _figures(result: PipelineBench) -> tuple[Figure, ...]:
     return tuple(one for one in drawn if one)
 
 
-def _verdict(result: PipelineBench) -> Verdict:
+def _verdict(result: PipelineResult) -> VerdictLines:
     frame, trust = result.summary[FRAME], result.trust
     slow = f", 1 in 100 more than {format_ms(frame.p99.value_ns)} ms" if frame.p99.value_ns is not None else ""
     stage = next(finding for finding in result.findings if finding.rule == "stage")
@@ -134,9 +143,9 @@ def _verdict(result: PipelineBench) -> Verdict:
     if trust.warning:
         facts.append(Value("machine", trust.warning))
     is_pass = result.budget.verdict is BudgetVerdict.PASS
-    outcome = Outcome.PASS if is_pass else Outcome.DONE
-    return Verdict(
-        Outcome.by_exit(result.exit_code) if result.budget_asked else outcome,
+    outcome = CommandOutcome.PASS if is_pass else CommandOutcome.DONE
+    return VerdictLines(
+        CommandOutcome.by_exit(result.exit_code) if result.budget_asked else outcome,
         f"{result.name}: half of the frames take at most {format_ms(frame.p50.value_ns)} ms{slow}",
         tuple(facts),
         next_command=first_command(result.findings),

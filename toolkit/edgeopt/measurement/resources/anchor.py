@@ -18,7 +18,7 @@ _WORK = bytes(256 * 1024)  # 0.2 ms with SHA instructions, about 1 ms without
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class AnchorTimes:
     """The times of the fixed work at one moment of a run."""
 
     times_ns: tuple[int, ...]
@@ -29,17 +29,17 @@ class Anchor:
         return statistics.median(self.times_ns)
 
 
-def measure_anchor(repeats: int = 50, clock: Clock = time.perf_counter_ns) -> Anchor:
+def measure_anchor(repeats: int = 50, clock: Clock = time.perf_counter_ns) -> AnchorTimes:
     """Do the fixed work `repeats` times, at least once."""
     times = []
     for _ in range(repeats):
         before = clock()
         hashlib.sha256(_WORK).digest()
         times.append(clock() - before)
-    return Anchor(tuple(times))
+    return AnchorTimes(tuple(times))
 
 
-def drift_ratio(anchors: Sequence[Anchor]) -> float:
+def drift_ratio(anchors: Sequence[AnchorTimes]) -> float:
     """Return the slowest median over the fastest, minus 1; 0 for fewer than two anchors."""
     medians = [anchor.p50_ns for anchor in anchors]
     return max(medians) / min(medians) - 1 if len(medians) > 1 and min(medians) > 0 else 0.0

@@ -68,7 +68,7 @@ _PROC, _SYS = Path("/proc"), Path("/sys")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CounterReading:
     """Counters since boot or start of the process, except where it says "now"; None: no such sensor."""
 
     monotonic_ns: int
@@ -105,7 +105,7 @@ class Reading:
         return tuple(field.name for field in fields(self) if getattr(self, field.name) is None)
 
 
-def take_reading(proc: Path = _PROC, system: Path = _SYS) -> Reading:
+def take_reading(proc: Path = _PROC, system: Path = _SYS) -> CounterReading:
     """Read all sensors that are there; about one millisecond, so between frames and not inside one.
 
     Args:
@@ -125,7 +125,7 @@ def take_reading(proc: Path = _PROC, system: Path = _SYS) -> Reading:
     values: dict[str, Any] = {name: _or_none(read) for name, read in sensors.items()}
     values |= _or_none(_cpu_times) or {}
     values |= _or_none(_temperatures) or {}
-    return Reading(monotonic_ns=time.perf_counter_ns(), wall_ns=time.time_ns(), **values)
+    return CounterReading(monotonic_ns=time.perf_counter_ns(), wall_ns=time.time_ns(), **values)
 
 
 def _or_none(read: Callable[[], Any]) -> Any:

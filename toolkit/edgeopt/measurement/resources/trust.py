@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EXIT_OF, EXIT_PASS
-from edgeopt.measurement.resources.anchor import Anchor, drift_ratio
-from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.resources.anchor import AnchorTimes, drift_ratio
+from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.dependence import autocorrelation
 from edgeopt.measurement.statistics.ratio import rounds_reach
@@ -140,8 +140,8 @@ def undecided(level: str, seen: str) -> str:
 
 def judge_trust(
     samples: Samples,
-    readings: Sequence[Reading],
-    anchors: Sequence[Anchor] = (),
+    readings: Sequence[CounterReading],
+    anchors: Sequence[AnchorTimes] = (),
     *,
     workers: int = 1,
     send_lag_ratio: float | None = None,
@@ -171,8 +171,8 @@ def judge_trust(
 
 def judge_turns(
     rounds: NDArray[np.float64],
-    readings: Sequence[Reading],
-    anchors: Sequence[Anchor] = (),
+    readings: Sequence[CounterReading],
+    anchors: Sequence[AnchorTimes] = (),
     *,
     workers: int = 1,
     thresholds: Thresholds | None = None,
@@ -196,12 +196,14 @@ def judge_turns(
     return replace(_judge(reasons, readings, limits, workers), signs=() if drift is None else (drift,))
 
 
-def _drift(anchors: Sequence[Anchor], limits: Thresholds, level: TrustLevel) -> Reason | None:
+def _drift(anchors: Sequence[AnchorTimes], limits: Thresholds, level: TrustLevel) -> Reason | None:
     drift = drift_ratio(anchors)
     return _over("anchor drift", drift, limits.anchor_drift_ratio, f"fixed work changed by {drift:.1%}", level)
 
 
-def _judge(of_times: Sequence[Reason | None], readings: Sequence[Reading], limits: Thresholds, workers: int) -> Trust:
+def _judge(
+    of_times: Sequence[Reason | None], readings: Sequence[CounterReading], limits: Thresholds, workers: int
+) -> Trust:
     found = [*_judge_readings(readings, limits, workers), *of_times]
     reasons = tuple(reason for reason in found if reason is not None)
     levels = {reason.level for reason in reasons}
@@ -216,7 +218,7 @@ OF_THE_MACHINE = ("steal", "background load", "page faults", "quota", "heat", "t
 """Reasons that a program cannot bring about by its own load: cores that it fights over itself are not among them."""
 
 
-def disturbances(readings: Sequence[Reading]) -> tuple[Reason, ...]:
+def disturbances(readings: Sequence[CounterReading]) -> tuple[Reason, ...]:
     """Return what disturbed the machine from outside between the first and the last of two readings or more."""
     reasons = _judge_readings(readings, Thresholds(), 1)
     return tuple(reason for reason in reasons if reason is not None and reason.name in OF_THE_MACHINE)
@@ -228,10 +230,10 @@ def _over(
     return Reason(name, level, measured, allowed, detail) if measured > allowed else None
 
 
-Rate = Callable[[Reading, Reading], float | None]
+Rate = Callable[[CounterReading, CounterReading], float | None]
 
 
-def _judge_readings(readings: Sequence[Reading], limits: Thresholds, workers: int) -> list[Reason | None]:
+def _judge_readings(readings: Sequence[CounterReading], limits: Thresholds, workers: int) -> list[Reason | None]:
     if len(readings) < 2:
         return []
     noisy, invalid = TrustLevel.NOISY, TrustLevel.INVALID
@@ -268,7 +270,7 @@ def _judge_readings(readings: Sequence[Reading], limits: Thresholds, workers: in
 
 
 def _rate_over(
-    readings: Sequence[Reading], name: str, level: TrustLevel, rate: Rate, allowed: float, detail: str
+    readings: Sequence[CounterReading], name: str, level: TrustLevel, rate: Rate, allowed: float, detail: str
 ) -> Reason | None:
     measured = rate(readings[0], readings[-1])
     if measured is None or measured <= allowed:
@@ -277,12 +279,12 @@ def _rate_over(
     return Reason(name, level, measured, allowed, detail.format(measured), spans)
 
 
-def _seconds(before: Reading, after: Reading) -> float:
+def _seconds(before: CounterReading, after: CounterReading) -> float:
     return max((after.monotonic_ns - before.monotonic_ns) / 1e9, 1e-9)
 
 
 def _count(name: str) -> Rate:
-    def rate(before: Reading, after: Reading) -> float | None:
+    def rate(before: CounterReading, after: CounterReading) -> float | None:
         first, last = getattr(before, name), getattr(after, name)
         return None if first is None or last is None else float(last - first)
 
@@ -290,33 +292,33 @@ def _count(name: str) -> Rate:
 
 
 def _per_second(name: str) -> Rate:
-    def rate(before: Reading, after: Reading) -> float | None:
+    def rate(before: CounterReading, after: CounterReading) -> float | None:
         count = _count(name)(before, after)
         return None if count is None else count / _seconds(before, after)
 
     return rate
 
 
-def _steal(before: Reading, after: Reading) -> float | None:
+def _steal(before: CounterReading, after: CounterReading) -> float | None:
     steal, total = _count("steal_s")(before, after), _count("total_s")(before, after)
     return None if steal is None or not total else steal / total
 
 
-def _background(before: Reading, after: Reading) -> float | None:
+def _background(before: CounterReading, after: CounterReading) -> float | None:
     busy, own = _count("busy_s")(before, after), _count("own_s")(before, after)
     return None if busy is None or own is None else max(0.0, busy - own) / _seconds(before, after)
 
 
-def _pressure(before: Reading, after: Reading) -> float | None:
+def _pressure(before: CounterReading, after: CounterReading) -> float | None:
     waited = _per_second("pressure_us")(before, after)
     return None if waited is None else waited / 1e6
 
 
-def _clock_step(before: Reading, after: Reading) -> float | None:
+def _clock_step(before: CounterReading, after: CounterReading) -> float | None:
     return abs((after.wall_ns - before.wall_ns) - (after.monotonic_ns - before.monotonic_ns)) / 1e9
 
 
-def _hot(readings: Sequence[Reading], limits: Thresholds) -> Reason | None:
+def _hot(readings: Sequence[CounterReading], limits: Thresholds) -> Reason | None:
     margins = [reading.heat_margin_c for reading in readings if reading.heat_margin_c is not None]
     if not margins or min(margins) > limits.heat_margin_c:
         return None
@@ -324,7 +326,7 @@ def _hot(readings: Sequence[Reading], limits: Thresholds) -> Reason | None:
     return Reason("temperature", TrustLevel.NOISY, min(margins), limits.heat_margin_c, detail)
 
 
-def _frequency(readings: Sequence[Reading], limits: Thresholds) -> Reason | None:
+def _frequency(readings: Sequence[CounterReading], limits: Thresholds) -> Reason | None:
     """Judge p10 against p90 of the fastest core: others may be idle and slow without harm."""
     fastest = [max(reading.frequency_mhz) for reading in readings if reading.frequency_mhz]
     if not fastest:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from edgeopt.executors import Session
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.closed_loop import Marked, MarkedFrames, Pictures
-from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
-from edgeopt.measurement.resources.readings import Reading, take_reading
+from edgeopt.measurement.resources.anchor import AnchorTimes, measure_anchor
+from edgeopt.measurement.resources.readings import CounterReading, take_reading
 from edgeopt.measurement.resources.trust import Trust, judge_turns
 from edgeopt.measurement.samples import FRAME, Samples, join_samples
 from edgeopt.measurement.statistics.ratio import (
@@ -42,7 +42,7 @@ LEAST_WHOLE = 2
 """Rounds that must be whole where a time limit ends a run: one has no interval."""
 
 
-class Whole(Protocol):
+class WholeSubject(Protocol):
     """Something else than one model whose whole frames are timed, such as a pipeline of several."""
 
     def mark(self, frames: Pictures, clock: Clock) -> Marked:
@@ -54,7 +54,7 @@ class Whole(Protocol):
         ...
 
 
-Opened: TypeAlias = tuple[FrameTask, Session] | Whole
+Opened: TypeAlias = tuple[FrameTask, Session] | WholeSubject
 """What takes turns: a task with its session, or something that marks its own stages."""
 
 
@@ -149,15 +149,15 @@ _OPENINGS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class TurnsMachine:
     """The clock and the collector that a run in turns uses; tests script them."""
 
     clock: Clock = time.perf_counter_ns
-    read: Callable[[], Reading] = take_reading
-    measure_anchor: Callable[[], Anchor] = measure_anchor
+    read: Callable[[], CounterReading] = take_reading
+    measure_anchor: Callable[[], AnchorTimes] = measure_anchor
 
 
-HERE = Machine()
+HERE = TurnsMachine()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ class Turns:
 
     samples: Mapping[str, Samples]
     """By label; the second copy of the first has its label and `AGAIN`."""
-    readings: tuple[Reading, ...]
-    anchors: tuple[Anchor, ...]
+    readings: tuple[CounterReading, ...]
+    anchors: tuple[AnchorTimes, ...]
     workers: int
     """Threads that ran at once."""
     seconds: float
@@ -251,7 +251,7 @@ def take_turns(
     *,
     workers: int = 1,
     seed: int = 0,
-    machine: Machine = HERE,
+    machine: TurnsMachine = HERE,
     tell: Callable[[int, int], None] | None = None,
 ) -> Turns:
     """Run whole frames of all models in turns, and of a second copy of the first.

@@ -23,10 +23,10 @@ from edgeopt.measurement.turns.interleaved import (
     HERE,
     LEAST_WHOLE,
     PICTURES,
-    Machine,
     Opened,
     Pace,
     Turns,
+    TurnsMachine,
     close_opened,
     join_legs,
     mark_frames,
@@ -57,7 +57,7 @@ def take_turns_one_open(
     *,
     workers: int = 1,
     seed: int = 0,
-    machine: Machine = HERE,
+    machine: TurnsMachine = HERE,
     tell: Callable[[int, int], None] | None = None,
 ) -> Turns:
     """Run whole frames of all models in turns, and of a second copy of the first, one of them open at a time.
@@ -110,7 +110,7 @@ def _as_round(samples: Samples) -> Samples:
 class _Turn:
     """Opens a model, runs it and closes it."""
 
-    def __init__(self, readers: Pictures, pace: Pace, machine: Machine) -> None:
+    def __init__(self, readers: Pictures, pace: Pace, machine: TurnsMachine) -> None:
         self._readers, self._pace, self._clock = readers, pace, machine.clock
         self._zero_ns, self._epoch_ns = self._clock(), time.time_ns()
         self.block, self.took_s, self.count = 0, 0.0, 0

@@ -19,7 +19,7 @@ from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.ratio import Change
-from edgeopt.measurement.turns.interleaved import AGAIN, HERE, Machine, Opened, Pace, Turns, take_turns
+from edgeopt.measurement.turns.interleaved import AGAIN, HERE, Opened, Pace, Turns, TurnsMachine, take_turns
 from edgeopt.measurement.turns.one_open import LEAST_ROUNDS, take_turns_one_open
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.choice.selection import Chosen, Wish, choose, is_answered, mark, shortlist
@@ -90,7 +90,7 @@ class Bench:
     """None: this device's sessions open in one process only, and its turns are the proof."""
     seconds: float = MOST_SECONDS
     confirm_seconds: float = CONFIRM_SECONDS
-    machine: Machine = HERE
+    machine: TurnsMachine = HERE
     seed: int = 0
     tell: Tell | None = None
     one_open: bool = False

@@ -12,12 +12,12 @@ from edgeopt.executors import Session
 from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.export.companions import companions_of
-from edgeopt.graph.files.outside import Layout
+from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.optimization.candidate import Candidate
-from edgeopt.optimization.deployment.embedding import Embedding
+from edgeopt.optimization.deployment.embedding import EmbeddedParts
 from edgeopt.optimization.deployment.lighter import judged_lighter
 from edgeopt.optimization.options import SelfTestInputs
 from edgeopt.optimization.run import Run
@@ -68,7 +68,7 @@ class _Part:
 
 
 def deploy(
-    run: Run, candidates: Sequence[Candidate], best: Candidate, embedded: Embedding, folder: Path | None = None
+    run: Run, candidates: Sequence[Candidate], best: Candidate, embedded: EmbeddedParts, folder: Path | None = None
 ) -> tuple[Path, tuple[Note, ...]]:
     """Write the bundle; return its folder, and what the user should know of it.
 
@@ -97,7 +97,7 @@ def deploy(
     samples = _samples(run, alike, fed.input.size, notes)
     recorder = _Recorder(run, embedded, samples, notes, in_float)
     recorded = [recorder.record(part) if samples else None for part in parts]
-    weights = dict[str, Layout]()
+    weights = dict[str, PieceLayout]()
     models = [_packed(run, part, embedded, other, weights) for part, other in zip(parts, recorded, strict=True)]
     selftest = _selftest(samples, recorded) if any(recorded) else None
     inside = embedded.inside.expected if embedded.inside else {}
@@ -219,7 +219,7 @@ def _precision_on_device(run: Run, best: Candidate) -> str:
 
 
 def _packed(
-    run: Run, part: _Part, embedded: Embedding, recorded: Recorded | None, weights: dict[str, Layout]
+    run: Run, part: _Part, embedded: EmbeddedParts, recorded: Recorded | None, weights: dict[str, PieceLayout]
 ) -> tuple[Artefact, bytes]:
     """Return what the manifest says of a model, and the model; `weights` gets the file with its weights, if any."""
     candidate, how = part.candidate, (part.precision, part.target, part.threads)
@@ -302,7 +302,7 @@ class _Recorder:
     """Runs the models of a bundle here, as they were judged."""
 
     def __init__(
-        self, run: Run, embedded: Embedding, samples: Sequence[Sample], notes: list[Note], in_float: Model
+        self, run: Run, embedded: EmbeddedParts, samples: Sequence[Sample], notes: list[Note], in_float: Model
     ) -> None:
         self._run, self._embedded, self._samples, self._notes = run, embedded, samples, notes
         self._float, self._recipe = in_float, embedded.recipe or run.context.recipe_of(in_float)

@@ -41,7 +41,7 @@ LEAST_AGREEMENT = 0.9
 
 
 @dataclass(frozen=True)
-class Embedding:
+class EmbeddedParts:
     """Parts of the recipe inside the models of a bundle; without steps, nothing."""
 
     context: Context
@@ -71,7 +71,7 @@ class Embedding:
         return _put_into(model, self.steps, self.context)
 
 
-def embed(run: Run, best: Candidate) -> Embedding:
+def embed(run: Run, best: Candidate) -> EmbeddedParts:
     """Return what the bundle's models are to hold: what was asked for, or what is proven faster, if answers stay."""
     if steps := {name: step for name, step in run.plan.steps.items() if step.embeds}:
         embedding = _asked(run, best, steps)
@@ -84,17 +84,17 @@ def embed(run: Run, best: Candidate) -> Embedding:
     return _if_faster(run, best, _asked(run, best, tried)) if tried and _may_be_tried(run, best) else _nothing(run)
 
 
-def _nothing(run: Run, *notes: Note) -> Embedding:
-    return Embedding(run.context, notes=notes)
+def _nothing(run: Run, *notes: Note) -> EmbeddedParts:
+    return EmbeddedParts(run.context, notes=notes)
 
 
-def _asked(run: Run, best: Candidate, steps: Mapping[str, Step]) -> Embedding:
+def _asked(run: Run, best: Candidate, steps: Mapping[str, Step]) -> EmbeddedParts:
     parts = [step.embeds for step in steps.values() if step.embeds]
     recipe = run.context.recipe_of(load_model(run.workspace.path(best.file), best.name))
-    return Embedding(run.context, best.name, steps, recipe.with_embedded(*parts))
+    return EmbeddedParts(run.context, best.name, steps, recipe.with_embedded(*parts))
 
 
-def _kept(run: Run, best: Candidate, embedding: Embedding) -> Embedding:
+def _kept(run: Run, best: Candidate, embedding: EmbeddedParts) -> EmbeddedParts:
     """Return what is asked for, where the chosen model keeps its answers with it."""
     try:
         with limited(max(run.context.ends_at, monotonic()) + late_s(run.context.time_limit_s)):
@@ -120,7 +120,7 @@ def _may_be_tried(run: Run, best: Candidate) -> bool:
     return is_measured and is_own and has_time and not load_model(run.workspace.path(best.file), best.name).is_outside
 
 
-def _if_faster(run: Run, best: Candidate, embedding: Embedding) -> Embedding:
+def _if_faster(run: Run, best: Candidate, embedding: EmbeddedParts) -> EmbeddedParts:
     """Return what is tried, where whole frames are faster in this process and then in fresh ones."""
     name = f"{best.name} with {_told(embedding)}"
     try:
@@ -145,7 +145,7 @@ def _if_faster(run: Run, best: Candidate, embedding: Embedding) -> Embedding:
     return _nothing(run, Note(NoteKind.INFO, text, f"--steps {','.join((DEFAULT, *embedding.steps))} keeps it"))
 
 
-def _kept_if_judged(run: Run, best: Candidate, embedding: Embedding, speed: Ratio) -> Embedding:
+def _kept_if_judged(run: Run, best: Candidate, embedding: EmbeddedParts, speed: Ratio) -> EmbeddedParts:
     """Return what is proven faster, where as much is proven of its accuracy as of the model alone."""
     try:
         kept = _checked(run, best, embedding)
@@ -165,10 +165,13 @@ def _put_into(model: Model, steps: Mapping[str, Step], context: Context) -> Mode
     return model
 
 
-def _checked(run: Run, best: Candidate, embedding: Embedding) -> Embedding:
+def _checked(run: Run, best: Candidate, embedding: EmbeddedParts) -> EmbeddedParts:
     """Return it with what was measured; without steps where answers are lost."""
     assert embedding.recipe is not None
-    before, model = _runnable(run, best, Embedding(run.context)), load_model(run.workspace.path(best.file), best.name)
+    before, model = (
+        _runnable(run, best, EmbeddedParts(run.context)),
+        load_model(run.workspace.path(best.file), best.name),
+    )
     after = _runnable(run, best, embedding)
     agreement = _agreement(run, before, after)
     scored = _score(run, best, embedding, model)
@@ -181,11 +184,11 @@ def _checked(run: Run, best: Candidate, embedding: Embedding) -> Embedding:
     return replace(embedding, inside=inside if run.untimed else _timed(run, best, inside, before, after))
 
 
-def _told(embedding: Embedding) -> str:
+def _told(embedding: EmbeddedParts) -> str:
     return " and ".join(step.embeds for step in embedding.steps.values() if step.embeds)
 
 
-def _runnable(run: Run, best: Candidate, what: Embedding) -> Runnable:
+def _runnable(run: Run, best: Candidate, what: EmbeddedParts) -> Runnable:
     model = what.put_into(load_model(run.workspace.path(best.file), best.name))
     opening = run.engine_of(best).opening(best.precision)
     return Runnable(opening, model.source, what.recipe or run.context.recipe_of(model), model.inputs, model.outputs)
@@ -237,7 +240,7 @@ def _why_not(best: Candidate, judged: Judgement, agreement: float, *, is_asked: 
     return f"is {judged.word}: {judged}"
 
 
-def _score(run: Run, best: Candidate, embedding: Embedding, model: Model) -> Scored | None:
+def _score(run: Run, best: Candidate, embedding: EmbeddedParts, model: Model) -> Scored | None:
     """Return the metric of the model with the parts inside, at the thresholds of the evaluation."""
     if run.labelled is None:
         return None

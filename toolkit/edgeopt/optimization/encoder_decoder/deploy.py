@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeopt.executors.onnxruntime.decoder import LOGITS
-from edgeopt.graph.files.outside import Layout
+from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.deploy import FOLDER, told_of
 from edgeopt.optimization.generation.result import LanguageReport
@@ -29,7 +29,7 @@ def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
     Raises:
         InvalidFileError: If the disk is full.
     """
-    best, weights = report.best, dict[str, Layout]()
+    best, weights = report.best, dict[str, PieceLayout]()
     files = read_encoder_decoder(Path(best.file))
     heard, _, written = best.precision.partition("-")
     made = list[tuple[Artefact, bytes]]()

@@ -30,7 +30,7 @@ from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FO
 from edgeopt.optimization.encoder_decoder.words import refuse_by_words
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.choice import choose_form
-from edgeopt.optimization.generation.contest import Contest, Entrant
+from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.memory import require_room
 from edgeopt.optimization.generation.optimize import (
     Made,
@@ -44,12 +44,12 @@ from edgeopt.optimization.generation.proof import as_forms, prove, told_of_end
 from edgeopt.optimization.generation.result import LanguageReport
 from edgeopt.optimization.generation.resume import Left, take_folder
 from edgeopt.optimization.generation.summary import summarize_language
-from edgeopt.optimization.generation.time_shares import Share, TimeShares
+from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.optimize import device_name
 from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import is_bundle
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair
 from edgeopt.system.declared.target import Target
@@ -106,7 +106,7 @@ def optimize_encoder_decoder(
         left = take_folder(folder, files.name, graphs, device, (), resumes=options.resume, graphs=of_form)
         place = _Workplace(left, files)
         shares.say()
-        with limited(shares.end_s(Share.JUDGED)):
+        with limited(shares.end_s(TimeShare.JUDGED)):
             held = hold_out(
                 original,
                 sources,
@@ -117,11 +117,11 @@ def optimize_encoder_decoder(
         if len(held) < len(sources):
             shares.warn(f"{len(held)} of {plural(len(sources), _kind(held))} judge")
         listener.say(f"{_told(held)} judge, by the original's answers")
-        contest = Contest(
+        contest = FormContest(
             original=original,
             windows=held,
             prompts=[held_out.source for held_out in held],
-            asked=Asked(most_tokens=options.output_tokens, ends=False),
+            asked=AnswerOptions(most_tokens=options.output_tokens, ends=False),
             threads=threads,
             max_rise=options.max_rise,
             seconds=options.seconds,
@@ -130,7 +130,7 @@ def optimize_encoder_decoder(
             score=score_answers,
         )
         made, ahead = Made(), Ahead(contest, options.processes)
-        with shares.part(Share.FORMS, "not all forms were made and judged"):
+        with shares.part(TimeShare.FORMS, "not all forms were made and judged"):
             _enter(read_pair(files), contest, place, device, made, ahead)
         ahead.tell_timing(made.entrants)
         time_forms(contest, made.entrants, shares)
@@ -193,7 +193,7 @@ class _Workplace:
         self.left.finish(name)
 
 
-def _enter(pair: Pair, contest: Contest, place: _Workplace, device: Target, made: Made, ahead: Ahead) -> None:
+def _enter(pair: Pair, contest: FormContest, place: _Workplace, device: Target, made: Made, ahead: Ahead) -> None:
     """Let forms of the encoder compete beside the decoder in float, then the decoder's beside the fastest encoder.
 
     Raises:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.generation.held_out import HeldOut
-from edgeopt.optimization.generation.contest import Contest, Entrant
-from edgeopt.optimization.generation.time_shares import Share, TimeShares
+from edgeopt.optimization.generation.contest import Entrant, FormContest
+from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.scoring.spelling import word_errors
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.system.processes.time_limit import require_time
 from edgeopt.system.text import plural
@@ -20,7 +20,7 @@ _MORE, _SPARE = 2, 16
 _LATE = "the time limit left no time to hear its answers"
 
 
-def refuse_by_words(contest: Contest, entrants: Sequence[Entrant], shares: TimeShares) -> tuple[Note, ...]:
+def refuse_by_words(contest: FormContest, entrants: Sequence[Entrant], shares: TimeShares) -> tuple[Note, ...]:
     """Take out what gets more words wrong than is allowed; nothing is done where a sound has no transcript.
 
     Args:
@@ -36,7 +36,7 @@ def refuse_by_words(contest: Contest, entrants: Sequence[Entrant], shares: TimeS
     if shares.was_cut or not left or not all(held_out.transcript for held_out in held):
         return ()
     parts, heard = list[str](), set[str]()
-    with shares.part(Share.WORDS):
+    with shares.part(TimeShare.WORDS):
         base = word_error_rate(contest.original, held)
         parts.append(f"original {base:.1%}")
         for i, other in enumerate(left):
@@ -64,7 +64,7 @@ def word_error_rate(model: EncoderDecoder, held: Sequence[HeldOut]) -> float:
     for held_out in held:
         require_time()
         most = _MORE * len(model.tokenizer.encode(held_out.transcript)) + _SPARE
-        asked = Asked(most_tokens=min(most, model.context - model.begins_with))
+        asked = AnswerOptions(most_tokens=min(most, model.context - model.begins_with))
         with model.generate(held_out.source, asked) as answer:
             errors, count = word_errors(answer.text(), held_out.transcript)
         wrong, words = wrong + errors, words + count

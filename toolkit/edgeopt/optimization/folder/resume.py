@@ -14,7 +14,7 @@ from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames
-from edgeopt.measurement.opening.given import Given
+from edgeopt.measurement.opening.given import OpenedModel
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.engines import Engines
 from edgeopt.optimization.folder.replay import Replay
@@ -29,7 +29,12 @@ from edgeopt.system.text import plural
 
 
 def describe_run(
-    given: Given, plan: Plan, engines: Engines, frames: Frames, labelled: LabelledFrames | None, replay: Replay | None
+    given: OpenedModel,
+    plan: Plan,
+    engines: Engines,
+    frames: Frames,
+    labelled: LabelledFrames | None,
+    replay: Replay | None,
 ) -> Mapping[str, Any]:
     """Return what makes a run this run, as plain values: one that is described alike takes up what it left.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
-from edgeopt.optimization.generation.contest import Contest, Entrant
+from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.proof import process_of_s
 
 MAKING, TIMING, PROVING = "make, judge and time forms", "time the fastest forms", "prove in fresh processes"
@@ -16,7 +16,7 @@ MAKING, TIMING, PROVING = "make, judge and time forms", "time the fastest forms"
 class Ahead:
     """One contest and the proof behind it, as far as they were seen."""
 
-    contest: Contest
+    contest: FormContest
     processes: int
     """Fresh ones that prove the choice."""
     began_s: float = field(default_factory=monotonic)

@@ -19,10 +19,10 @@ import numpy as np
 
 from edgeopt.executors._child import EngineAbortError
 from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement_between, rise_between, score_text
-from edgeopt.measurement.generation.turns import PARTS, Prompt, Turns, logs_between, measure_in_turns, ratio_between
+from edgeopt.measurement.generation.turns import PARTS, FormTurns, Prompt, logs_between, measure_in_turns, ratio_between
 from edgeopt.measurement.statistics.ratio import Change, Ratio, ratio_of_rounds
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.steps._context import Listener
@@ -47,7 +47,7 @@ class Entrant:
     score: TextScore | None = None
     windows: int = 0
     """By which it was judged: the first ones of the order in which they are asked."""
-    turns: tuple[Turns, Turns] | None = None
+    turns: tuple[FormTurns, FormTurns] | None = None
     """The original and it, in turns."""
     out: str = ""
     """Why it is out; empty: it is not."""
@@ -61,7 +61,7 @@ class Entrant:
 
 
 @dataclass
-class Contest:
+class FormContest:
     """The original, the text, and what is asked of answers."""
 
     original: Any
@@ -69,7 +69,7 @@ class Contest:
     windows: Sequence[Any]
     """Of a text; or what an encoder hears or reads, with the original's answers."""
     prompts: Sequence[Prompt]
-    asked: Asked
+    asked: AnswerOptions
     threads: int
     max_rise: float
     seconds: float
@@ -105,11 +105,11 @@ class Contest:
         assert entrant.score is not None
         return agreement_between(self._base(entrant.windows), entrant.score)
 
-    def times_of_original(self, entrants: Sequence[Entrant], *, is_hurried: bool) -> Turns:
+    def times_of_original(self, entrants: Sequence[Entrant], *, is_hurried: bool) -> FormTurns:
         """Return its times beside all that were timed; where none was, those of a few answers alone, or of one."""
         known = [entrant.turns[0] for entrant in entrants if entrant.turns]
         if known:
-            return reduce(Turns.joined, known)
+            return reduce(FormTurns.joined, known)
         alone, rounds = {"original": self.original}, 1 if is_hurried else _FEW_ROUNDS
         prompts = dict.fromkeys(alone, self.prompts)
         return measure_in_turns(alone, prompts, self.asked, 0.0, least=rounds, most=rounds)["original"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.executors.onnxruntime.decoder import LOGITS
-from edgeopt.graph.files.outside import Layout
+from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.guessing import with_guesses
 from edgeopt.optimization.generation.result import LanguageForm, LanguageReport
@@ -33,7 +33,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
     Raises:
         InvalidFileError: If the disk is full.
     """
-    best, weights = report.best, dict[str, Layout]()
+    best, weights = report.best, dict[str, PieceLayout]()
     model = load_model(Path(best.file))
     data, beside = in_bundle(model, weights)
     made = make_artefact(MODEL, data, best.precision, target, report.threads, model.inputs, model.outputs)

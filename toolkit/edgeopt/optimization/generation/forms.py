@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from edgeopt.graph.outcome import Outcome
-from edgeopt.optimization.generation.material import Material
+from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.convert.blocks import Rounding, k_quant, to_nearest
 from edgeopt.steps.convert.neuron_parts import WIDTH, split_neurons
@@ -29,12 +29,12 @@ _VERY_WIDE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class MatrixForm:
     """One way to store and compute a model's matrices."""
 
     name: str
     told: str
-    make: Callable[[Material], Outcome]
+    make: Callable[[DecoderMaterial], Outcome]
     kind: str = ""
     """Forms of one kind are equally fast: the one that loses least stands for all. Empty: a kind of its own."""
 
@@ -53,10 +53,10 @@ def with_chunks(recipe: Recipe) -> Recipe:
     return replace(recipe, generation=replace(generation, chunk=generation.chunk or CHUNK_TOKENS))
 
 
-def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[Material], Outcome]:
+def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[DecoderMaterial], Outcome]:
     """Return what makes `w8a8` with layers in parts of `width` neurons."""
 
-    def make(material: Material) -> Outcome:
+    def make(material: DecoderMaterial) -> Outcome:
         if material.model.is_outside:
             return Outcome(material.model, {})
         parts = split_neurons(material.model, width, least_ratio)
@@ -65,22 +65,22 @@ def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[Material], O
     return make
 
 
-def _eight_bits(material: Material) -> Outcome:
+def _eight_bits(material: DecoderMaterial) -> Outcome:
     return make_weight_only(material.model, 8, EIGHT_BITS_BLOCK, tables=True)
 
 
-def _four_bits(rounding: Rounding | None = None) -> Callable[[Material], Outcome]:
+def _four_bits(rounding: Rounding | None = None) -> Callable[[DecoderMaterial], Outcome]:
     """Return what makes blocks of 32 weights of 4 bits; None: rounded with the calibration text."""
     return lambda material: make_weight_only(material.model, 4, rounding=rounding or material.with_inputs, tables=True)
 
 
-def _wide_head(block: int, *, mixed: bool = False) -> Callable[[Material], Outcome]:
+def _wide_head(block: int, *, mixed: bool = False) -> Callable[[DecoderMaterial], Outcome]:
     """Return what makes blocks of 4 bits, but for the head: its errors reach every token directly.
 
     Mixed: the most sensitive matrices are in 8 bits as well.
     """
 
-    def make(material: Material) -> Outcome:
+    def make(material: DecoderMaterial) -> Outcome:
         if mixed and material.model.is_outside:
             return Outcome(material.model, {})
         return make_weight_only(
@@ -96,37 +96,37 @@ def _wide_head(block: int, *, mixed: bool = False) -> Callable[[Material], Outco
     return make
 
 
-FUSED = Form(
+FUSED = MatrixForm(
     "fp32+fused",
     "as given, attention and norms as single ops",
     lambda material: Outcome(material.model, {"": 1}),
 )
 """Of a model that another exporter wrote (`fusion.py`); the other forms are made of it then."""
 FORMS = (
-    Form(
+    MatrixForm(
         "w8a8",
         "INT8, activations rounded as they come",
         lambda material: make_dynamic(material.model, material.target.rules_here),
     ),
-    Form(
+    MatrixForm(
         "w8a8+parts",
         "w8a8, wide layers in parts of 2048 neurons",
         _eight_bits_in_parts(WIDTH, 0),
         left_out="no layer has more than 2048 neurons, or the weights lie outside of the file",
     ),
-    Form(
+    MatrixForm(
         "w8a8+parts512",
         "w8a8, very wide layers in parts of 512 neurons",
         _eight_bits_in_parts(_NARROW, _VERY_WIDE),
         left_out="no layer has more than 512 neurons and 16 times its inputs, or the weights lie outside of the file",
     ),
-    Form("w8", "blocks of 64 weights of 8 bits", _eight_bits),
-    Form("w4+nearest", "blocks of 32 of 4 bits, to nearest", _four_bits(to_nearest), "w4"),
-    Form("w4+k-quant", "the same as k-quants, with zeros", _four_bits(k_quant), "w4"),
-    Form("w4", "the same by GPTQ on the calibration text", _four_bits(), "w4"),
-    Form("w4+head", "w4, but the head in 8 bits", _wide_head(32)),
-    Form("w4+long", "w4+head in blocks of 128", _wide_head(WIDE_BLOCK)),
-    Form(
+    MatrixForm("w8", "blocks of 64 weights of 8 bits", _eight_bits),
+    MatrixForm("w4+nearest", "blocks of 32 of 4 bits, to nearest", _four_bits(to_nearest), "w4"),
+    MatrixForm("w4+k-quant", "the same as k-quants, with zeros", _four_bits(k_quant), "w4"),
+    MatrixForm("w4", "the same by GPTQ on the calibration text", _four_bits(), "w4"),
+    MatrixForm("w4+head", "w4, but the head in 8 bits", _wide_head(32)),
+    MatrixForm("w4+long", "w4+head in blocks of 128", _wide_head(WIDE_BLOCK)),
+    MatrixForm(
         "w4+mixed",
         "w4+long, the most sensitive in 8 bits",
         _wide_head(WIDE_BLOCK, mixed=True),

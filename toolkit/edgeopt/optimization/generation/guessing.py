@@ -12,7 +12,7 @@ from edgeopt.measurement.generation.turns import Writes, measure_in_turns, ratio
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.generation.result import GuessChoice, LanguageForm
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.runtime.decoding.generation import Asked, Generation
+from edgeopt.runtime.decoding.generation import AnswerOptions, Generation
 from edgeopt.runtime.decoding.language_model import LanguageModel
 
 _PROMPTS = 3
@@ -29,13 +29,15 @@ class _Guessing:
     def forget(self) -> None:
         self.model.forget()
 
-    def generate(self, prompt: str | Sequence[int], asked: Asked | None = None) -> Generation:
-        result = replace(asked or Asked(), guesses=self.plan.guesses, uses_draft=self.plan.by == DRAFT, exact=True)
+    def generate(self, prompt: str | Sequence[int], asked: AnswerOptions | None = None) -> Generation:
+        result = replace(
+            asked or AnswerOptions(), guesses=self.plan.guesses, uses_draft=self.plan.by == DRAFT, exact=True
+        )
         return self.model.generate(prompt, result)
 
 
 def choose_guesses(
-    form: LanguageForm, opened: LanguageModel, prompts: Sequence[Any], asked: Asked, seconds: float
+    form: LanguageForm, opened: LanguageModel, prompts: Sequence[Any], asked: AnswerOptions, seconds: float
 ) -> GuessChoice:
     """Return whether guesses make whole answers of the chosen form faster, and by how much.
 

@@ -25,7 +25,7 @@ _HELD_BACK = 4
 
 
 @dataclass
-class Material:
+class DecoderMaterial:
     """A float decoder with its calibration text; what takes time is computed when a form first asks for it."""
 
     model: Model

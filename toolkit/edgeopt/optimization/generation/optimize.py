@@ -19,11 +19,11 @@ from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.attention import AttentionTrials
 from edgeopt.optimization.generation.choice import choose_form
-from edgeopt.optimization.generation.contest import Contest, Entrant
+from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import deploy_language_model
-from edgeopt.optimization.generation.forms import FORMS, FUSED, Form, with_chunks
+from edgeopt.optimization.generation.forms import FORMS, FUSED, MatrixForm, with_chunks
 from edgeopt.optimization.generation.guessing import choose_guesses
-from edgeopt.optimization.generation.material import Material
+from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.generation.memory import require_memory
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.proof import as_forms, prove, told_of_end
@@ -31,14 +31,14 @@ from edgeopt.optimization.generation.result import BASELINE, GuessChoice, Langua
 from edgeopt.optimization.generation.resume import MODEL, Left, take_folder
 from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.texts import no_text, read_texts
-from edgeopt.optimization.generation.time_shares import Share, TimeShares
+from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.optimize import device_name
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.report.formats import write_pages
 from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.bundle import is_bundle
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model, open_writer, recipe_beside
 from edgeopt.runtime.devices.availability import find_device
@@ -104,23 +104,23 @@ def optimize_language_model(
         listener.say("look for what is written in many ops and can be one")
         fused = fuse_decoder(loaded, original.context, original.tokenizer.size)
         forms = (FUSED, *FORMS) if fused.changes else FORMS
-        material = Material(fused.model, device, texts.calibration, threads, head, options.max_rise, listener)
+        material = DecoderMaterial(fused.model, device, texts.calibration, threads, head, options.max_rise, listener)
         listener.say(
             f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
             f"{len(texts.calibration)} of {texts.calibrating} calibrate"
         )
         own_tokens = max(1, options.prompt_tokens - original.begins_with)
-        contest = Contest(
+        contest = FormContest(
             original=original,
             windows=texts.windows,
             prompts=[texts.prompt(i, own_tokens) for i in range(len(texts.windows))],
-            asked=Asked(most_tokens=options.output_tokens, guesses=0, ends=False),
+            asked=AnswerOptions(most_tokens=options.output_tokens, guesses=0, ends=False),
             threads=threads,
             max_rise=options.max_rise,
             seconds=options.seconds,
             parts=PARTS if options.budget else ("answer",),
             listener=listener,
-            judged_s=shares.end_s(Share.JUDGED),
+            judged_s=shares.end_s(TimeShare.JUDGED),
         )
         if len(contest.windows) < len(texts.windows):
             shares.warn(f"{len(contest.windows)} of {plural(len(texts.windows), 'window')} of the text judge")
@@ -128,7 +128,7 @@ def optimize_language_model(
         trials = AttentionTrials(options.prompt_tokens, threads)
         place = Workplace(file, left, with_chunks(recipe), is_last_enough, trials)
         made, ahead = Made(), Ahead(contest, options.processes)
-        with shares.part(Share.FORMS):
+        with shares.part(TimeShare.FORMS):
             _enter(forms, contest, material, place, made, ahead)
         missing = made.missing_of([form.name for form in forms])
         if missing and shares.is_late:
@@ -249,7 +249,12 @@ class Made:
 
 
 def _enter(
-    forms: Sequence[Form], contest: Contest, material: Material, place: Workplace, made: Made, ahead: Ahead
+    forms: Sequence[MatrixForm],
+    contest: FormContest,
+    material: DecoderMaterial,
+    place: Workplace,
+    made: Made,
+    ahead: Ahead,
 ) -> None:
     """Make the forms, kind by kind, and let each into the contest.
 
@@ -282,7 +287,7 @@ def _enter(
 
 
 def _enter_with_small_cache(
-    leader: Entrant, contest: Contest, material: Material, place: Workplace, entrants: list[Entrant]
+    leader: Entrant, contest: FormContest, material: DecoderMaterial, place: Workplace, entrants: list[Entrant]
 ) -> list[Note]:
     """Let the leader in again with its cache in 8 bits; return why not, where that is not possible."""
     name, text = f"{leader.name}+cache8", f"{leader.name}, keys and values of the cache in 8 bits"
@@ -300,21 +305,21 @@ def _enter_with_small_cache(
     return []
 
 
-def time_forms(contest: Contest, entrants: Sequence[Entrant], shares: TimeShares) -> None:
+def time_forms(contest: FormContest, entrants: Sequence[Entrant], shares: TimeShares) -> None:
     """Time the fastest longer, until one is left or their share of the time is over."""
     if shares.was_cut:
         return
-    with shares.part(Share.ROUNDS):
-        contest.hold(entrants, shares.seconds(contest.seconds, Share.ROUNDS))
+    with shares.part(TimeShare.ROUNDS):
+        contest.hold(entrants, shares.seconds(contest.seconds, TimeShare.ROUNDS))
     contest.drop_unjudged(entrants)
 
 
-def with_budget(report: LanguageReport, contest: Contest, shares: TimeShares) -> LanguageReport:
+def with_budget(report: LanguageReport, contest: FormContest, shares: TimeShares) -> LanguageReport:
     """Return the report with whether the chosen form keeps the budget, on answers of its own; as it is without one."""
     if report.budget is None:
         return report
     if not shares.was_cut:
-        with shares.part(Share.BUDGET), open_writer(Path(report.best.file), contest.threads) as opened:
+        with shares.part(TimeShare.BUDGET), open_writer(Path(report.best.file), contest.threads) as opened:
             judged = prove_budget(
                 opened,
                 contest.prompts,
@@ -331,11 +336,11 @@ def with_budget(report: LanguageReport, contest: Contest, shares: TimeShares) ->
     return report
 
 
-def _guessing(report: LanguageReport, contest: Contest, shares: TimeShares) -> GuessChoice:
+def _guessing(report: LanguageReport, contest: FormContest, shares: TimeShares) -> GuessChoice:
     """Return whether the chosen form guesses in its bundle."""
     shares.listener.say("see whether guesses pay")
     seconds = contest.seconds / _SHARE
-    with shares.part(Share.PROVEN), open_language_model(Path(report.best.file), contest.threads)[0] as opened:
+    with shares.part(TimeShare.PROVEN), open_language_model(Path(report.best.file), contest.threads)[0] as opened:
         require_time(seconds)
         try:
             return choose_guesses(report.best, opened, contest.prompts, contest.asked, seconds)

@@ -11,12 +11,12 @@ from time import monotonic
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.fresh_process.answers import answer_fresh, ratios_over
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.turns import PARTS, Turns
+from edgeopt.measurement.generation.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation.choice import choose_form
-from edgeopt.optimization.generation.contest import Contest, Entrant, speeds_of
+from edgeopt.optimization.generation.contest import Entrant, FormContest, speeds_of
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm
-from edgeopt.optimization.generation.time_shares import Share, TimeShares
+from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
 from edgeopt.system.processes.time_limit import LONGER, require_time
 
@@ -31,7 +31,7 @@ _START_S = 2.0
 
 
 def as_forms(
-    contest: Contest, original: Path, entrants: Sequence[Entrant], *, is_hurried: bool = False
+    contest: FormContest, original: Path, entrants: Sequence[Entrant], *, is_hurried: bool = False
 ) -> list[LanguageForm]:
     """Return the original, with its times beside all that were timed, and the entrants as they are reported.
 
@@ -47,7 +47,7 @@ def as_forms(
     return [first, *(_as_form(contest, entrant) for entrant in entrants)]
 
 
-def _as_form(contest: Contest, entrant: Entrant) -> LanguageForm:
+def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
     assert entrant.score is not None
     return LanguageForm(
         name=entrant.name,
@@ -76,7 +76,7 @@ def _bytes_of(form: Path) -> int:
 
 def prove(
     forms: Sequence[LanguageForm],
-    contest: Contest,
+    contest: FormContest,
     processes: int,
     budget: AnswerBudget | None,
     shares: TimeShares,
@@ -100,8 +100,8 @@ def prove(
         if name == BASELINE or name in proven or shares.was_cut:
             break
         place = next(i for i, form in enumerate(language_forms) if form.name == name)
-        runs, each_s = list[tuple[Turns, Turns]](), _process_s(language_forms[0], language_forms[place])
-        with shares.part(Share.PROVEN):
+        runs, each_s = list[tuple[FormTurns, FormTurns]](), _process_s(language_forms[0], language_forms[place])
+        with shares.part(TimeShare.PROVEN):
             for number in range(processes):
                 require_time(each_s)
                 listener.progress(f"prove {name} in fresh processes", number, processes)
@@ -164,9 +164,9 @@ def _unproven(form: LanguageForm) -> LanguageForm:
     return replace(form, speed={part: told(ratio) for part, ratio in form.speed.items()})
 
 
-def _medians(turns: Turns) -> dict[str, float]:
+def _medians(turns: FormTurns) -> dict[str, float]:
     return {part: turns.median_ms(part) for part in PARTS}
 
 
-def _all(turns: Iterable[Turns]) -> Turns:
-    return reduce(Turns.joined, turns)
+def _all(turns: Iterable[FormTurns]) -> FormTurns:
+    return reduce(FormTurns.joined, turns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm, LanguageReport
-from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
+from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 
@@ -71,20 +71,20 @@ def _ms(form: LanguageForm, part: str) -> str:
     return format_ms(form.times_ms[part] * 1e6) if form.times_ms else ""
 
 
-def _verdict(report: LanguageReport) -> Verdict:
+def _verdict(report: LanguageReport) -> VerdictLines:
     best, written = report.best, str(report.bundle or report.folder)
     command, facts = f"edgeopt run {written} {report.asks}", list[Value]()
     if best.name == BASELINE:
-        outcome = Outcome.DONE
+        outcome = CommandOutcome.DONE
         sentence = f"No form of {report.model} is proven faster for these lengths: the original stays"
     else:
-        outcome, speed = Outcome.FASTER, best.speed["answer"]
+        outcome, speed = CommandOutcome.FASTER, best.speed["answer"]
         sentence = (
             f"{best.name} gives whole answers {speed.speedup:.2f}x as fast as the original; its perplexity is "
             f"{best.perplexity:.2f} ({best.rise})"
         )
     if report.judged:
-        outcome = Outcome.by_exit(report.exit_code)
+        outcome = CommandOutcome.by_exit(report.exit_code)
         sentence = f"budget {report.judged.sentence}. {sentence}"
         facts = [Value("budget", str(limit)) for limit in report.judged.limits]
-    return Verdict(outcome, sentence, tuple(facts), bundle=written, next_command=command)
+    return VerdictLines(outcome, sentence, tuple(facts), bundle=written, next_command=command)

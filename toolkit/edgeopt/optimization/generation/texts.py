@@ -20,7 +20,7 @@ _PART = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TokenWindows:
     """Windows of tokens of both texts; no window is in both."""
 
     judging: str
@@ -45,7 +45,7 @@ def no_text() -> EdgeoptError:
     return EdgeoptError("no text judges what a form loses", remedy=remedy)
 
 
-def read_texts(recipe: Recipe, opened: LanguageModel, judge: str, calibrate: str) -> Texts:
+def read_texts(recipe: Recipe, opened: LanguageModel, judge: str, calibrate: str) -> TokenWindows:
     """Return the windows of both texts.
 
     Args:
@@ -80,7 +80,7 @@ def read_texts(recipe: Recipe, opened: LanguageModel, judge: str, calibrate: str
         seen, text = _windows(calibrating, opened), calibrating.name
         if len(seen) < _LEAST_CALIBRATING:
             raise _too_short(calibrating, seen, _LEAST_CALIBRATING)
-    return Texts(judging.name, windows, text, seen)
+    return TokenWindows(judging.name, windows, text, seen)
 
 
 def _windows(file: Path, opened: LanguageModel) -> list[list[int]]:

@@ -15,7 +15,7 @@ from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 from edgeopt.system.text import typed_duration
 
 
-class Share(Enum):
+class TimeShare(Enum):
     """When a part of the work ends, as a share of the limit."""
 
     JUDGED = 0.1
@@ -44,22 +44,22 @@ class TimeShares:
     is_late: bool = False
     """Whether a part was not finished in its share."""
 
-    def end_s(self, share: Share) -> float:
+    def end_s(self, share: TimeShare) -> float:
         """Return when a part ends, on the monotonic clock."""
         return math.inf if self.limit_s is None else self.began_s + share.value * self.limit_s
 
-    def seconds(self, wanted_s: float, share: Share) -> float:
+    def seconds(self, wanted_s: float, share: TimeShare) -> float:
         """Return how many of some seconds are left until a part ends."""
         return min(wanted_s, max(self.end_s(share) - monotonic(), 0.0))
 
     def say(self) -> None:
         """Tell of the limit before work begins."""
         if self.limit_s is not None:
-            whole, forms = (typed_duration(1000 * share * self.limit_s) for share in (1.0, Share.FORMS.value))
+            whole, forms = (typed_duration(1000 * share * self.limit_s) for share in (1.0, TimeShare.FORMS.value))
             self.listener.say(f"time limit {whole}: forms are made for {forms} at most, then timed and proven")
 
     @contextmanager
-    def part(self, share: Share, text: str = "") -> Iterator[None]:
+    def part(self, share: TimeShare, text: str = "") -> Iterator[None]:
         """Do a part of the work until its share is over; what it found so far stays.
 
         Args:

@@ -15,11 +15,11 @@ from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, drop_of_means, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, model_inputs, open_labelled
-from edgeopt.measurement.opening.given import Given, open_given
+from edgeopt.measurement.opening.given import OpenedModel, open_given
 from edgeopt.optimization.candidates.engines import open_engine
 from edgeopt.optimization.choice.accuracy_proof import agreement_of_each
 from edgeopt.optimization.folder.workspace import FilesBeside
-from edgeopt.optimization.one_step.finetune_result import Change, FinetuneResult
+from edgeopt.optimization.one_step.finetune_result import FigureChange, FinetuneResult
 from edgeopt.optimization.run import Ears
 from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames, open_frames
@@ -122,7 +122,7 @@ def finetune(
         data=Path(data),
         file=files.file if done.is_better else None,
         reason=done.note,
-        loss=Change(done.held_out_before, done.held_out_after, done.gain),
+        loss=FigureChange(done.held_out_before, done.held_out_after, done.gain),
         agreement=agreement,
         learned=done.learned,
         judged=done.judged,
@@ -138,8 +138,8 @@ def finetune(
 
 
 def _on_integers(
-    given: Given, student: Model, target: str, engine: Engine, frames: Frames, ears: Ears
-) -> tuple[Given, Model, tuple[Note, ...]]:
+    given: OpenedModel, student: Model, target: str, engine: Engine, frames: Frames, ears: Ears
+) -> tuple[OpenedModel, Model, tuple[Note, ...]]:
     """Return the teacher as it is quantized, the student's best form on a target's integers, and what was tried.
 
     Raises:
@@ -177,7 +177,7 @@ def _outputs(engine: Engine, model: Model, task: Task, pictures: Frames) -> list
     return outputs
 
 
-def _agreement(given: Given, engine: Engine, pictures: Frames, student: Model, done: Distilled) -> Change:
+def _agreement(given: OpenedModel, engine: Engine, pictures: Frames, student: Model, done: Distilled) -> FigureChange:
     """Return the mean agreement of a picture's answer with the teacher's, before and after, as the engine computes."""
     found = []
     for model in (given.model, student, done.model):
@@ -186,10 +186,10 @@ def _agreement(given: Given, engine: Engine, pictures: Frames, student: Model, d
         found.append(answers(session, task, pictures))
         session.close()
     before, after = (agreement_of_each(task, some, found[0]) for some in found[1:])
-    return Change(float(before.mean()), float(after.mean()), drop_of_means(after, before))
+    return FigureChange(float(before.mean()), float(after.mean()), drop_of_means(after, before))
 
 
-def _score(given: Given, engine: Engine, labelled: LabelledFrames, model: Model, ears: Ears) -> Scored:
+def _score(given: OpenedModel, engine: Engine, labelled: LabelledFrames, model: Model, ears: Ears) -> Scored:
     task = make_task(given.recipe, model.inputs, model.outputs, evaluating=True)
     session = engine.open(model, engine.target.float_precision)
     result = answers(session, task, labelled.frames, ears.progress, f"evaluate {model.name}")
@@ -197,6 +197,6 @@ def _score(given: Given, engine: Engine, labelled: LabelledFrames, model: Model,
     return score(task, result, labelled.labels)
 
 
-def _labelled(before: Scored, after: Scored) -> Change | None:
+def _labelled(before: Scored, after: Scored) -> FigureChange | None:
     gain = drop_between(after, before)
-    return Change(before.accuracy.value, after.accuracy.value, gain) if gain else None
+    return FigureChange(before.accuracy.value, after.accuracy.value, gain) if gain else None

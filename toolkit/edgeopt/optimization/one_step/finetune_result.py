@@ -9,11 +9,11 @@ from typing import Any
 
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.bootstrap import Drop
-from edgeopt.steps.finetune.standing import Check
+from edgeopt.steps.finetune.standing import HeldOutCheck
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FigureChange:
     """One figure of the student before and after training."""
 
     before: float
@@ -36,9 +36,9 @@ class FinetuneResult:
     file: Path | None
     """None: training gained nothing, and nothing was written."""
     reason: str
-    loss: Change
+    loss: FigureChange
     """On held-out pictures, against the teacher."""
-    agreement: Change
+    agreement: FigureChange
     """Mean over the same pictures, 0 to 1, by ONNX Runtime."""
     learned: int
     """Pictures that were learned from."""
@@ -46,11 +46,11 @@ class FinetuneResult:
     """Pictures that judged, of which nothing was learned."""
     features: int
     """Tensors within the graph that were compared."""
-    curve: tuple[Check, ...]
+    curve: tuple[HeldOutCheck, ...]
     metric: str = ""
     """Of the labels; empty: there were none."""
     of_teacher: float | None = None
-    labelled: Change | None = None
+    labelled: FigureChange | None = None
     """The metric; labels decide nothing here."""
     pictures: int = 0
     """On which the metric was computed."""

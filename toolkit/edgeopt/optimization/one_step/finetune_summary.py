@@ -7,7 +7,7 @@ import shlex
 from edgeopt.errors import NoteKind
 from edgeopt.optimization.one_step.finetune_result import FinetuneResult
 from edgeopt.optimization.report.training_charts import loss_curve
-from edgeopt.report.document import Document, Outcome, Section, Value, Verdict
+from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines
 from edgeopt.report.figures import Figure
 from edgeopt.system.text import plural
 
@@ -51,13 +51,15 @@ def _curve(result: FinetuneResult) -> Figure:
     return loss_curve(tuple(one.step for one in result.curve), tuple(one.loss for one in result.curve))
 
 
-def _verdict(result: FinetuneResult) -> Verdict:
+def _verdict(result: FinetuneResult) -> VerdictLines:
     if result.file is None:
-        return Verdict(
-            Outcome.FAIL, "the given model stays: training gained nothing beyond chance", (Value("why", result.reason),)
+        return VerdictLines(
+            CommandOutcome.FAIL,
+            "the given model stays: training gained nothing beyond chance",
+            (Value("why", result.reason),),
         )
-    return Verdict(
-        Outcome.DONE,
+    return VerdictLines(
+        CommandOutcome.DONE,
         f"{result.file} answers more like {result.teacher} than {result.model} does",
         _figures(result),
         next_command=f"edgeopt compare {shlex.quote(result.given or result.model)} {shlex.quote(str(result.file))}",

@@ -14,7 +14,7 @@ from edgeopt.graph.groups import require_prunable
 from edgeopt.graph.model import find_model, fix_inputs, load_model
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.optimize import optimize
-from edgeopt.optimization.options import OptimizeWishes, Options
+from edgeopt.optimization.options import FrameOptimizeWishes, Options
 from edgeopt.optimization.plan import PRUNE
 from edgeopt.optimization.result import Report
 from edgeopt.steps._context import Listener
@@ -62,7 +62,7 @@ def prune(
     recipe: str | None = None,
     options: Options | None = None,
     listener: Listener | None = None,
-    **wishes: Unpack[OptimizeWishes],
+    **wishes: Unpack[FrameOptimizeWishes],
 ) -> PruneResult:
     """Write the fastest pruned form of a model that keeps its accuracy and is proven faster.
 

@@ -11,7 +11,7 @@ from edgeopt.optimization.report.frontier import account_of, cut_of, removed_wor
 from edgeopt.optimization.report.summary import summarize as summarize_run
 from edgeopt.optimization.report.verdict import kept
 from edgeopt.optimization.result import Report
-from edgeopt.report.document import Document, Outcome, Value, Verdict
+from edgeopt.report.document import CommandOutcome, Document, Value, VerdictLines
 from edgeopt.system.text import format_bytes, plural
 
 
@@ -29,12 +29,12 @@ def summarize(result: PruneResult) -> Document:
     )
 
 
-def _verdict(result: PruneResult) -> Verdict:
+def _verdict(result: PruneResult) -> VerdictLines:
     report, written = result.report, result.written
     page = Value("report", str(report.folder / "report.html"), is_command=True)
     if written is None or result.file is None:
         why = (Value("why", why_dense(report)), page)
-        return Verdict(Outcome.FAIL, "the dense model stays: no pruned one pays", why)
+        return VerdictLines(CommandOutcome.FAIL, "the dense model stays: no pruned one pays", why)
     first, cut = report.candidates[0], cut_of(report, written)
     gone = [f"{removed_words(report, written)} of those that can be removed"] if cut else []
     gone += [f"-{plural(len(cut.removed_blocks), 'block')}"] if cut and cut.removed_blocks else []
@@ -50,10 +50,10 @@ def _verdict(result: PruneResult) -> Verdict:
     if result.is_chosen:
         fast = f"{written.speed} as fast as the original{kept(written)}"
         sentence = f"{result.file} is {fast}" if written.speed else f"{result.file} is made; its speed is not measured"
-        return Verdict(Outcome.DONE, sentence, facts, next_command=f"edgeopt compare {dense} {file}")
+        return VerdictLines(CommandOutcome.DONE, sentence, facts, next_command=f"edgeopt compare {dense} {file}")
     sentence = f"{result.file} is what was asked for, and does not pay as it is"
     following = f"edgeopt finetune {file} --teacher {dense} --data PICTURES"
-    return Verdict(Outcome.FAIL, sentence, facts, next_command=following)
+    return VerdictLines(CommandOutcome.FAIL, sentence, facts, next_command=following)
 
 
 def why_dense(report: Report) -> str:

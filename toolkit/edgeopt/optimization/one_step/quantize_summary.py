@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.optimization.one_step.quantize_result import QuantizeResult, Tried
-from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
+from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 
 
 def summarize(result: QuantizeResult) -> Document:
@@ -39,11 +39,11 @@ def summarize(result: QuantizeResult) -> Document:
     )
 
 
-def _verdict(result: QuantizeResult) -> Verdict:
+def _verdict(result: QuantizeResult) -> VerdictLines:
     chosen = result.chosen
     if chosen is None:
         why = (Value("why", result.reason),)
-        return Verdict(Outcome.FAIL, "the float model stays: no INT8 form is fast and accurate enough", why)
+        return VerdictLines(CommandOutcome.FAIL, "the float model stays: no INT8 form is fast and accurate enough", why)
     facts = [Value("form", chosen.name)]
     agrees = f"agrees with the float model in {chosen.agreement:.3f}"
     if chosen.score is None:
@@ -52,8 +52,8 @@ def _verdict(result: QuantizeResult) -> Verdict:
         figures = f"{result.metric} {chosen.score:.4f} (was {result.baseline:.4f})"
         word = f"{chosen.judgement.word}: " if chosen.judgement else ""
         facts.append(Value("accuracy", f"{word}{figures}, {chosen.judgement}", more=agrees))
-    return Verdict(
-        Outcome.DONE,
+    return VerdictLines(
+        CommandOutcome.DONE,
         f"{result.file} is estimated {chosen.speed_ratio:.2f}x as fast as the float model",
         tuple(facts),
         next_command=f"edgeopt compare {shlex.quote(result.given or result.model)} {shlex.quote(str(result.file))}",

@@ -14,7 +14,7 @@ from edgeopt.optimization.candidate import BASELINE
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StageForm:
     """One candidate of one model, in the pipeline."""
 
     stage: str
@@ -29,7 +29,7 @@ class Form:
 class Combination:
     """A form for each model."""
 
-    forms: tuple[Form, ...]
+    forms: tuple[StageForm, ...]
     frame_ms: float
     """Of the whole frame, the stages without a model included."""
     loss: float
@@ -44,7 +44,7 @@ class Combination:
         return ", ".join(f"{form.stage} {'original' if form.name == BASELINE else form.name}" for form in self.forms)
 
 
-def front_of(fixed_ms: float, forms: Sequence[Sequence[Form]]) -> tuple[Combination, ...]:
+def front_of(fixed_ms: float, forms: Sequence[Sequence[StageForm]]) -> tuple[Combination, ...]:
     """Return the combinations worth looking at: what loses least first, each next one faster.
 
     Args:

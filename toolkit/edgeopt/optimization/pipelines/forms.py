@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.optimization.candidate import BASELINE, Candidate
-from edgeopt.optimization.pipelines.choice import Form
-from edgeopt.optimization.pipelines.judge import Judge
+from edgeopt.optimization.pipelines.choice import StageForm
+from edgeopt.optimization.pipelines.judge import PipelineJudge
 from edgeopt.optimization.pipelines.observe import Original
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
@@ -67,8 +67,8 @@ def time_ratio(candidate: Candidate, original: Candidate) -> float:
 
 
 def weigh(
-    models: Sequence[ModelForms], original: Original, pipeline: Pipeline, judge: Judge
-) -> tuple[tuple[Form, ...], ...]:
+    models: Sequence[ModelForms], original: Original, pipeline: Pipeline, judge: PipelineJudge
+) -> tuple[tuple[StageForm, ...], ...]:
     """Return what each form takes of a frame, and what the whole loses with it alone in place of the original.
 
     Args:
@@ -79,7 +79,7 @@ def weigh(
     """
     return tuple(
         tuple(
-            Form(
+            StageForm(
                 stage=model.stage,
                 name=name,
                 frame_ms=original.model_ms[model.stage] * model.time_ratio[name],
@@ -91,7 +91,7 @@ def weigh(
     )
 
 
-def _loss_of(model: ModelForms, name: str, pipeline: Pipeline, judge: Judge) -> float:
+def _loss_of(model: ModelForms, name: str, pipeline: Pipeline, judge: PipelineJudge) -> float:
     with closing(Runtime.load(model.bundles[name])) as runtime:
         changed = pipeline.with_models({model.stage: runtime})
         return judge.judge(changed, f"{model.stage} {name} in the whole").loss

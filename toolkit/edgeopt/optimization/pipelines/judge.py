@@ -56,7 +56,7 @@ class Judged:
         return max(0.0, 1 - self.agreement if self.drop is None else self.drop)
 
 
-class Judge:
+class PipelineJudge:
     """A pipeline's answers before anything was changed, and the labels, if there are any."""
 
     def __init__(

@@ -22,16 +22,16 @@ from edgeopt.executors._guard import guarded
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
-from edgeopt.measurement.pipelines.given import GivenPipeline, beside, open_pipeline
+from edgeopt.measurement.pipelines.given import OpenedPipeline, beside, open_pipeline
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.measure import CONFIRM_SECONDS, MOST_SECONDS, Decision
 from edgeopt.optimization.choice.selection import Wish
-from edgeopt.optimization.course import MEASURE, Within
+from edgeopt.optimization.course import MEASURE, PartListener
 from edgeopt.optimization.optimize import device_name, optimize
 from edgeopt.optimization.options import Options, Prefer
-from edgeopt.optimization.pipelines.choice import Combination, Form, choose_jointly, front_of
+from edgeopt.optimization.pipelines.choice import Combination, StageForm, choose_jointly, front_of
 from edgeopt.optimization.pipelines.forms import FormBundles, ModelForms, weigh
-from edgeopt.optimization.pipelines.judge import Judge, Judged, labels_of
+from edgeopt.optimization.pipelines.judge import Judged, PipelineJudge, labels_of
 from edgeopt.optimization.pipelines.observe import Original, observe_original
 from edgeopt.optimization.pipelines.prove import JOINT, Proving, as_candidate, prove
 from edgeopt.optimization.pipelines.result import JointReport
@@ -139,7 +139,7 @@ def _take(folder: Path, name: str) -> None:
 
 
 def _make_candidates(
-    given_pipeline: GivenPipeline, pictures: Frames, target: str, folder: Path, options: Options, hears: Listener
+    given_pipeline: OpenedPipeline, pictures: Frames, target: str, folder: Path, options: Options, hears: Listener
 ) -> tuple[Original, tuple[ModelForms, ...]]:
     """Send each model through `optimize` on what it is fed, and write a bundle of each candidate."""
     description, models = given_pipeline.description, list[ModelForms]()
@@ -165,7 +165,7 @@ def _make_candidates(
                 max_drop=None,
                 time_limit_s=each_s,
             ),
-            listener=Within(hears, partial(_later_s, monotonic(), len(description.models) - position)),
+            listener=PartListener(hears, partial(_later_s, monotonic(), len(description.models) - position)),
             bundle_of=forms,
         )
         if report.was_cut:
@@ -204,7 +204,7 @@ class _Joint:
 
     def __init__(
         self,
-        given: GivenPipeline,
+        given: OpenedPipeline,
         pictures: Frames,
         models: tuple[Original, tuple[ModelForms, ...]],
         folder: Path,
@@ -228,7 +228,7 @@ class _Joint:
         originals = {model.stage: model.bundles[BASELINE] for model in self._models}
         self._write(BASELINE, originals)  # opened as the candidates are: with the threads that were measured
         with closing(self._load(BASELINE)) as pipeline:
-            judge = Judge(
+            judge = PipelineJudge(
                 pipeline,
                 self._pictures,
                 self._labels,
@@ -283,10 +283,10 @@ class _Joint:
         write_joint_report(report)
         return report
 
-    def _may_lose(self, judge: Judge) -> float:
+    def _may_lose(self, judge: PipelineJudge) -> float:
         return self._wish.max_drop if judge.baseline.drop is not None else 1 - self._wish.least_agreement
 
-    def _try(self, front: Sequence[Combination], pipeline: Pipeline, judge: Judge) -> _Tried:
+    def _try(self, front: Sequence[Combination], pipeline: Pipeline, judge: PipelineJudge) -> _Tried:
         """Return the combination that was chosen, proven as a whole; the original where none is proven."""
         limit_ms, most_loss = self._budget_ms / self._original.tail_ratio, self._may_lose(judge)
         kept: _Tried | None = None
@@ -316,7 +316,7 @@ class _Joint:
             limit_ms = combination.frame_ms - 1e-6
         return kept or self._prove(None, judge.baseline, judge)
 
-    def _judge(self, combination: Combination, pipeline: Pipeline, judge: Judge) -> Judged:
+    def _judge(self, combination: Combination, pipeline: Pipeline, judge: PipelineJudge) -> Judged:
         with ExitStack() as opened:
             loaded = {}
             for form in combination.forms:
@@ -324,7 +324,7 @@ class _Joint:
                     loaded[form.stage] = opened.enter_context(closing(Runtime.load(self._form(form.stage, form.name))))
             return judge.judge(pipeline.with_models(loaded), f"{combination} together")
 
-    def _prove(self, combination: Combination | None, judged: Judged, judge: Judge) -> _Tried:
+    def _prove(self, combination: Combination | None, judged: Judged, judge: PipelineJudge) -> _Tried:
         folders = {BASELINE: self._folder / "combinations" / BASELINE}
         candidates = [as_candidate(BASELINE, folders[BASELINE], self._folder, judge.baseline)]
         if combination is not None:
@@ -393,7 +393,7 @@ class _Joint:
         stage = find_stage_to_mend(self._given.description, costs, frame_ms, self._budget_ms, again="", optimize="")
         return f"{stage.what} ({stage.evidence}): {stage.do}"
 
-    def _reason(self, tried: _Tried, forms: Sequence[Sequence[Form]], most_loss: float) -> str:
+    def _reason(self, tried: _Tried, forms: Sequence[Sequence[StageForm]], most_loss: float) -> str:
         chosen = tried.decision.chosen
         lossy = [form for of_stage in forms for form in of_stage if form.loss > most_loss]
         text = ", ".join(f"{form.stage} {form.name} loses {form.loss:.4f} of the whole" for form in lossy)

@@ -11,7 +11,7 @@ from typing import Any
 from edgeopt.errors import EXIT_OF, EXIT_PASS, InvalidFileError, Note
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.optimization.candidate import BASELINE, Candidate
-from edgeopt.optimization.pipelines.choice import Combination, Form
+from edgeopt.optimization.pipelines.choice import Combination, StageForm
 from edgeopt.system.machine.environment import Environment
 from edgeopt.system.toml import parse_table, read_json, read_object
 
@@ -36,7 +36,7 @@ class JointReport:
     """Of the metric, or of the agreement."""
     pictures: int
     """The whole was judged on so many."""
-    forms: tuple[tuple[Form, ...], ...]
+    forms: tuple[tuple[StageForm, ...], ...]
     """Of each model, the original first."""
     fixed_ms: float
     """What a frame takes outside the models."""

@@ -10,10 +10,20 @@ from edgeopt.measurement.charts import StagedRun, draw_stages, ms
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.optimization.candidate import BASELINE, Candidate
-from edgeopt.optimization.pipelines.choice import Combination, Form
+from edgeopt.optimization.pipelines.choice import Combination, StageForm
 from edgeopt.optimization.pipelines.result import JointReport
-from edgeopt.report.document import Document, Judgement, KeyFigure, Outcome, Section, Table, Value, Verdict, make_table
-from edgeopt.report.figures import Axis, Emphasis, Estimate, Figure, Limit, Point, Points
+from edgeopt.report.document import (
+    CommandOutcome,
+    Document,
+    JudgedCase,
+    KeyFigure,
+    Section,
+    Table,
+    Value,
+    VerdictLines,
+    make_table,
+)
+from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Figure, Limit, Points
 from edgeopt.report.formats import write_pages
 from edgeopt.system.text import format_budget, format_bytes, format_ms, plural
 
@@ -47,7 +57,7 @@ def summarize(report: JointReport) -> Document:
         ),
         verdict=_verdict(report),
         key_figures=_key_figures(report),
-        judgements=(Judgement.by_exit("budget", report.exit_code, _budget(report)),) if report.budget_asked else (),
+        judgements=(JudgedCase.by_exit("budget", report.exit_code, _budget(report)),) if report.budget_asked else (),
     )
 
 
@@ -122,7 +132,7 @@ def _sums(report: JointReport) -> tuple[Value, ...]:
 
 def _forms(report: JointReport) -> Table:
     listed = [form for forms in report.forms for form in forms]
-    columns: dict[str, Callable[[Form], str]] = {
+    columns: dict[str, Callable[[StageForm], str]] = {
         "stage": lambda other: other.stage,
         "form": lambda other: _form(other.name),
         "ms a frame": lambda other: format_ms(other.frame_ms * 1e6),
@@ -161,7 +171,7 @@ def _combinations(report: JointReport, limit: Limit) -> Points | None:
     if len(report.front) < 2:
         return None
     points = tuple(
-        Point(
+        ChartPoint(
             str(combination),
             Estimate(combination.frame_ms),
             Estimate(combination.loss),
@@ -215,7 +225,7 @@ def _budget(report: JointReport) -> str:
     return f"{report.verdict}: {latency.detail}" if latency else "not measured"
 
 
-def _verdict(report: JointReport) -> Verdict:
+def _verdict(report: JointReport) -> VerdictLines:
     best = report.best
     forms = ", ".join(f"{stage} {_form(name)}" for stage, name in report.chosen_forms.items())
     if best.name == BASELINE:
@@ -230,9 +240,9 @@ def _verdict(report: JointReport) -> Verdict:
         facts.append(Value("mend", report.mend))
     if warning := warning_of(report.trust):
         facts.append(Value("machine", warning, more=report.trust.partition("; ")[2]))
-    outcome = Outcome.by_exit(report.exit_code) if report.budget_asked else Outcome.DONE
+    outcome = CommandOutcome.by_exit(report.exit_code) if report.budget_asked else CommandOutcome.DONE
     code = f" --code {shlex.quote(report.code)}" if report.code else ""
-    return Verdict(
+    return VerdictLines(
         outcome,
         sentence,
         tuple(facts),

@@ -9,7 +9,7 @@ from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.result import Report
 from edgeopt.report.document import KeyFigure
-from edgeopt.report.figures import Axis, Emphasis, Estimate, Facts, Figure, Intervals, Limit, Point, Points, Row
+from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Facts, Figure, Intervals, Limit, Points, Row
 from edgeopt.system.text import format_budget, format_bytes
 
 
@@ -128,7 +128,7 @@ def _front(report: Report) -> Points | None:
     )
 
 
-def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> Point | None:
+def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> ChartPoint | None:
     p50 = candidate.latency.frame.p50_ms if candidate.latency else None
     known = 1.0 if candidate.name == BASELINE else candidate.agreement
     y = accuracy_of(candidate) if is_scored else None if known is None else Estimate(known)
@@ -137,7 +137,7 @@ def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> Point | 
     samples = samples_of(report, candidate)
     found = quantile(samples.steady().served().frame_ns, 0.5) if samples else None
     x = Estimate(p50, *_ends_ms(found))
-    return Point(candidate.name, x, y, facts_of(report, candidate), emphasis_of(report, candidate))
+    return ChartPoint(candidate.name, x, y, facts_of(report, candidate), emphasis_of(report, candidate))
 
 
 def _ends_ms(found: Quantile | None) -> tuple[float | None, float | None]:

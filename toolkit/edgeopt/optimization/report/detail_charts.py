@@ -11,13 +11,13 @@ from edgeopt.report.figures import (
     BeforeAfter,
     Cell,
     Cells,
+    ChartPoint,
     Emphasis,
     Estimate,
     Facts,
     Figure,
-    Pair,
     Picture,
-    Point,
+    PicturePair,
     Points,
 )
 from edgeopt.steps.compile._partition_files import NODES, PlacedNode, read_nodes
@@ -34,7 +34,7 @@ def answers(report: Report) -> tuple[Figure, ...]:
     if not (report.folder / sheet).is_file():
         return ()
     pairs = tuple(
-        Pair(f"Picture {number}", f"{ANSWERS}/{before}", f"{ANSWERS}/{after}")
+        PicturePair(f"Picture {number}", f"{ANSWERS}/{before}", f"{ANSWERS}/{after}")
         for number, (before, after) in enumerate(find_pairs(report.folder / ANSWERS), 1)
     )
     text = f"The original's answers, and those of {report.chosen}."
@@ -68,7 +68,7 @@ def layer_chart(rows: tuple[LayerRow, ...]) -> tuple[Figure, ...]:
     slower = sum(row.float_ms < row.integer_ms for row in rows)
     worst = {one.name for one in sorted(rows, key=lambda one: one.sqnr_db)[:_WORST]}
     points = tuple(
-        Point(
+        ChartPoint(
             row.name,
             Estimate(row.float_ms - row.integer_ms),
             Estimate(row.sqnr_db),

@@ -9,8 +9,8 @@ from edgeopt.optimization.plan import PRUNE
 from edgeopt.optimization.report.charts import accuracy_of, emphasis_of, facts_of
 from edgeopt.optimization.result import Report
 from edgeopt.report.document import Section, Table, Value, make_table
-from edgeopt.report.figures import Axis, Estimate, Facts, Point, Points
-from edgeopt.steps.prune.account import ACCOUNT, CUT, Account, StoredCut, read_account, read_cut
+from edgeopt.report.figures import Axis, ChartPoint, Estimate, Facts, Points
+from edgeopt.steps.prune.account import ACCOUNT, CUT, PruningAccount, StoredCut, read_account, read_cut
 from edgeopt.system.text import plural
 
 _MOST_PINS, _MOST_NODES, _MOST_LAYERS = 8, 3, 60
@@ -29,7 +29,7 @@ def removed_words(report: Report, candidate: Candidate) -> str:
     return f"-{_share(cut, account_of(report)):.0%}" if cut else "pruned"
 
 
-def account_of(report: Report) -> Account | None:
+def account_of(report: Report) -> PruningAccount | None:
     """Return what pruning looked at; None where there was none, or its file is gone."""
     return read_account(report.folder / "candidates" / PRUNE / ACCOUNT)
 
@@ -122,7 +122,7 @@ def _shown(report: Report) -> list[Candidate]:
     return [*dense, *pruned]
 
 
-def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> Point | None:
+def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> ChartPoint | None:
     known = 1.0 if candidate.name == BASELINE else candidate.agreement
     y = accuracy_of(candidate) if is_scored else None if known is None else Estimate(known)
     if y is None:
@@ -131,7 +131,7 @@ def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> Point | 
     x = Estimate(speed.speedup, speed.low, speed.high) if speed else Estimate(1.0)
     removed = removed_words(report, candidate)
     more: Facts = (("channels", removed),) if removed else ()
-    return Point(candidate.name, x, y, (*facts_of(report, candidate), *more), emphasis_of(report, candidate))
+    return ChartPoint(candidate.name, x, y, (*facts_of(report, candidate), *more), emphasis_of(report, candidate))
 
 
 def _frontier_table(report: Report, shown: Sequence[Candidate]) -> Table:
@@ -154,7 +154,7 @@ def _frontier_table(report: Report, shown: Sequence[Candidate]) -> Table:
     )
 
 
-def _share(cut: StoredCut, account: Account | None) -> float:
+def _share(cut: StoredCut, account: PruningAccount | None) -> float:
     """Return which share of the channels that can be removed is gone, 0 to 1."""
     return cut.removed / max(account.removable if account else 0, 1)
 
@@ -164,7 +164,7 @@ def _blocks(report: Report, candidate: Candidate) -> str:
     return f"-{len(cut.removed_blocks)}" if cut and cut.removed_blocks else ""
 
 
-def _pin_table(account: Account) -> Table | None:
+def _pin_table(account: PruningAccount) -> Table | None:
     """Return why channels are pinned, the most first, and the first nodes of each reason."""
     rows = []
     for reason, count in [*account.reasons.items()][:_MOST_PINS]:
@@ -178,7 +178,7 @@ def _pin_table(account: Account) -> Table | None:
     return Table(("why", "channels", "nodes", "first of them"), tuple(rows), frozenset({"why", "first of them"}))
 
 
-def _layer_table(report: Report, account: Account) -> Table:
+def _layer_table(report: Report, account: PruningAccount) -> Table:
     """Return the channels of each group in the pruned models, those that lost most first."""
     cuts = {
         candidate.name: cut

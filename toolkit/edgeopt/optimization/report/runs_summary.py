@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages, draw_times, ms
 from edgeopt.optimization.report.runs import SCHEMA, EarlierRun, differences
-from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
-from edgeopt.report.figures import Axis, Emphasis, Estimate, Facts, Figure, Limit, Point, Points
+from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
+from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Facts, Figure, Limit, Points
 from edgeopt.system.text import format_budget, format_bytes, plural
 
 
@@ -29,14 +29,14 @@ def summarize_runs(runs: Sequence[EarlierRun]) -> Document:
     )
 
 
-def _verdict(runs: Sequence[EarlierRun]) -> Verdict:
+def _verdict(runs: Sequence[EarlierRun]) -> VerdictLines:
     timed = [(p50, run) for run in runs if run.latency and (p50 := run.latency.frame.p50_ms) is not None]
     apart = Value("proof", "none: these runs were made apart; edgeopt compare measures models in turns")
     if not timed:
-        return Verdict(Outcome.DONE, f"{plural(len(runs), 'run')}, none of them measured", (apart,))
+        return VerdictLines(CommandOutcome.DONE, f"{plural(len(runs), 'run')}, none of them measured", (apart,))
     p50, first = min(timed, key=lambda pair: pair[0])
     most = f" of {len(timed)} runs" if len(timed) > 1 else ""
-    return Verdict(Outcome.DONE, f"{first.label} has the shortest median frame{most}: {ms(p50)}", (apart,))
+    return VerdictLines(CommandOutcome.DONE, f"{first.label} has the shortest median frame{most}: {ms(p50)}", (apart,))
 
 
 def _table(runs: Sequence[EarlierRun]) -> Table:
@@ -87,10 +87,10 @@ def _overview(runs: Sequence[EarlierRun]) -> tuple[Figure, ...]:
     )
 
 
-def _point(earlier_run: EarlierRun, emphasis: Emphasis) -> Point:
+def _point(earlier_run: EarlierRun, emphasis: Emphasis) -> ChartPoint:
     assert earlier_run.accuracy is not None
     assert earlier_run.latency is not None
-    return Point(
+    return ChartPoint(
         earlier_run.label,
         Estimate(earlier_run.latency.frame.p50_ms or 0.0),
         Estimate(earlier_run.accuracy.value),

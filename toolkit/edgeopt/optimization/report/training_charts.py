@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeopt.optimization.result import Report
-from edgeopt.report.figures import Axis, Emphasis, Figure, Limit, Line, Lines
+from edgeopt.report.figures import Axis, Curve, Emphasis, Figure, Limit, Lines
 from edgeopt.steps.finetune.record import RECORD, read_record
 
 
@@ -27,6 +27,6 @@ def loss_curve(steps: tuple[int, ...], losses: tuple[float, ...]) -> Figure:
         text=f"It began at {losses[0]:.4f}; the lowest is {lowest:.4f}, after step {steps[losses.index(lowest)]}.",
         x=Axis("step"),
         y=Axis("loss against the teacher", from_zero=True),
-        lines=(Line("held out", tuple(map(float, steps)), losses, emphasis=Emphasis.CHOSEN),),
+        lines=(Curve("held out", tuple(map(float, steps)), losses, emphasis=Emphasis.CHOSEN),),
         limit=Limit("as given", losses[0]),
     )

@@ -11,13 +11,13 @@ from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.choice.selection import is_proven
 from edgeopt.optimization.result import Report
-from edgeopt.report.document import Judgement, Outcome, Value, Verdict
+from edgeopt.report.document import CommandOutcome, JudgedCase, Value, VerdictLines
 from edgeopt.system.text import format_bytes, typed_duration
 
 
-def judge(report: Report) -> Verdict:
+def judge(report: Report) -> VerdictLines:
     """Return what a reader of nothing else must know; its outcome is that of the exit code where there is a gate."""
-    return Verdict(
+    return VerdictLines(
         _outcome(report), _sentence(report), tuple(_facts(report)), str(report.bundle), _next_command(report)
     )
 
@@ -27,22 +27,22 @@ def is_judged(report: Report) -> bool:
     return report.budget_asked or bool(report.off_target) or report.is_accuracy_open
 
 
-def judgements_of(report: Report) -> tuple[Judgement, ...]:
+def judgements_of(report: Report) -> tuple[JudgedCase, ...]:
     """Return what was judged, each a test case where a format has such: the budget, and the accuracy."""
-    judgements = list[Judgement]()
+    judgements = list[JudgedCase]()
     if report.budget_asked or report.off_target:
-        judgements.append(Judgement.by_exit("budget", report.budget_code, report.verdict_line))
+        judgements.append(JudgedCase.by_exit("budget", report.budget_code, report.verdict_line))
     if report.accuracy_asked and not report.is_as_given:
         verdict = "INCONCLUSIVE" if report.is_accuracy_open else "PASS"
-        judgements.append(Judgement("accuracy", verdict, _accuracy(report)))
+        judgements.append(JudgedCase("accuracy", verdict, _accuracy(report)))
     return tuple(judgements)
 
 
-def _outcome(report: Report) -> Outcome:
+def _outcome(report: Report) -> CommandOutcome:
     if is_judged(report):
-        return Outcome.by_exit(report.exit_code)
+        return CommandOutcome.by_exit(report.exit_code)
     is_proven_or_first = report.best.judgement is None or report.best.judgement.is_proven
-    return Outcome.PASS if report.verdict == "PASS" and is_proven_or_first else Outcome.DONE
+    return CommandOutcome.PASS if report.verdict == "PASS" and is_proven_or_first else CommandOutcome.DONE
 
 
 def _sentence(report: Report) -> str:

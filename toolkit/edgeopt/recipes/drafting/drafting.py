@@ -13,7 +13,7 @@ from edgeopt.recipes.drafting.drafted import Draft, Facts
 from edgeopt.recipes.drafting.questions import (
     NORMS,
     Ask,
-    Question,
+    RecipeQuestion,
     about_alphabet,
     about_colour,
     about_dimension,
@@ -157,7 +157,7 @@ class _Drafting:
         recipe = self._named(self._labelled(recipe))
         return Draft(replace(recipe, match=(), model="", folder=Path()), self._comments)
 
-    def _tell(self, key: str, question: Question, why: str) -> Any:
+    def _tell(self, key: str, question: RecipeQuestion, why: str) -> Any:
         """Return the answer to a question, and note at its key that it was told, or that nobody knew."""
         answer = self._ask(question)
         self._comments[key] = f"{NOT_KNOWN}{why}" if answer is None else "as answered"

@@ -11,7 +11,7 @@ from typing import Any
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.files.exported_folder import folder_name
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
-from edgeopt.recipes.texts.generation import GENERATION, Generation
+from edgeopt.recipes.texts.generation import GENERATION, GenerationTable
 from edgeopt.recipes.texts.tokenizer import Tokenizer
 from edgeopt.system.disk.files import read_text
 
@@ -90,7 +90,7 @@ def _of_template(tokenizer: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def _of_genai(folder: Path) -> Generation | None:
+def _of_genai(folder: Path) -> GenerationTable | None:
     file = folder / _GENAI
     if not file.is_file():
         return None
@@ -101,7 +101,7 @@ def _of_genai(folder: Path) -> Generation | None:
     return replace(_generation(file, values, "context_length"), head=head if isinstance(head, int) else 0)
 
 
-def _of_hugging_face(folder: Path) -> Generation | None:
+def _of_hugging_face(folder: Path) -> GenerationTable | None:
     file = folder / _HUGGING_FACE
     values = _read(file) if file.is_file() else {}
     named = str((values.get("architectures") or [""])[0])
@@ -111,12 +111,12 @@ def _of_hugging_face(folder: Path) -> Generation | None:
     return _generation(file, values, context)
 
 
-def _generation(file: Path, values: Mapping[str, Any], context: str) -> Generation:
+def _generation(file: Path, values: Mapping[str, Any], context: str) -> GenerationTable:
     try:
         end, begin = values.get("eos_token_id"), values.get("bos_token_id")
         ends = end if isinstance(end, list) else [end] if end is not None else []
         first = () if begin is None or isinstance(begin, list) else (int(begin),)
-        return Generation(int(values.get(context) or _CONTEXT), tuple(int(other) for other in ends), first)
+        return GenerationTable(int(values.get(context) or _CONTEXT), tuple(int(other) for other in ends), first)
     except (TypeError, ValueError) as error:
         raise InvalidFileError(f"{file} holds no number where a token or a length is", remedy=_REMEDY) from error
 

@@ -49,7 +49,7 @@ _KEEPS_SHAPE = Note(
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class NetworkHead:
     """The task of a network's class."""
 
     task: str
@@ -60,22 +60,22 @@ class Head:
     """Names of the outputs that the task reads, all of which must be there."""
 
 
-_BACKGROUND = Head("detection", "detr", "AP", ("logits", "pred_boxes"))
-_SEEN = Head("embedding", NO_DECODER, "recall1", ("image_embeds",))
-_LETTERS = Head("ocr", READERS[0], "character_accuracy", ("logits",))
-_SIGMOID = Head("detection", "rtdetr", "AP", ("logits", "pred_boxes"))
+_BACKGROUND = NetworkHead("detection", "detr", "AP", ("logits", "pred_boxes"))
+_SEEN = NetworkHead("embedding", NO_DECODER, "recall1", ("image_embeds",))
+_LETTERS = NetworkHead("ocr", READERS[0], "character_accuracy", ("logits",))
+_SIGMOID = NetworkHead("detection", "rtdetr", "AP", ("logits", "pred_boxes"))
 _WITH_BACKGROUND = ("DetrForObjectDetection", "TableTransformerForObjectDetection", "YolosForObjectDetection")
 """Classes whose last class is no object; others have a sigmoid for each."""
 _HEADS = {
-    "audio-classification": Head("classification", "logits", "top1", ("logits",)),
-    "image-classification": Head("classification", "logits", "top1", ("logits",)),
-    "semantic-segmentation": Head("segmentation", "argmax", "mIoU", ("logits",)),
+    "audio-classification": NetworkHead("classification", "logits", "top1", ("logits",)),
+    "image-classification": NetworkHead("classification", "logits", "top1", ("logits",)),
+    "semantic-segmentation": NetworkHead("segmentation", "argmax", "mIoU", ("logits",)),
     "object-detection": _SIGMOID,
-    "depth-estimation": Head("image", NO_DECODER, "psnr", ("predicted_depth",)),
-    "image-to-image": Head("image", NO_DECODER, "psnr", ("reconstruction",)),
+    "depth-estimation": NetworkHead("image", NO_DECODER, "psnr", ("predicted_depth",)),
+    "image-to-image": NetworkHead("image", NO_DECODER, "psnr", ("reconstruction",)),
 }
 """Optimum's task to what reads it."""
-_OTHER = Head("tensors", NO_DECODER, "agreement")
+_OTHER = NetworkHead("tensors", NO_DECODER, "agreement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Configuration:
         """Return the task that it was exported for, by its class and the names of its tensors; None: not known."""
         return task_of_class(self.class_name, tuple(inputs), None if outputs is None else tuple(outputs))
 
-    def head_of(self, outputs: Iterable[str] | None, inputs: Iterable[str] = ()) -> Head:
+    def head_of(self, outputs: Iterable[str] | None, inputs: Iterable[str] = ()) -> NetworkHead:
         """Return what reads it, where the network has these outputs; None: the class's own."""
         names = None if outputs is None else {*outputs}
         task = self.task_of(inputs, names)

@@ -48,7 +48,7 @@ _RESIZES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RecipeQuestion:
     """One thing that the model does not tell."""
 
     text: str
@@ -96,11 +96,11 @@ def _ends(colour: Colour, scale: float, mean: tuple[float, ...], std: tuple[floa
     return tuple(round((level * scale - number) / by, 3) for number, by in channels for level in (0, 255))
 
 
-Ask: TypeAlias = Callable[[Question], Any]
+Ask: TypeAlias = Callable[[RecipeQuestion], Any]
 """Returns the answer to a question, or None where nobody knows."""
 
 
-def nobody(question: Question) -> None:
+def nobody(question: RecipeQuestion) -> None:
     """Know no answer, as where no terminal is."""
     del question
 
@@ -110,41 +110,43 @@ def _first(options: Mapping[str, Any], likely: Any) -> dict[str, Any]:
     return dict(sorted(options.items(), key=lambda one: one[1] != likely))
 
 
-def about_colour(likely: Colour) -> Question:
+def about_colour(likely: Colour) -> RecipeQuestion:
     """Return the question for the channel order."""
-    return Question("In which order does the model take colours?", _first(_COLOURS, likely))
+    return RecipeQuestion("In which order does the model take colours?", _first(_COLOURS, likely))
 
 
-def about_resize(likely: Resize, anchor: Anchor) -> Question:
+def about_resize(likely: Resize, anchor: Anchor) -> RecipeQuestion:
     """Return the question for resize mode and anchor."""
     known = (likely, anchor if likely is Resize.LETTERBOX else Anchor.TOP_LEFT)
-    return Question("How does a picture become the input's height and width?", _first(_RESIZES, known))
+    return RecipeQuestion("How does a picture become the input's height and width?", _first(_RESIZES, known))
 
 
-def about_values(likely: Norm) -> Question:
+def about_values(likely: Norm) -> RecipeQuestion:
     """Return the question for scale, mean and std, channels in the order RGB."""
     options = {f"{name}: {_USED_BY[name]}": norm for name, norm in NORMS.items()}
     if likely not in NORMS.values():
         options["as the recipe of its kind has them"] = likely
     typed = "SCALE MEAN STD, one or three numbers each, such as 1/255 0.5,0.5,0.5 0.5,0.5,0.5"
-    return Question("Which values do the pixels have?", _first(options, likely), typed, _read_norm)
+    return RecipeQuestion("Which values do the pixels have?", _first(options, likely), typed, _read_norm)
 
 
-def about_size(name: str, likely: tuple[int, int]) -> Question:
+def about_size(name: str, likely: tuple[int, int]) -> RecipeQuestion:
     """Return the question for the height and width that the model leaves free."""
     sizes = dict.fromkeys((likely, (224, 224), (640, 640), (320, 320), (416, 416)))
     options = {f"{height}x{width}": (height, width) for height, width in sizes}
-    return Question(f"Which size shall pictures have? Input {name} takes any.", options, "HEIGHTxWIDTH", _read_size)
+    return RecipeQuestion(
+        f"Which size shall pictures have? Input {name} takes any.", options, "HEIGHTxWIDTH", _read_size
+    )
 
 
-def about_dimension(name: str, inputs: Sequence[str]) -> Question:
+def about_dimension(name: str, inputs: Sequence[str]) -> RecipeQuestion:
     """Return the question for a free dimension that is no height, width or batch."""
     options = {str(size): size for size in (128, 64, 256, 512, 1)}
     line = f"Which size shall dimension {name} of input {', '.join(inputs)} have?"
-    return Question(line, options, "a whole number", lambda text: _read_sizes(text, 1)[0])
+    return RecipeQuestion(line, options, "a whole number", lambda text: _read_sizes(text, 1)[0])
 
 
-def about_labels(count: int) -> Question:
+def about_labels(count: int) -> RecipeQuestion:
     """Return the question for the file of class names."""
     line = f"What are the {count} classes called?" if count else "What are the classes called?"
 
@@ -154,10 +156,10 @@ def about_labels(count: int) -> Question:
             raise EdgeoptError(f"{text} holds {len(names)} names, the model has {count} classes", remedy="correct it")
         return names
 
-    return Question(line, {"by their numbers": ()}, "the path of a file, one name a line", read)
+    return RecipeQuestion(line, {"by their numbers": ()}, "the path of a file, one name a line", read)
 
 
-def about_alphabet(count: int, *, is_sure: bool = False) -> Question:
+def about_alphabet(count: int, *, is_sure: bool = False) -> RecipeQuestion:
     """Return the question for the dictionary of a recogniser of text; an alphabet without characters: it reads none.
 
     Args:
@@ -178,12 +180,14 @@ def about_alphabet(count: int, *, is_sure: bool = False) -> Question:
     line = f"Which characters do the {count} scores of a step stand for, if it reads text?"
     options = {f"by their places: [1] to [{count - 1}]": Alphabet.numbered(count), "it reads no text": Alphabet()}
     likely = options if is_sure else dict(reversed(options.items()))
-    return Question(line, likely, "the path of its dictionary, one character a line", read)
+    return RecipeQuestion(line, likely, "the path of its dictionary, one character a line", read)
 
 
-def about_recipe(recipes: Sequence[Recipe]) -> Question:
+def about_recipe(recipes: Sequence[Recipe]) -> RecipeQuestion:
     """Return the question for what the outputs are."""
-    return Question("What are the outputs?", {f"{recipe.name}: {recipe.description}": recipe for recipe in recipes})
+    return RecipeQuestion(
+        "What are the outputs?", {f"{recipe.name}: {recipe.description}": recipe for recipe in recipes}
+    )
 
 
 def _read_size(text: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import ARRAYS_RECIPE, bind_recipe
 from edgeopt.recipes.drafting.drafted import Draft, Facts
-from edgeopt.recipes.drafting.questions import Ask, Question, about_labels, about_recipe
+from edgeopt.recipes.drafting.questions import Ask, RecipeQuestion, about_labels, about_recipe
 from edgeopt.recipes.drafting.sound_questions import (
     RATES_HZ,
     about_bands,
@@ -99,7 +99,7 @@ class _SoundDrafting:
         bound = bind_recipe(recipe, "", facts.inputs, facts.outputs, facts.metadata, {}).recipe
         return Draft(bound, self._comments)
 
-    def _tell(self, key: str, question: Question, why: str) -> Any:
+    def _tell(self, key: str, question: RecipeQuestion, why: str) -> Any:
         answer = self._ask(question)
         self._comments[key] = f"{NOT_KNOWN}{why}" if answer is None else "as answered"
         return question.default if answer is None else answer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgeopt.graph.facts.states import find_states, possible_states
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.drafting.questions import Ask, Question
+from edgeopt.recipes.drafting.questions import Ask, RecipeQuestion
 from edgeopt.recipes.drafting.text_drafting import NOT_KNOWN
 
 
@@ -28,7 +28,7 @@ def draft_states(
         if not left or len(states) + 1 >= min(len(inputs), len(outputs)):
             continue
         options = {"no: it is fed anew each time": "", **{f"yes, from output {output}": output for output in left}}
-        answer = ask(Question(f"Does input {name} take an output of the sample before?", options))
+        answer = ask(RecipeQuestion(f"Does input {name} take an output of the sample before?", options))
         if answer is None:
             is_guess = True
             parts.append(f"{name} may take {' or '.join(left)} of the sample before")

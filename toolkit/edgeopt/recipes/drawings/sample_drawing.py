@@ -26,7 +26,7 @@ from edgeopt.recipes.drawings.drawing import (
     empty,
     scaled,
 )
-from edgeopt.recipes.drawings.tensor_drawing import Output, draw_tensors, vector_strip
+from edgeopt.recipes.drawings.tensor_drawing import DrawnOutput, draw_tensors, vector_strip
 
 _WAVE, _BAR, _DARK = (200, 180, 120), (200, 140, 60), (16, 16, 16)
 _BARS = 3
@@ -106,18 +106,18 @@ def draw_vector_of_picture(frame: Frame, vector: NDArray[np.float32], height: in
     return _over_strip(scaled(frame, height)[: height - _strip_rows(height)], vector, height)
 
 
-def draw_tensors_of_sound(sound: Sound, outputs: Sequence[Output], height: int) -> Frame:
+def draw_tensors_of_sound(sound: Sound, outputs: Sequence[DrawnOutput], height: int) -> Frame:
     """Return a picture of a waveform over the outputs."""
     rows, width = height * 3 // 5, SHAPE * height
     return np.concatenate([_waveform(sound, height - rows, width), draw_tensors(outputs, rows, width)])
 
 
-def draw_tensors_of_picture(frame: Frame, outputs: Sequence[Output], height: int) -> Frame:
+def draw_tensors_of_picture(frame: Frame, outputs: Sequence[DrawnOutput], height: int) -> Frame:
     """Return a picture beside the outputs."""
     return np.concatenate([scaled(frame, height), draw_tensors(outputs, height, SHAPE * height)], axis=1)
 
 
-def draw_tensors_of_arrays(outputs: Sequence[Output], height: int) -> Frame:
+def draw_tensors_of_arrays(outputs: Sequence[DrawnOutput], height: int) -> Frame:
     """Return the outputs alone: arrays that were fed have no picture."""
     return draw_tensors(outputs, height, SHAPE * height)
 

@@ -33,7 +33,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class DrawnOutput:
     """One output, and what is said of it."""
 
     text: str
@@ -48,7 +48,7 @@ def vector_strip(vector: NDArray[np.float32], width: int, rows: int) -> Frame:
     return _coloured(cv2.resize(grey, (width, rows), interpolation=cv2.INTER_AREA))
 
 
-def draw_tensors(outputs: Sequence[Output], rows: int, width: int) -> Frame:
+def draw_tensors(outputs: Sequence[DrawnOutput], rows: int, width: int) -> Frame:
     """Return the first outputs, each under its text: a vector as a curve, more axes as maps from dark to bright.
 
     What is NaN or infinite is red in a map, and a gap in a curve. The layout follows from the outputs' number and

@@ -17,7 +17,7 @@ from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes import heads
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size
-from edgeopt.recipes.heads._rows import Found, Rows
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows
 from edgeopt.recipes.heads._shapes import Shape
 from edgeopt.recipes.heads._values import Usual
 from edgeopt.recipes.outputs.learned import LearnedHead
@@ -49,7 +49,7 @@ class Head:
     """(shapes, numbers, (height, width) of the input, empty where free) -> the shapes it reads; empty: it has them"""
     decode: Decode
     """Filters by score first, so that a frame costs what its candidates cost. Values that overflow stay infinite."""
-    write: Callable[[Rows, Outputs], Found] | None = None
+    write: Callable[[HeadRows, Outputs], FoundBoxes] | None = None
     """`decode` as ONNX ops; None: standard ONNX cannot say it."""
     learned: Callable[[Postprocess, Outputs, Size], tuple[LearnedHead, ...]] | None = None
     """What a student learns; empty: shapes do not say. None: the order of rows says nothing, and all counts alike."""

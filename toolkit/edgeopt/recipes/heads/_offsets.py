@@ -26,7 +26,7 @@ from edgeopt.recipes.heads._candidates import (
     scores_first,
     softmax,
 )
-from edgeopt.recipes.heads._rows import Found, Rows, fixed, scores_and_boxes
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed, scores_and_boxes
 from edgeopt.recipes.heads._shapes import (
     STRIDES,
     Shape,
@@ -133,7 +133,7 @@ class Offsets:
         centres = self.usual_centres if numbers.centres is Centres.USUAL else numbers.centres
         return priors(size, numbers.strides or STRIDES, numbers.anchors, centres)
 
-    def write(self, rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+    def write(self, rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
         nodes, numbers = rows.nodes, rows.numbers
         scored, placed = scores_and_boxes(without_landmarks(outputs))
         values, width = rows.matrix(scored), fixed(scored, 2)
@@ -150,11 +150,11 @@ class Offsets:
         boxes, scores = rows.corners(nodes("Add", middle, moved), sizes), nodes("Gather", best, kept)
         count, points = width - int(numbers.background), landmarks_of(outputs) if self.has_landmarks else None
         if points is None:
-            return Found(boxes, scores, nodes("Gather", label, kept), count)
+            return FoundBoxes(boxes, scores, nodes("Gather", label, kept), count)
         moved = nodes("Mul", nodes("Gather", rows.matrix(points), kept, axis=0), floats(centre))
         pairs = ints(1, fixed(points, 2) // 2)
         landmarks = nodes("Add", nodes("Tile", middle, pairs), nodes("Mul", moved, nodes("Tile", side, pairs)))
-        return Found(boxes, scores, nodes("Gather", label, kept), count, landmarks)
+        return FoundBoxes(boxes, scores, nodes("Gather", label, kept), count, landmarks)
 
     def learned(self, numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> tuple[LearnedHead, ...]:
         del size

@@ -22,7 +22,7 @@ SIDES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundBoxes:
     """Names of tensors: the boxes above the score threshold, not yet suppressed."""
 
     boxes: str
@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class HeadRows:
     """Where a head is written, and the recipe's numbers, the input's size, the threshold."""
 
     nodes: Nodes
@@ -49,11 +49,11 @@ class Rows:
     more: int = 0
     """How many numbers a row holds behind a box and its classes."""
 
-    def with_scores(self, scores: Scores) -> Rows:
+    def with_scores(self, scores: Scores) -> HeadRows:
         """Return the rows with scores of another kind."""
         return replace(self, numbers=replace(self.numbers, scores=scores))
 
-    def usually_relative(self) -> Rows:
+    def usually_relative(self) -> HeadRows:
         """Return the rows of a head whose exporter writes boxes relative to the input."""
         return replace(self, numbers=usually_relative(self.numbers))
 
@@ -121,14 +121,14 @@ class Rows:
         mean = self.nodes("MatMul", shares, np.arange(bins, dtype=np.float32).reshape(-1, 1))
         return self.nodes("Reshape", mean, ints(-1, SIDES))
 
-    def of_known_classes(self, sides: str, scores: str, labels: str) -> Found:
+    def of_known_classes(self, sides: str, scores: str, labels: str) -> FoundBoxes:
         """Return the boxes, (n, 4), whose scores, (n,), are above the threshold and whose classes are none below 0."""
         nodes = self.nodes
         classes = nodes("Sub", nodes.cast(nodes("Round", labels), "int64"), ints(int(self.numbers.background)))
         fits = nodes("And", self.above(scores, raw=False), nodes("Greater", classes, ints(-1)))
         kept = nodes.positions(fits)
         boxes = self.to_pixels(nodes("Gather", sides, kept, axis=0))
-        return Found(boxes, nodes("Gather", scores, kept), nodes("Gather", classes, kept), 0)
+        return FoundBoxes(boxes, nodes("Gather", scores, kept), nodes("Gather", classes, kept), 0)
 
 
 def fixed(output: TensorSpec, axis: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.heads import Exported, Head
 from edgeopt.recipes.heads._candidates import MOST_CLASSES, Array, Candidates, Size, corners, to_pixels
-from edgeopt.recipes.heads._rows import Found, Rows
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows
 from edgeopt.recipes.heads._shapes import Shape, may_be
 from edgeopt.recipes.heads._values import Usual, Values
 from edgeopt.recipes.outputs.columns import BY_WIDTH, Column, columns_in_name
@@ -64,7 +64,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return boxes[known], array[known, places[Column.SCORE]], classes[known]
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     nodes, numbers = rows.nodes, rows.numbers
     places = {column: i for i, column in enumerate(numbers.columns)}
     matrix = nodes("Reshape", outputs[0].name, ints(-1, len(numbers.columns)))
@@ -91,7 +91,7 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     order = ints(*(places[name] for name in (_CENTRED if is_centred else _CORNERS)))
     sides = nodes("Gather", nodes("Gather", matrix, kept, axis=0), order, axis=1)
     boxes = rows.centred(sides) if is_centred else rows.to_pixels(sides)
-    return Found(boxes, nodes("Gather", scores, kept), nodes("Gather", classes, kept), 0)
+    return FoundBoxes(boxes, nodes("Gather", scores, kept), nodes("Gather", classes, kept), 0)
 
 
 def _gather(numbers: Postprocess, size: Sequence[int], frames: Sequence[Sequence[Array]]) -> Values:

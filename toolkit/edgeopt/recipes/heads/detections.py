@@ -17,7 +17,7 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.heads import Head
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, to_pixels
-from edgeopt.recipes.heads._rows import SIDES, Found, Rows
+from edgeopt.recipes.heads._rows import SIDES, FoundBoxes, HeadRows
 from edgeopt.recipes.heads._shapes import Shape, may_be
 from edgeopt.recipes.recipe import Postprocess
 
@@ -71,7 +71,7 @@ def decode(
     return array[known], scores[kept][known].astype(np.float32), classes[known]
 
 
-def write(rows: Rows, outputs: Sequence[TensorSpec], order: Sequence[int] = (0, 1, 2, 3)) -> Found:
+def write(rows: HeadRows, outputs: Sequence[TensorSpec], order: Sequence[int] = (0, 1, 2, 3)) -> FoundBoxes:
     """Write the head; `order` says where left, top, right and bottom stand."""
     nodes = rows.nodes
     boxes, *flat = _boxes_first(outputs)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads import detections
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, usually_relative
-from edgeopt.recipes.heads._rows import Found, Rows
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows
 from edgeopt.recipes.recipe import Postprocess
 
 _ORDER = (1, 0, 3, 2)
@@ -21,7 +21,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return detections.decode(outputs, usually_relative(numbers), size, threshold, _ORDER)
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     return detections.write(rows.usually_relative(), outputs, _ORDER)
 
 

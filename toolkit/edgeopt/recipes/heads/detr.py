@@ -19,7 +19,7 @@ from edgeopt.recipes.heads._candidates import (
     softmax,
     usually_relative,
 )
-from edgeopt.recipes.heads._rows import Found, Rows, fixed, scores_and_boxes
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed, scores_and_boxes
 from edgeopt.recipes.heads._shapes import Shape, classes_beside_boxes, why_no_scores_and_corners
 from edgeopt.recipes.outputs.learned import LearnedHead, columns_of, scale_of, unit_of
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
@@ -38,7 +38,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return centred(boxes[kept], usually_relative(numbers), size), value, classes
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     nodes = rows.nodes
     scored, placed = scores_and_boxes(outputs)
     values, width = rows.matrix(scored), fixed(scored, 2)
@@ -46,7 +46,7 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
         values = nodes("Softmax", values, axis=1)
     best, label, kept = rows.best_class(nodes.columns(values, 0, width - 1), raw=False)
     boxes = rows.usually_relative().centred(nodes("Gather", rows.matrix(placed), kept, axis=0))
-    return Found(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), 0)
+    return FoundBoxes(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), 0)
 
 
 def _learned(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> tuple[LearnedHead, ...]:

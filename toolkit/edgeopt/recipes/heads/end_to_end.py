@@ -9,7 +9,7 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.heads import Exported, Head, first
 from edgeopt.recipes.heads._candidates import MOST_CLASSES, Array, Candidates, Size, least, scores_of, to_pixels
-from edgeopt.recipes.heads._rows import Found, Rows
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows
 from edgeopt.recipes.heads._shapes import Shape, are_rows, may_be
 from edgeopt.recipes.heads._values import Usual, Values
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
@@ -28,7 +28,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return np.ascontiguousarray(boxes), scores_of(kept[:, 4], numbers), kept[:, 5].round().astype(np.int64)
 
 
-def write(rows: Rows, outputs: Sequence[TensorSpec], *, is_centred: bool = False) -> Found:
+def write(rows: HeadRows, outputs: Sequence[TensorSpec], *, is_centred: bool = False) -> FoundBoxes:
     """Write the head; rows of poses and masks hold more numbers behind, and others centre and size."""
     nodes = rows.nodes
     matrix = rows.matrix(outputs[0])
@@ -43,7 +43,7 @@ def write(rows: Rows, outputs: Sequence[TensorSpec], *, is_centred: bool = False
     sides, more = nodes.columns(found, 0, 4), nodes.columns(found, 6, 6 + rows.more)
     boxes = rows.centred(sides) if is_centred else rows.to_pixels(sides)
     classes = nodes.cast(nodes("Round", nodes("Gather", label, kept)), "int64")
-    return Found(boxes, rows.scores_of(nodes("Gather", score, kept)), classes, 0, more if rows.more else "")
+    return FoundBoxes(boxes, rows.scores_of(nodes("Gather", score, kept)), classes, 0, more if rows.more else "")
 
 
 def _gather(numbers: Postprocess, size: Sequence[int], frames: Sequence[Sequence[Array]]) -> Values:

@@ -27,7 +27,7 @@ from edgeopt.recipes.heads._candidates import (
     least,
     scores_of,
 )
-from edgeopt.recipes.heads._rows import Found, Rows, fixed
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed
 from edgeopt.recipes.heads._shapes import STRIDES, Shape, are_rows, count_cells, may_be
 from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, scale_of
 from edgeopt.recipes.recipe import Centres, Postprocess, Scores
@@ -83,7 +83,7 @@ def _shift_of(numbers: Postprocess) -> np.float32:
     return np.float32(0.5 if numbers.centres is Centres.MIDDLE else 0.0)
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     nodes, bins = rows.nodes, rows.numbers.bins or _BINS
     if len(outputs) == 1:
         width, matrix = fixed(outputs[0], 2), rows.matrix(outputs[0])
@@ -98,7 +98,7 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     cells, strides = grid(rows.size, rows.numbers.strides or STRIDES, rounds_up=True)
     made = rows.around(cells + _shift_of(rows.numbers), rows.distances(sides, bins), strides, kept)
     made = nodes("Min", nodes("Max", made, floats(0.0)), floats(*reversed(rows.size), *reversed(rows.size)))
-    return Found(made, rows.scores_of(nodes("Gather", best, kept)), nodes("Gather", label, kept), count)
+    return FoundBoxes(made, rows.scores_of(nodes("Gather", best, kept)), nodes("Gather", label, kept), count)
 
 
 def _learned(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> tuple[LearnedHead, ...]:

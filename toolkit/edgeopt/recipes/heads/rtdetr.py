@@ -23,7 +23,7 @@ from edgeopt.recipes.heads._candidates import (
     scores_first,
     usually_relative,
 )
-from edgeopt.recipes.heads._rows import Found, Rows, fixed, scores_and_boxes
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed, scores_and_boxes
 from edgeopt.recipes.heads._shapes import Shape, are_rows, classes_beside_boxes, why_no_scores_and_corners
 from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, columns_of, scale_of, unit_of
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
@@ -59,7 +59,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return centred(boxes[rows], usually_relative(numbers), size), value, classes.astype(np.int64)
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     nodes = rows.nodes
     if len(outputs) == 1:
         matrix, width = rows.matrix(outputs[0]), fixed(outputs[0], 2)
@@ -71,7 +71,7 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     pairs = nodes("Transpose", nodes("NonZero", rows.above(raw, raw=True)), perm=[1, 0])
     query, label = (nodes("Squeeze", nodes.columns(pairs, i, i + 1), ints(1)) for i in (0, 1))
     corners = rows.usually_relative().centred(nodes("Gather", boxes, query, axis=0))
-    return Found(corners, rows.scores_of(nodes("GatherND", raw, pairs)), label, 0)
+    return FoundBoxes(corners, rows.scores_of(nodes("GatherND", raw, pairs)), label, 0)
 
 
 def _learned(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> tuple[LearnedHead, ...]:

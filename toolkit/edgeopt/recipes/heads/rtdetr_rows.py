@@ -12,7 +12,7 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads import Exported, Head, end_to_end
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, centred, least, scores_of, usually_relative
-from edgeopt.recipes.heads._rows import Found, Rows
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows
 from edgeopt.recipes.recipe import Postprocess
 
 
@@ -23,7 +23,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return boxes, scores_of(kept[:, 4], numbers), kept[:, 5].round().astype(np.int64)
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     return end_to_end.write(rows.usually_relative(), outputs, is_centred=True)
 
 

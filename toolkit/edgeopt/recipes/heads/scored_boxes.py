@@ -15,7 +15,7 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.heads import Head
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, to_pixels
-from edgeopt.recipes.heads._rows import SIDES, Found, Rows
+from edgeopt.recipes.heads._rows import SIDES, FoundBoxes, HeadRows
 from edgeopt.recipes.heads._shapes import Shape, may_be
 from edgeopt.recipes.recipe import Postprocess
 
@@ -47,7 +47,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return to_pixels(np.ascontiguousarray(array[:, :4]), numbers, size), array[:, 4], classes[kept]
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     nodes, (boxes, labels) = rows.nodes, _boxes_and_classes(outputs)
     matrix = nodes("Reshape", boxes.name, ints(-1, SIDES + 1))
     scores = nodes("Reshape", nodes.columns(matrix, SIDES, SIDES + 1), ints(-1))

@@ -24,7 +24,7 @@ from edgeopt.recipes.heads._candidates import (
     to_pixels,
     usually_relative,
 )
-from edgeopt.recipes.heads._rows import Found, Rows, fixed, scores_and_boxes
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed, scores_and_boxes
 from edgeopt.recipes.heads._shapes import Shape, why_no_scores_and_corners
 from edgeopt.recipes.heads._values import Usual, Values
 from edgeopt.recipes.outputs.learned import LearnedHead, columns_of, scale_of, unit_of
@@ -44,7 +44,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return to_pixels(boxes[kept], usually_relative(numbers), size), value, classes
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     nodes, numbers = rows.nodes, rows.numbers
     scored, placed = scores_and_boxes(outputs)
     values, width = rows.matrix(scored), fixed(scored, 2)
@@ -52,7 +52,7 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
         values = nodes("Softmax", values, axis=1) if numbers.background else nodes("Sigmoid", values)
     best, label, kept = rows.best_class(nodes.columns(values, int(numbers.background), width), raw=False)
     boxes = rows.usually_relative().to_pixels(nodes("Gather", rows.matrix(placed), kept, axis=0))
-    return Found(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), width - int(numbers.background))
+    return FoundBoxes(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), width - int(numbers.background))
 
 
 def _learned(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> tuple[LearnedHead, ...]:

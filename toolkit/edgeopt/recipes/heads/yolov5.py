@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads import Head, first, yolov5_heads
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, centred, objectness_first
-from edgeopt.recipes.heads._rows import Found, Rows, fixed
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed
 from edgeopt.recipes.heads._shapes import (
     ONE_EACH,
     STRIDES,
@@ -64,14 +64,14 @@ def _split_heads(rows: Array, numbers: Postprocess, size: Size) -> list[Array]:
     return heads
 
 
-def write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     """Write the head; YOLOX with its grid applied is written so too."""
     width, matrix = fixed(outputs[0], 2), rows.matrix(outputs[0])
     if rows.numbers.boxes is Boxes.CELLS:
         pairs = list(zip(rows.numbers.strides or STRIDES, rows.numbers.anchors, strict=True))
         return yolov5_heads.write_anchors(rows, matrix, width, pairs)
     _, boxes, scores, classes = rows.objectness_first(matrix, width)
-    return Found(rows.centred(rows.nodes.columns(boxes, 0, 4)), scores, classes, width - 5)
+    return FoundBoxes(rows.centred(rows.nodes.columns(boxes, 0, 4)), scores, classes, width - 5)
 
 
 HEAD = Head(

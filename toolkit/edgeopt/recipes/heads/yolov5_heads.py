@@ -26,7 +26,7 @@ from edgeopt.recipes.heads._candidates import (
     least,
     scores_of,
 )
-from edgeopt.recipes.heads._rows import Found, Rows, fixed
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed
 from edgeopt.recipes.heads._shapes import STRIDES, Shape, at_least, classes_of_rows, may_be
 from edgeopt.recipes.heads._values import Usual, Values, middles
 from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, scale_of, unit_of
@@ -103,7 +103,7 @@ def _of_head(raw: Array, stride: int, anchors: Array, numbers: Postprocess, size
     return corners(centres, (boxes[:, 2:4] * 2) ** 2 * anchors[anchor[kept]]), scores, classes
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     rows = replace(rows, numbers=_usually_logits(rows.numbers))
     pairs = sorted(zip(rows.numbers.strides or STRIDES, rows.numbers.anchors, strict=True))
     heads = sorted(outputs, key=lambda output: -(fixed(output, 2) * fixed(output, 3)))
@@ -114,10 +114,10 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     if rows.numbers.boxes not in _WITHOUT_GRID:
         return write_anchors(rows, matrix, width, pairs)
     _, boxes, scores, classes = rows.objectness_first(matrix, width)
-    return Found(rows.centred(rows.nodes.columns(boxes, 0, 4)), scores, classes, width - 5)
+    return FoundBoxes(rows.centred(rows.nodes.columns(boxes, 0, 4)), scores, classes, width - 5)
 
 
-def _head_rows(rows: Rows, head: TensorSpec, anchors: int, width: int) -> str:
+def _head_rows(rows: HeadRows, head: TensorSpec, anchors: int, width: int) -> str:
     nodes, name = rows.nodes, head.name
     if len(head.shape) == 4:
         split = nodes("Reshape", name, ints(anchors, width, fixed(head, 2), fixed(head, 3)))
@@ -125,7 +125,9 @@ def _head_rows(rows: Rows, head: TensorSpec, anchors: int, width: int) -> str:
     return nodes("Reshape", name, ints(-1, width))
 
 
-def write_anchors(rows: Rows, matrix: str, width: int, pairs: Sequence[tuple[int, tuple[float, ...]]]) -> Found:
+def write_anchors(
+    rows: HeadRows, matrix: str, width: int, pairs: Sequence[tuple[int, tuple[float, ...]]]
+) -> FoundBoxes:
     """Write rows relative to a cell and an anchor: heads behind one another, each (anchors, h, w)."""
     nodes = rows.nodes
     cells, strides, anchors = _anchor_grid(rows.size, pairs)
@@ -136,7 +138,7 @@ def write_anchors(rows: Rows, matrix: str, width: int, pairs: Sequence[tuple[int
     centres = nodes("Mul", moved, nodes("Gather", strides, kept, axis=0))
     root = nodes.columns(doubled, 2, 4)
     sizes = nodes("Mul", nodes("Mul", root, root), nodes("Gather", anchors, kept, axis=0))
-    return Found(rows.corners(centres, sizes), scores, classes, width - 5)
+    return FoundBoxes(rows.corners(centres, sizes), scores, classes, width - 5)
 
 
 def _anchor_grid(

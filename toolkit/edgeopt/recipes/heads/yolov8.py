@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.heads import Exported, Head, first
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, around, centred, grid, least, scores_of
-from edgeopt.recipes.heads._rows import SIDES, Found, Rows, fixed
+from edgeopt.recipes.heads._rows import SIDES, FoundBoxes, HeadRows, fixed
 from edgeopt.recipes.heads._shapes import STRIDES, Shape, are_rows, why_other_cells
 from edgeopt.recipes.heads._values import Usual, Values, of_cells
 from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, scale_of, unit_of
@@ -43,7 +43,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return around(cells[kept] + 0.5, boxes, strides[kept]), scores, classes
 
 
-def write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     """Write the head; rows of poses and masks hold more numbers behind the classes."""
     nodes, width = rows.nodes, fixed(outputs[0], 1) - rows.more
     matrix = rows.matrix(outputs[0])
@@ -54,9 +54,9 @@ def write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     scores, raw = rows.scores_of(nodes("Gather", best, kept)), nodes.columns(found, 0, 4)
     more = nodes.columns(found, width, width + rows.more) if rows.more else ""
     if rows.numbers.boxes is not Boxes.CELLS:
-        return Found(rows.centred(raw), scores, classes, width - SIDES, more)
+        return FoundBoxes(rows.centred(raw), scores, classes, width - SIDES, more)
     cells, strides = grid(rows.size, rows.numbers.strides or STRIDES)
-    return Found(rows.around(cells + np.float32(0.5), raw, strides, kept), scores, classes, width - SIDES, more)
+    return FoundBoxes(rows.around(cells + np.float32(0.5), raw, strides, kept), scores, classes, width - SIDES, more)
 
 
 def _learned(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> tuple[LearnedHead, ...]:

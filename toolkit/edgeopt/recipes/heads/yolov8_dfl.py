@@ -18,7 +18,7 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.heads import Exported, Head
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, around, distances, grid, logit, probabilities
-from edgeopt.recipes.heads._rows import Found, Rows, fixed
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed
 from edgeopt.recipes.heads._shapes import STRIDES, Shape, at_least, may_be, why_other_cells
 from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, scale_of
 from edgeopt.recipes.recipe import Postprocess, Scores
@@ -89,7 +89,7 @@ def pairs_of(planes: Sequence[tuple[int, ...]], sides: int) -> list[tuple[int, i
     return pairs
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     nodes, bins = rows.nodes, rows.numbers.bins or _BINS
     planes = [(fixed(spec, 1), math.prod(fixed(spec, i) for i in range(2, len(spec.shape)))) for spec in outputs]
     flat = [nodes("Reshape", output.name, ints(*plane)) for output, plane in zip(outputs, planes, strict=True)]
@@ -107,7 +107,7 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     cells, strides = grid(rows.size, tuple(sorted(rows.numbers.strides or STRIDES)))
     label = nodes("ArgMax", nodes("Gather", values, kept, axis=1), axis=0, keepdims=0)
     made = rows.around(cells + np.float32(0.5), rows.distances(sides, bins), strides, kept)
-    return Found(made, rows.scores_of(nodes("Gather", best, kept)), label, width)
+    return FoundBoxes(made, rows.scores_of(nodes("Gather", best, kept)), label, width)
 
 
 def _learned(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> tuple[LearnedHead, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads import Head, first, yolov5
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, corners, grid, objectness_first
-from edgeopt.recipes.heads._rows import Found, Rows, fixed
+from edgeopt.recipes.heads._rows import FoundBoxes, HeadRows, fixed
 from edgeopt.recipes.heads._shapes import ONE_EACH, STRIDES, Shape, are_rows, classes_of_rows, why_other_cells
 from edgeopt.recipes.heads._values import Usual, gather_rows
 from edgeopt.recipes.outputs.learned import rows_with_objectness
@@ -37,7 +37,7 @@ def _decode(outputs: Sequence[Array], numbers: Postprocess, size: Size, threshol
     return corners((boxes[:, :2] + cell) * stride, np.exp(boxes[:, 2:4]) * stride), scores, classes
 
 
-def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _write(rows: HeadRows, outputs: Sequence[TensorSpec]) -> FoundBoxes:
     if rows.numbers.boxes in _WITHOUT_GRID:
         return yolov5.write(rows, outputs)
     nodes, width = rows.nodes, fixed(outputs[0], 2)
@@ -46,7 +46,7 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     stride = nodes("Gather", strides, kept, axis=0)
     centres = nodes("Mul", nodes("Add", nodes.columns(boxes, 0, 2), nodes("Gather", cells, kept, axis=0)), stride)
     sizes = nodes("Mul", nodes("Exp", nodes.columns(boxes, 2, 4)), stride)
-    return Found(rows.corners(centres, sizes), scores, classes, width - 5)
+    return FoundBoxes(rows.corners(centres, sizes), scores, classes, width - 5)
 
 
 HEAD = Head(

@@ -37,7 +37,7 @@ _LEAST_STREAM = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FramePart:
     """A stretch of one frame of a source, such as a window of a sound."""
 
     place: int
@@ -63,7 +63,7 @@ class Frames:
     """The files that are read; none of synthetic frames."""
     streams: tuple[int, ...] = ()
     """Which stream each frame belongs to, for a recurrent model; empty: all to one."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[FramePart, ...] = ()
     """Of windows: what of which frame of the source each is."""
     carried: Callable[[int], Tensors] | None = None
     """States that the model itself leaves before the i-th frame, where `read` gives none."""

@@ -25,7 +25,7 @@ _REMEDY = "write UTF-8: one text a line (.txt), or a column text (.csv), or obje
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TextRow:
     """One text of a file."""
 
     line: int
@@ -35,7 +35,7 @@ class Row:
     """What else its row holds, by column in lower case."""
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[TextRow]:
     """Return the texts of a file in their order; blank lines are none.
 
     Raises:
@@ -71,11 +71,11 @@ def has_texts(path: Path) -> bool:
     return _TEXT in head and "file" not in head
 
 
-def _of_lines(_: Path, whole: str) -> Iterator[Row]:
-    return (Row(i, line.strip(" \r")) for i, line in enumerate(whole.split("\n"), 1) if line.strip())
+def _of_lines(_: Path, whole: str) -> Iterator[TextRow]:
+    return (TextRow(i, line.strip(" \r")) for i, line in enumerate(whole.split("\n"), 1) if line.strip())
 
 
-def _of_csv(path: Path, whole: str) -> Iterator[Row]:
+def _of_csv(path: Path, whole: str) -> Iterator[TextRow]:
     reader = csv.reader(io.StringIO(whole, newline=""), strict=True)
     try:
         head = [cell.strip().lower() for cell in next(reader, [])]
@@ -92,7 +92,7 @@ def _of_csv(path: Path, whole: str) -> Iterator[Row]:
         raise InvalidFileError(f"{path}: line {reader.line_num}: {error}", remedy=_REMEDY) from error
 
 
-def _of_json(path: Path, whole: str) -> Iterator[Row]:
+def _of_json(path: Path, whole: str) -> Iterator[TextRow]:
     for i, line in enumerate(whole.split("\n"), 1):
         if not line.strip():
             continue
@@ -106,11 +106,11 @@ def _of_json(path: Path, whole: str) -> Iterator[Row]:
         yield _row(i, {key: entry if isinstance(entry, str) else json.dumps(entry) for key, entry in result.items()})
 
 
-def _row(line: int, values: dict[str, str]) -> Row:
+def _row(line: int, values: dict[str, str]) -> TextRow:
     text, second = values.pop(_TEXT), values.pop(_SECOND, None)
     if second is not None:
         text = PAIR.join(name.replace(PAIR, " ") for name in (text, second))
-    return Row(line, text.strip(" \r\n"), values)
+    return TextRow(line, text.strip(" \r\n"), values)
 
 
 _READERS = {".txt": _of_lines, ".csv": _of_csv, ".jsonl": _of_json}

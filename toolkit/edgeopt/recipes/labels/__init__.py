@@ -18,7 +18,7 @@ from edgeopt.system.disk.files import list_folder, require_no_pointer, require_t
 from edgeopt.system.text import short
 
 if TYPE_CHECKING:
-    from edgeopt.recipes.inputs.frames import Frames, Part
+    from edgeopt.recipes.inputs.frames import FramePart, Frames
 
 _LOOKED = 20
 """Files of a folder that is of no kind: they may be pointers of Git LFS."""
@@ -47,7 +47,7 @@ class Labels:
         """Return the labels of the pictures at these positions only."""
         return replace(self, files=tuple(self.files[i] for i in kept))
 
-    def of_parts(self, parts: Sequence[Part]) -> Self:
+    def of_parts(self, parts: Sequence[FramePart]) -> Self:
         """Return the labels of windows of what is labelled, such as those of a sound.
 
         Args:

@@ -23,7 +23,7 @@ from edgeopt.system.disk.files import list_folder, read_text
 from edgeopt.system.text import short
 
 if TYPE_CHECKING:
-    from edgeopt.recipes.inputs.frames import Part
+    from edgeopt.recipes.inputs.frames import FramePart
 
 _MOST_BYTES = 1 << 28
 _LONGEST_S = 1e6
@@ -41,7 +41,7 @@ class IntervalLabels(Labels):
     """The intervals of each sound, or those of the sound that each window is of."""
 
     intervals: tuple[tuple[Interval, ...], ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[FramePart, ...] = ()
     """What each window is of; empty: sounds as a whole."""
     lacks_suffix: bool = False
     """Whether names are stems, as in RTTM."""
@@ -55,7 +55,7 @@ class IntervalLabels(Labels):
             parts=tuple(self.parts[i] for i in kept) if self.parts else (),
         )
 
-    def of_parts(self, parts: Sequence[Part]) -> Self:
+    def of_parts(self, parts: Sequence[FramePart]) -> Self:
         """Return the labels of windows."""
         whole = self.select([part.place for part in parts])
         return replace(whole, parts=tuple(parts))

@@ -11,7 +11,7 @@ import numpy as np
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.recipes.inputs.audio import Audio
-from edgeopt.recipes.inputs.frames import Frames, Part, SourceKind
+from edgeopt.recipes.inputs.frames import FramePart, Frames, SourceKind
 from edgeopt.recipes.inputs.resampling import resampled
 from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.recipes.recipe import Recipe
@@ -69,12 +69,12 @@ def windows_of(frames: Frames, audio: Audio) -> Frames:
         assert isinstance(sound, Sound)
         return resampled(sound, audio.rate_hz)
 
-    parts, short = list[Part](), 0
+    parts, short = list[FramePart](), 0
     for place in range(len(frames)):
         count = (len(whole(place).samples) - audio.samples) // audio.hop + 1
         short += count < 1
         begins = (i * audio.hop for i in range(count))
-        parts += [Part(place, other / audio.rate_hz, (other + audio.samples) / audio.rate_hz) for other in begins]
+        parts += [FramePart(place, other / audio.rate_hz, (other + audio.samples) / audio.rate_hz) for other in begins]
     if not parts:
         raise UnsupportedError(
             f"{frames.source} holds no sound as long as a window, {audio.samples} samples at {audio.rate_hz} Hz",

@@ -32,7 +32,7 @@ PLAIN_STOP: Final = "\nUser:"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChatMessage:
     """One turn of a conversation."""
 
     role: str
@@ -62,7 +62,7 @@ class ChatTemplate:
         except GuardError as error:
             raise InvalidFileError(f"{told} is no chat template: {error}", remedy=_REMEDY) from error
 
-    def text_of(self, messages: Sequence[Message]) -> str:
+    def text_of(self, messages: Sequence[ChatMessage]) -> str:
         """Return the conversation, at its end what an answer begins behind.
 
         Raises:
@@ -76,7 +76,7 @@ class ChatTemplate:
             raise ValueError(f"the model's chat template does not take it: {error}") from error
 
 
-def plain_text_of(messages: Sequence[Message]) -> str:
+def plain_text_of(messages: Sequence[ChatMessage]) -> str:
     """Return a conversation without a template: `System: ...`, `User: ...`, at the end `Assistant:`."""
     parts = [f"{_NAMES[message.role]}: {message.content}" for message in messages]
     return "\n".join([*parts, "Assistant:"])

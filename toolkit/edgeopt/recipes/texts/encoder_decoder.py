@@ -16,7 +16,7 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.files.exported_folder import folder_name
 from edgeopt.recipes.inputs.audio import Audio, Features
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe, read_recipe
-from edgeopt.recipes.texts.generation import GENERATION, Generation
+from edgeopt.recipes.texts.generation import GENERATION, GenerationTable
 from edgeopt.recipes.texts.tokenizer import Tokenizer
 from edgeopt.system.disk.files import read_text, require_regular
 from edgeopt.system.disk.links import files_of
@@ -166,7 +166,7 @@ def read_encoder_decoder(folder: Path) -> EncoderDecoderFiles:
 
 def recipe_of(files: EncoderDecoderFiles) -> Recipe:
     """Return the recipe of a bundle of such a model: what the configurations say is read from them."""
-    generation = Generation(files.context, files.end, files.begin, encoder=files.encoder.name)
+    generation = GenerationTable(files.context, files.end, files.begin, encoder=files.encoder.name)
     return Recipe(
         name=files.name,
         task=GENERATION,

@@ -13,7 +13,7 @@ _Token = Annotated[int, Within(0, 1 << 24)]
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GenerationTable:
     """How texts begin and end."""
 
     context: Annotated[int, Within(0, 1 << 24)] = 0

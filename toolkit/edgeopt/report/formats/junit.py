@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from edgeopt.report.document import Document, Judgement
+from edgeopt.report.document import Document, JudgedCase
 from edgeopt.report.formats import Format, Paper
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -28,7 +28,7 @@ def _render(document: Document, _: Paper) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _add_case(suite: ElementTree.Element, judgement: Judgement, classname: str) -> None:
+def _add_case(suite: ElementTree.Element, judgement: JudgedCase, classname: str) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname=classname, name=_clean(judgement.name), time="0.000")
     detail = _clean(judgement.detail)
     if tag := _TAGS.get(judgement.verdict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from edgeopt.report.document import Document, Section, Table, Value, Verdict
+from edgeopt.report.document import Document, Section, Table, Value, VerdictLines
 from edgeopt.report.formats import Format, Paper
 
 _MARKS = {"<": "&lt;", "|": "\\|", "](": "]\\(", "][": "]\\[", "]:": "]\\:"}
@@ -25,7 +25,7 @@ def _render(document: Document, _: Paper) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
+def _verdict(verdict: VerdictLines) -> Iterator[str]:
     yield f"**{verdict.outcome}**: {escape(verdict.sentence)}"
     yield from _list(verdict.facts)
     where = (Value("bundle", verdict.bundle), Value("next", verdict.next_command))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from edgeopt.report.document import LABEL, Document, Outcome, Section, Table, Value, Verdict
+from edgeopt.report.document import LABEL, CommandOutcome, Document, Section, Table, Value, VerdictLines
 from edgeopt.report.formats import Format, Paper
 from edgeopt.system.text import columns, fold, shorten
 
@@ -27,14 +27,14 @@ _MARK = "* "
 """Before the row that a reader looks for: colours say it too, where there are any."""
 _BOLD, _DIM, _GREEN, _RED, _YELLOW, _PLAIN = (f"\x1b[{code}m" for code in (1, 2, 32, 31, 33, 0))
 _TONES = {
-    Outcome.PASS: 42,
-    Outcome.DONE: 42,
-    Outcome.FASTER: 42,
-    Outcome.FAIL: 41,
-    Outcome.SLOWER: 41,
-    Outcome.NOT_DECIDED: 43,
-    Outcome.NOISY: 43,
-    Outcome.EQUIVALENT: 46,
+    CommandOutcome.PASS: 42,
+    CommandOutcome.DONE: 42,
+    CommandOutcome.FASTER: 42,
+    CommandOutcome.FAIL: 41,
+    CommandOutcome.SLOWER: 41,
+    CommandOutcome.NOT_DECIDED: 43,
+    CommandOutcome.NOISY: 43,
+    CommandOutcome.EQUIVALENT: 46,
 }
 """The background of a verdict's word."""
 _COLOURS = {
@@ -67,7 +67,7 @@ def _section(section: Section, paper: Paper) -> Iterator[str]:
     yield from _values(lines, paper, max(LABEL, *(len(line.label) for line in lines)) if lines else LABEL)
 
 
-def _verdict(verdict: Verdict, paper: Paper) -> Iterator[str]:
+def _verdict(verdict: VerdictLines, paper: Paper) -> Iterator[str]:
     """Yield the verdict's word and sentence, then what it rests on, all under one another."""
     where = (Value("bundle", verdict.bundle, is_command=True), Value("next", verdict.next_command, is_command=True))
     facts = [fact for fact in (*verdict.facts, *where) if fact.text]

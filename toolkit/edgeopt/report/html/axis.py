@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from edgeopt.report.figures import Axis, Limit, Scale
+from edgeopt.report.figures import Axis, AxisScale, Limit
 
 _FAR = 2.5
 """A limit this many times beyond all marks would press them into a corner: it is told, not drawn."""
@@ -31,7 +31,7 @@ class Range:
     def ticks(self) -> list[tuple[float, str]]:
         """The places of round numbers, and the numbers."""
         values = _round_numbers(self)
-        if self.axis.scale is Scale.TAIL:
+        if self.axis.scale is AxisScale.TAIL:
             return [(self.at(value), f"{value:g}") for value in values]
         digits = _digits(values)
         return [(self.at(value), _shown(value, digits)) for value in values]
@@ -46,16 +46,16 @@ def make_range(axis: Axis, values: Iterable[float], limit: Limit | None = None) 
         limit: See `is_far`.
     """
     known = [*values]
-    if axis.from_zero or axis.scale is Scale.TAIL:
+    if axis.from_zero or axis.scale is AxisScale.TAIL:
         known.append(0.0)
     if limit is not None and not is_far(limit, known):
         known.append(limit.value)
     steps = [_step(axis.scale, value) for value in known]
     low, high = min(steps), max(steps)
     room = (high - low) * _ROOM or abs(high) * 0.1 or 1.0
-    ends_at_mark = axis.scale is Scale.TAIL or (axis.from_zero and axis.scale is Scale.LINEAR)
+    ends_at_mark = axis.scale is AxisScale.TAIL or (axis.from_zero and axis.scale is AxisScale.LINEAR)
     return Range(
-        axis, low if ends_at_mark and low >= 0 else low - room, high if axis.scale is Scale.TAIL else high + room
+        axis, low if ends_at_mark and low >= 0 else low - room, high if axis.scale is AxisScale.TAIL else high + room
     )
 
 
@@ -69,18 +69,18 @@ def axis_title(axis: Axis) -> str:
     return f"{axis.label} ({axis.unit})" if axis.unit else axis.label
 
 
-def _step(scale: Scale, value: float) -> float:
-    if scale is Scale.LOG:
+def _step(scale: AxisScale, value: float) -> float:
+    if scale is AxisScale.LOG:
         return math.log10(max(value, 1e-12))
-    if scale is Scale.TAIL:
+    if scale is AxisScale.TAIL:
         return -math.log10(max(1 - value / 100, 1e-9))
     return value
 
 
 def _round_numbers(shown: Range) -> list[float]:
-    if shown.axis.scale is Scale.TAIL:
+    if shown.axis.scale is AxisScale.TAIL:
         return [tail_tick for tail_tick in _TAIL_TICKS if shown.at(tail_tick) <= 1.001]
-    if shown.axis.scale is Scale.LOG:
+    if shown.axis.scale is AxisScale.LOG:
         return _log_numbers(shown.low, shown.high)
     step = _round_step((shown.high - shown.low) / 5)
     first = math.ceil(shown.low / step - 1e-9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeopt.report.figures import Emphasis, Limit, Line, Lines
+from edgeopt.report.figures import Curve, Emphasis, Limit, Lines
 from edgeopt.report.html.axis import Range, is_far, make_range
 from edgeopt.report.html.chart import across, canvas, down, key_of, mark, stretched, wrap
 from edgeopt.report.html.markup import Markup, number, tag
@@ -41,7 +41,7 @@ def draw_lines(figure: Lines) -> Markup:
     return wrap(figure, tag("div", drawing, far), marks=[(other.name, other.facts) for other in figure.lines], key=key)
 
 
-def _styles(lines: tuple[Line, ...]) -> dict[str, str]:
+def _styles(lines: tuple[Curve, ...]) -> dict[str, str]:
     """Return the class of each line: plain ones differ by their dashes."""
     plain = [line.name for line in lines if line.emphasis is Emphasis.PLAIN]
     return {
@@ -50,7 +50,7 @@ def _styles(lines: tuple[Line, ...]) -> dict[str, str]:
     }
 
 
-def _line(line: Line, style: str, x: Range, y: Range, *, is_dotted: bool) -> Markup:
+def _line(line: Curve, style: str, x: Range, y: Range, *, is_dotted: bool) -> Markup:
     places = [
         f"{number(1000 * x.at(at))} {number(_HEIGHT * (1 - y.at(up)))}" for at, up in zip(line.xs, line.ys, strict=True)
     ]
@@ -60,7 +60,7 @@ def _line(line: Line, style: str, x: Range, y: Range, *, is_dotted: bool) -> Mar
     return mark(line.name, line.facts, stretched(_HEIGHT, shape), emphasis=line.emphasis, data_values=values)
 
 
-def _kind(line: Line, *, is_dotted: bool) -> str:
+def _kind(line: Curve, *, is_dotted: bool) -> str:
     if not is_dotted:
         return "curve"
     return "dots few" if len(line.xs) < _FEW else "dots"

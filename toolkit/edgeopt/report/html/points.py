@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from edgeopt.report.figures import Emphasis, Point, Points
+from edgeopt.report.figures import ChartPoint, Emphasis, Points
 from edgeopt.report.html.axis import Range, is_far, make_range
 from edgeopt.report.html.chart import NARROW, PHONE, across, canvas, down, far_note, limit_across, mark, wrap
 from edgeopt.report.html.markup import Markup, number, percent, tag
@@ -61,7 +61,7 @@ def _ends(*values: float | None) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _point(point: Point, x: Range, y: Range) -> Markup:
+def _point(point: ChartPoint, x: Range, y: Range) -> Markup:
     at, up = percent(x.at(point.x.value)), _HEIGHT * (1 - y.at(point.y.value))
     shapes = []
     if point.x.low is not None and point.x.high is not None:
@@ -119,7 +119,7 @@ def _sides(at: float) -> tuple[str, str]:
     return ("start", "end") if at < 0.6 else ("end", "start")
 
 
-def _box(point: Point, x: Range, y: Range, side: str, line: int, width: int) -> Box:
+def _box(point: ChartPoint, x: Range, y: Range, side: str, line: int, width: int) -> Box:
     """Return left, top, right and bottom in pixels; of the dot itself without a side."""
     at, up = width * x.at(point.x.value), _HEIGHT * (1 - y.at(point.y.value)) + _LINE * line
     if not side:
@@ -129,7 +129,7 @@ def _box(point: Point, x: Range, y: Range, side: str, line: int, width: int) -> 
     return left, up - _LINE / 2, left + wide, up + _LINE / 2
 
 
-def _whiskers(point: Point, x: Range, y: Range, width: int) -> Iterator[Box]:
+def _whiskers(point: ChartPoint, x: Range, y: Range, width: int) -> Iterator[Box]:
     """Yield the boxes of a point's whiskers in pixels."""
     at, up = width * x.at(point.x.value), _HEIGHT * (1 - y.at(point.y.value))
     if point.x.low is not None and point.x.high is not None:
@@ -146,7 +146,7 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 3]}…{name[1 - _LONGEST * 2 // 3 :]}"
 
 
-def _label(point: Point, x: Range, y: Range, side: str, line: int, screen: str) -> Markup:
+def _label(point: ChartPoint, x: Range, y: Range, side: str, line: int, screen: str) -> Markup:
     return tag(
         "text",
         _short(point.name),

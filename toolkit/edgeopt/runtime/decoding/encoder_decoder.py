@@ -27,7 +27,7 @@ from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles, read_enco
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
-from edgeopt.runtime.decoding.generation import AnswerWishes, Asked, Generation, Writing
+from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing
 from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.runtime.decoding.long import fitted_text
 from edgeopt.runtime.decoding.long_sounds import WindowsInTurn, fitted_sound
@@ -125,7 +125,7 @@ class EncoderDecoder(Closing):
         """Run encoder and decoder once."""
         audio = self.files.audio
         source: Sound | list[int] = [0] if audio is None else Sound(np.zeros(audio.rate_hz, np.float32), audio.rate_hz)
-        self.generate(source, Asked(most_tokens=1)).text()
+        self.generate(source, AnswerOptions(most_tokens=1)).text()
 
     def logits(self, source: Sound | Sequence[int], answer: Sequence[int]) -> NDArray[np.float32]:
         """Return (answer's tokens, vocabulary): what it would choose in place of each token of an answer.
@@ -134,7 +134,7 @@ class EncoderDecoder(Closing):
             EdgeoptError: As `generate`.
             ValueError: If the answer is longer than the model writes.
         """
-        heard = self._heard(self._fed(source, Asked()))
+        heard = self._heard(self._fed(source, AnswerOptions()))
         decoder = self._decoder(heard)
         result = [decoder.run(self._begin(heard))[-1]]
         result += [decoder.run([token])[-1] for token in answer[:-1]]
@@ -152,16 +152,16 @@ class EncoderDecoder(Closing):
         before, behind = self.files.around
         return self.files.context - len(before) - len(behind)
 
-    @with_options_of(Asked, Sampling)
+    @with_options_of(AnswerOptions, Sampling)
     def generate(
-        self, prompt: Sound | str | Sequence[int], asked: Asked | None = None, **wishes: Unpack[AnswerWishes]
+        self, prompt: Sound | str | Sequence[int], asked: AnswerOptions | None = None, **wishes: Unpack[AnswerWishes]
     ) -> Generation:
         """Return the answer to a sound or a text, which is written as it is iterated over.
 
         Args:
             prompt: A sound, a text, or the tokens of one.
             asked: What the answer may be; of a sound in several windows (`Long.WINDOWS`) the answer to each.
-            wishes: Fields that differ, as `Asked.but` takes them.
+            wishes: Fields that differ, as `AnswerOptions.but` takes them.
 
         Raises:
             UnavailableError: If the model is closed.
@@ -170,7 +170,7 @@ class EncoderDecoder(Closing):
         """
         if self._is_closed:
             raise UnavailableError("the model is closed", remedy="open it again")
-        asked = (asked or Asked()).but(**wishes)
+        asked = (asked or AnswerOptions()).but(**wishes)
         if asked.guesses or asked.chunk_tokens:
             raise EdgeoptError("an encoder with a decoder guesses nothing", remedy="leave --guesses out")
         if self.files.audio is None or not isinstance(prompt, Sound):
@@ -180,7 +180,7 @@ class EncoderDecoder(Closing):
             return self._answer(windows[0], asked)
         return WindowsInTurn(windows, lambda window: self._answer(window, asked))
 
-    def _answer(self, source: Sound | str | Sequence[int], asked: Asked) -> Generation:
+    def _answer(self, source: Sound | str | Sequence[int], asked: AnswerOptions) -> Generation:
         begun_ns = perf_counter_ns()
         fed = self._fed(source, asked)
         fed_ns = perf_counter_ns()
@@ -210,7 +210,7 @@ class EncoderDecoder(Closing):
         known = np.asarray(self.files.languages)
         return int(known[logits[known].argmax()])
 
-    def _fed(self, source: Sound | str | Sequence[int], asked: Asked) -> dict[str, NDArray[Any]]:
+    def _fed(self, source: Sound | str | Sequence[int], asked: AnswerOptions) -> dict[str, NDArray[Any]]:
         """Return the inputs of the encoder."""
         audio = self.files.audio
         if audio is not None:

@@ -66,7 +66,7 @@ class Long(StrEnum):
 
 
 class AnswerWishes(TypedDict, total=False):
-    """Keyword options of `generate`; `Asked` and `Sampling` say what each means, and its default."""
+    """Keyword options of `generate`; `AnswerOptions` and `Sampling` say what each means, and its default."""
 
     most_tokens: int
     sampling: Sampling
@@ -86,7 +86,7 @@ class AnswerWishes(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnswerOptions:
     """The limits of an answer."""
 
     most_tokens: int = 256
@@ -124,7 +124,7 @@ class Asked:
         if not all(isinstance(word, str) and word for word in self.stop):
             raise ValueError(f"stop is {self.stop!r}, and takes texts of one character or more")
 
-    def but(self, **wishes: Unpack[AnswerWishes]) -> Asked:
+    def but(self, **wishes: Unpack[AnswerWishes]) -> AnswerOptions:
         """Return the same with other fields, of its `sampling` too: `most_tokens=40, temperature=0.8`.
 
         Raises:
@@ -137,7 +137,7 @@ class Asked:
         drawn = {each.name: values.pop(each.name) for each in fields(Sampling) if each.name in values}
         sampling = replace(values.pop("sampling", self.sampling), **drawn)
         if unknown := values.keys() - {each.name for each in fields(self)}:
-            raise TypeError(f"an answer has no {min(unknown)!r}; see Asked and Sampling for what it has")
+            raise TypeError(f"an answer has no {min(unknown)!r}; see AnswerOptions and Sampling for what it has")
         return replace(self, sampling=sampling, **values)
 
 
@@ -200,7 +200,7 @@ class Writing:
         self,
         prompt: Sequence[int],
         pieces: Pieces,
-        asked: Asked,
+        asked: AnswerOptions,
         *,
         end: Sequence[int],
         capacity: int,
@@ -287,7 +287,7 @@ class Generation(Closing):
         self,
         decoder: TextDecoder,
         writing: Writing,
-        asked: Asked,
+        asked: AnswerOptions,
         give_back: Callable[[Any, list[int]], None],
         guesser: Guesser | None = None,
     ) -> None:

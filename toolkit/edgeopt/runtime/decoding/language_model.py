@@ -20,7 +20,7 @@ from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
-from edgeopt.runtime.decoding.generation import AnswerWishes, Asked, Generation, Writing, parts_of
+from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing, parts_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.guessing.draft import DraftGuesser
 from edgeopt.runtime.decoding.guessing.lookup import LookUp
@@ -113,7 +113,7 @@ class LanguageModel(Closing):
         self.guesses, self.chunk = guesses, chunk
         """Of an answer that does not say otherwise."""
         self.is_exact = guesses > 0
-        """Whether answers are exact that do not say otherwise; see `Asked.exact`."""
+        """Whether answers are exact that do not say otherwise; see `AnswerOptions.exact`."""
         self._open_draft = open_draft
         self._draft: LanguageModel | None = None
         self._lock, self._draft_lock = Lock(), Lock()
@@ -170,16 +170,16 @@ class LanguageModel(Closing):
         """Run the model once."""
         self.logits([0])
 
-    @with_options_of(Asked, Sampling)
+    @with_options_of(AnswerOptions, Sampling)
     def generate(
-        self, prompt: str | Sequence[int], asked: Asked | None = None, **wishes: Unpack[AnswerWishes]
+        self, prompt: str | Sequence[int], asked: AnswerOptions | None = None, **wishes: Unpack[AnswerWishes]
     ) -> Generation:
         """Return the answer to a prompt, which is written as it is iterated over.
 
         Args:
             prompt: A text, or its tokens.
             asked: What the answer may be.
-            wishes: Fields that differ, as `Asked.but` takes them.
+            wishes: Fields that differ, as `AnswerOptions.but` takes them.
 
         Raises:
             ValueError: If the prompt is empty, has a token that the model has not, or leaves no room for one token in
@@ -188,7 +188,7 @@ class LanguageModel(Closing):
             UnavailableError: If the model is closed.
             EdgeoptError: If its draft does not open.
         """
-        asked = (asked or Asked()).but(**wishes)
+        asked = (asked or AnswerOptions()).but(**wishes)
         asked = replace(asked, guesses=self.guesses) if asked.guesses is None else asked
         asked = replace(asked, chunk_tokens=asked.chunk_tokens or self.chunk)
         is_exact = self.is_exact if asked.exact is None else asked.exact
@@ -202,7 +202,7 @@ class LanguageModel(Closing):
         return Generation(self._taken(writing.tokens, is_exact=in_pairs), writing, asked, self._give_back, guesser)
 
     def require_exact(self) -> None:
-        """Raise where no answer can be exact, as `Asked.exact` has it.
+        """Raise where no answer can be exact, as `AnswerOptions.exact` has it.
 
         Raises:
             UnsupportedError: If so.
@@ -218,7 +218,7 @@ class LanguageModel(Closing):
         if not self.is_exact and self.sums is Sums.PAIRED:
             raise UnsupportedError(
                 "guesses change no token of exact answers alone: this model sums single tokens otherwise than several",
-                remedy="add --exact (Asked(exact=True)), with guesses and without them",
+                remedy="add --exact (AnswerOptions(exact=True)), with guesses and without them",
             )
 
     def guesser(self, *, uses_draft: bool = True) -> Guesser:
@@ -236,7 +236,7 @@ class LanguageModel(Closing):
             draft = self._draft
         return DraftGuesser(draft._taken, draft._give_back, self.tokenizer.size)
 
-    def begin(self, prompt: str | Sequence[int], asked: Asked) -> Writing:
+    def begin(self, prompt: str | Sequence[int], asked: AnswerOptions) -> Writing:
         """Return the text that an answer continues; the clock starts.
 
         Args:

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.texts.tokens import Tokens
-from edgeopt.runtime.decoding.generation import Asked, Generation, Long
+from edgeopt.runtime.decoding.generation import AnswerOptions, Generation, Long
 
-REMEDY = "shorten it; or cut its head, middle or tail, or summarise it, with --long (Asked.long in an app)"
+REMEDY = "shorten it; or cut its head, middle or tail, or summarise it, with --long (AnswerOptions.long in an app)"
 _BEFORE, _AFTER = "Summarise this text:\n\n", "\n\nSummary:\n"
 _SHORTER = 4
 """Times shorter than its part a summary is at most."""
@@ -17,7 +17,7 @@ _MOST_ROUNDS = 8
 _CUTS = (Long.HEAD, Long.MIDDLE, Long.TAIL)
 
 
-def fitted(tokens: Sequence[int], context: int, asked: Asked, begins: int) -> list[int]:
+def fitted(tokens: Sequence[int], context: int, asked: AnswerOptions, begins: int) -> list[int]:
     """Return the tokens of a prompt, cut as asked where they fill the context; room for the answer stays.
 
     Args:
@@ -54,7 +54,7 @@ def fitted_text(tokens: Sequence[int], room: int, long: Long) -> list[int]:
     if long not in _CUTS:
         raise EdgeoptError(
             f"the text has {len(tokens)} tokens, the model reads {room}",
-            remedy="pass a shorter text; or cut its head, middle or tail with --long (Asked.long in an app)",
+            remedy="pass a shorter text; or cut its head, middle or tail with --long (AnswerOptions.long in an app)",
         )
     return _cut(tokens, room, long)
 
@@ -64,7 +64,7 @@ def _cut(tokens: Sequence[int], room: int, long: Long) -> list[int]:
     return [*tokens[:first], *tokens[len(tokens) - (room - first) :]]
 
 
-class Writer(Protocol):
+class PromptWriter(Protocol):
     """A model that answers prompts."""
 
     tokenizer: Tokens
@@ -75,13 +75,13 @@ class Writer(Protocol):
         """Tokens before every prompt."""
         ...
 
-    def generate(self, prompt: Sequence[int], asked: Asked) -> Generation:
+    def generate(self, prompt: Sequence[int], asked: AnswerOptions) -> Generation:
         """Return the answer to a prompt."""
         ...
 
 
 def summarised(
-    model: Writer, text: str, room: int, tell: Callable[[int, int], None] = lambda *_: None
+    model: PromptWriter, text: str, room: int, tell: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[str, int]:
     """Return a text that fits, summarised in parts by the model itself, again and again where it has to be.
 
@@ -111,7 +111,7 @@ def summarised(
         found = list[str]()
         for i, part in enumerate(parts):
             tell(i, len(parts))
-            asked = Asked(most_tokens=max(1, len(part) // _SHORTER))
+            asked = AnswerOptions(most_tokens=max(1, len(part) // _SHORTER))
             with model.generate([*before, *part, *after], asked) as answer:
                 found.append(answer.text().strip())
         tell(len(parts), len(parts))

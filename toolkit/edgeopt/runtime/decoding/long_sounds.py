@@ -45,7 +45,8 @@ def fitted_sound(sound: Sound, audio: Audio, long: Long) -> list[Sound]:
     if long in (Long.REFUSE, Long.MIDDLE):
         raise EdgeoptError(
             f"the sound has {sound.seconds:.1f} s, the model hears {window_s:g} s",
-            remedy="hear one window after the other with --long windows, or cut with --long tail or head (Asked.long)",
+            remedy="hear one window after the other with --long windows, or cut it with --long tail or head "
+            "(AnswerOptions.long)",
         )
     heard = resampled(sound, audio.rate_hz).samples
     if long is Long.WINDOWS:

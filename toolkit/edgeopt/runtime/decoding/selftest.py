@@ -17,7 +17,17 @@ from edgeopt.executors import arithmetic
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, Decoder
 from edgeopt.runtime.bundle import Artefact, NoiseLimit, SelfTest, make_selftest
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.runtime.selftest import FILE, OPTIMIZE_HERE, ROUNDING, ROUNDING_INT8, WRONG, Recorded, Stored, noise, pack
+from edgeopt.runtime.selftest import (
+    FILE,
+    OPTIMIZE_HERE,
+    ROUNDING,
+    ROUNDING_INT8,
+    WRONG,
+    Recorded,
+    StoredTest,
+    noise,
+    pack,
+)
 
 _PROMPT, _NEXT = 8, 4
 """Tokens of a prompt, which run at once, and those behind it, one a run: both ways are tried, and the cache."""
@@ -40,7 +50,7 @@ def record_logits(model: LanguageModel, precision: str) -> tuple[SelfTest, bytes
     return make_test(tokens, _logits(model, tokens), precision)
 
 
-def check_logits(stored: Stored, artefact: Artefact, model: LanguageModel) -> tuple[Note, ...]:
+def check_logits(stored: StoredTest, artefact: Artefact, model: LanguageModel) -> tuple[Note, ...]:
     """Run a model on the stored tokens and compare; return what the user should know.
 
     Raises:
@@ -70,7 +80,7 @@ def make_test(tokens: list[int], logits: NDArray[np.float32], precision: str) ->
 
 
 def require_alike(
-    stored: Stored, artefact: Artefact, run: Callable[[list[int]], NDArray[np.float32]]
+    stored: StoredTest, artefact: Artefact, run: Callable[[list[int]], NDArray[np.float32]]
 ) -> tuple[Note, ...]:
     """Compare the logits behind the stored tokens; return what the user should know.
 

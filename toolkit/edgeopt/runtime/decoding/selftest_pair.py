@@ -17,7 +17,7 @@ from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.bundle import Artefact, NoiseLimit, SelfTest
 from edgeopt.runtime.decoding.selftest import made_up_tokens, make_test, require_alike, thinned
-from edgeopt.runtime.selftest import Stored
+from edgeopt.runtime.selftest import StoredTest
 
 _READ = 8
 """Tokens of a text; the first of those that are stored."""
@@ -50,7 +50,7 @@ def record_pair(model: HearsAndWrites, precision: str) -> tuple[SelfTest, bytes,
     return make_test(tokens, _logits(model, tokens), rounded)
 
 
-def check_pair(stored: Stored, artefact: Artefact, model: HearsAndWrites) -> tuple[Note, ...]:
+def check_pair(stored: StoredTest, artefact: Artefact, model: HearsAndWrites) -> tuple[Note, ...]:
     """Run a model on the stored tokens and compare; return what the user should know.
 
     Raises:

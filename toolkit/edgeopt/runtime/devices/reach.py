@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from edgeopt.errors import Missing
 from edgeopt.runtime.devices.availability import is_by_rule, why_absent, why_unavailable
-from edgeopt.system.declared.target import Choice, Target, read_target, target_names
+from edgeopt.system.declared.target import Target, TargetChoice, read_target, target_names
 from edgeopt.system.disk import assets
 
 
@@ -26,7 +26,7 @@ class Where(StrEnum):
 class Reach:
     """One target, and what keeps it from running here."""
 
-    target: Target | Choice
+    target: Target | TargetChoice
     where: Where
     reason: str = ""
     """Empty where it runs here."""
@@ -72,7 +72,7 @@ def _place(target: Target) -> Reach:
     return Reach(target, Where.HERE, executor=target.executor)
 
 
-def _of_choice(choice: Choice, known: Iterable[Reach]) -> Reach:
+def _of_choice(choice: TargetChoice, known: Iterable[Reach]) -> Reach:
     may = [reach for reach in known if reach.name in choice.choose]
     for where in (Where.HERE, Where.SIMULATED):
         if reaches := [reach for reach in may if reach.where is where]:

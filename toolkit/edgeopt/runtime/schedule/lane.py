@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from threading import Condition
 from typing import Any
 
-from edgeopt.runtime.schedule.turns import NEVER, Terms, Ticket, Turn, Turns
+from edgeopt.runtime.schedule.turns import NEVER, CoreTurns, Terms, Ticket, Turn
 
 
 class Lane:
@@ -23,7 +23,7 @@ class Lane:
             terms: Of each model, by name.
             clock: Nanoseconds that never go back.
         """
-        self._turns, self._clock = Turns(terms), clock
+        self._turns, self._clock = CoreTurns(terms), clock
         self._changed = Condition()
 
     def enter(self, name: str, stream: int = 0, load: Any = None) -> Ticket:

@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MemoryChange:
     """A model that came into memory, or left it."""
 
     name: str

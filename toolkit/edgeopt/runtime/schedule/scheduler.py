@@ -24,7 +24,7 @@ from edgeopt.graph.tensors import Sample
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule.cores import assign_cores, usable_cores
 from edgeopt.runtime.schedule.lane import Lane
-from edgeopt.runtime.schedule.memory import MIB, Change, Loaded, who_goes
+from edgeopt.runtime.schedule.memory import MIB, Loaded, MemoryChange, who_goes
 from edgeopt.runtime.schedule.model import Model, Scheduled, least_bytes, threads_of
 from edgeopt.runtime.schedule.seat import Seat
 from edgeopt.runtime.schedule.turns import Turn
@@ -55,7 +55,7 @@ class Scheduler(Closing):
         *,
         cores: Sequence[int] | None = None,
         memory_limit_mib: float | None = None,
-        tell: Callable[[Change], None] | None = None,
+        tell: Callable[[MemoryChange], None] | None = None,
     ) -> None:
         """Assign cores, and load the models, the highest priority first, as far as the memory goes.
 
@@ -77,7 +77,7 @@ class Scheduler(Closing):
             )
         self._limit_bytes = None if memory_limit_mib is None else int(memory_limit_mib * MIB)
         self._tell, self._began_ns = tell, _clock()
-        self._changes: deque[Change] = deque(maxlen=_CHANGES)
+        self._changes: deque[MemoryChange] = deque(maxlen=_CHANGES)
         self._state, self._loading, self._is_closed = Condition(), Lock(), False
         self._notes: dict[str, Note] = {}
         self._models = _schedule(models, cores, usable)
@@ -108,7 +108,7 @@ class Scheduler(Closing):
         return {name: model.cores for name, model in self._models.items()}
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[MemoryChange, ...]:
         """Which models came into memory or left it, the last 100."""
         return tuple(self._changes)
 
@@ -263,7 +263,7 @@ class Scheduler(Closing):
 
     def _change(self, scheduled: Scheduled, *, is_loaded: bool, reason: str) -> None:
         at_s = (_clock() - self._began_ns) / 1e9
-        change = Change(scheduled.name, is_loaded, at_s, scheduled.size_bytes / MIB, reason)
+        change = MemoryChange(scheduled.name, is_loaded, at_s, scheduled.size_bytes / MIB, reason)
         self._changes.append(change)
         if self._tell is not None:
             self._tell(change)

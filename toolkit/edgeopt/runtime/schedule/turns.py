@@ -175,7 +175,7 @@ Waiting = Sequence[tuple[str, _Model]]
 """Models of which a frame waits."""
 
 
-class Turns:
+class CoreTurns:
     """The frames of all models that share some cores: one run at a time."""
 
     def __init__(self, terms: Mapping[str, Terms]) -> None:

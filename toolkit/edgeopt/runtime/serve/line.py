@@ -14,7 +14,7 @@ from edgeopt.runtime.serve.watching.tally import Tally
 _RETRY_S = 1
 
 
-class Line:
+class RequestLine:
     """Who waits for a slot: larger priorities first, then who came first. One event loop uses it."""
 
     def __init__(self, limits: Limits, tally: Tally) -> None:

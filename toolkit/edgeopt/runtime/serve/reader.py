@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Final
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.recipes.texts.chat_template import PLAIN_STOP, ChatTemplate, Message, plain_text_of
+from edgeopt.recipes.texts.chat_template import PLAIN_STOP, ChatMessage, ChatTemplate, plain_text_of
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.decoding.language_model import common_start
 from edgeopt.runtime.serve.refused import RefusedError
@@ -17,7 +17,7 @@ _UNLIKE: Final = ("a", "B")
 """What two conversations begin with that are alike in nothing but what stands before."""
 
 
-class Reader:
+class PromptReader:
     """Prompts and conversations as tokens; it stays when the model's memory is freed."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Reader:
         """Tokens with which every prompt begins, and every conversation; none without a text of the system."""
         if not self._system:
             return []
-        said = [self._tokens_of_messages((Message("user", one),)) for one in _UNLIKE]
+        said = [self._tokens_of_messages((ChatMessage("user", one),)) for one in _UNLIKE]
         return [self._before, said[0][: common_start(*said)]]
 
     def tokens_of(self, wanted: Wanted) -> list[int]:
@@ -72,17 +72,17 @@ class Reader:
             raise self._too_long(f"{length}")
         return tokens
 
-    def _tokens_of_messages(self, messages: Sequence[Message]) -> list[int]:
+    def _tokens_of_messages(self, messages: Sequence[ChatMessage]) -> list[int]:
         tokens = self._encode(self._conversation(messages), reads_special=self._template is not None)
         if self._begin and tokens[: len(self._begin)] == self._begin:
             del tokens[: len(self._begin)]
         return tokens
 
-    def _conversation(self, messages: Sequence[Message]) -> str:
+    def _conversation(self, messages: Sequence[ChatMessage]) -> str:
         whole = list(messages)
         if self._system:
             own = whole.pop(0).content if whole[0].role == "system" else ""
-            whole.insert(0, Message("system", "\n\n".join(filter(None, (self._system, own)))))
+            whole.insert(0, ChatMessage("system", "\n\n".join(filter(None, (self._system, own)))))
         if self._template is None:
             return plain_text_of(whole)
         for i, message in enumerate(messages):

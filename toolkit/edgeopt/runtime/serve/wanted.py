@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edgeopt.recipes.texts.chat_template import Message
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.recipes.texts.chat_template import ChatMessage
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.refused import RefusedError, wrong
@@ -94,9 +94,9 @@ class Wanted:
     model: str
     prompt: str | tuple[int, ...]
     """A text or its tokens; empty in a chat."""
-    messages: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
     """Empty in a completion."""
-    asked: Asked
+    asked: AnswerOptions
     streams: bool
     tells_usage: bool
     """Whether a stream ends with the number of its tokens."""
@@ -202,13 +202,13 @@ def _prompt(value: Any) -> str | tuple[int, ...]:
     raise wrong("prompt", "a text, or a list of tokens")
 
 
-def _messages(value: Any) -> tuple[Message, ...]:
+def _messages(value: Any) -> tuple[ChatMessage, ...]:
     if not isinstance(value, list) or not value:
         raise wrong("messages", "a list of one message or more")
     return tuple(_message(entry, f"messages[{i}]") for i, entry in enumerate(value))
 
 
-def _message(value: Any, place: str) -> Message:
+def _message(value: Any, place: str) -> ChatMessage:
     if not isinstance(value, dict):
         raise wrong(place, "an object with role and content")
     role = value.get("role")
@@ -217,7 +217,7 @@ def _message(value: Any, place: str) -> Message:
     for name in ("tool_calls", "function_call", "audio"):
         if value.get(name):
             raise RefusedError(400, f"{place}.{name}: not done here", code="unsupported_value", param=f"{place}.{name}")
-    return Message(_ROLES[role], _content(value.get("content"), f"{place}.content"))
+    return ChatMessage(_ROLES[role], _content(value.get("content"), f"{place}.content"))
 
 
 def _content(value: Any, place: str) -> str:
@@ -231,7 +231,7 @@ def _content(value: Any, place: str) -> str:
     return "".join(entry["text"] for entry in value)
 
 
-def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Asked:
+def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> AnswerOptions:
     most = 1 << 24
     lengths = {name: _whole(values, name, 1, most) for name in ("max_completion_tokens", "max_tokens")}
     name, length = next(((name, other) for name, other in lengths.items() if other is not None), ("max_tokens", None))
@@ -240,7 +240,7 @@ def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Asked
         raise RefusedError(400, f"{name}: this server writes {allowed} at most", code="invalid_value", param=name)
     temperature, top_p = _number(values, "temperature", 0, 2), _number(values, "top_p", 0, 1)
     penalty, seed = _number(values, "repetition_penalty", 0.01, 100), _whole(values, "seed", -(1 << 63), (1 << 63) - 1)
-    return Asked(
+    return AnswerOptions(
         most_tokens=length or (allowed if is_chat else min(_COMPLETION_TOKENS, allowed)),
         sampling=Sampling(
             temperature=1.0 if temperature is None else temperature,

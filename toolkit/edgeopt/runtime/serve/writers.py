@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import Protocol
 
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel, parts_alone
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.writing import Answer
+from edgeopt.runtime.serve.writing import ServedAnswer
 
-_WARM = Asked(most_tokens=2, ends=False)
+_WARM = AnswerOptions(most_tokens=2, ends=False)
 
 
-class Writer(Protocol):
+class ServedWriter(Protocol):
     """A model that writes, from any number of threads."""
 
-    def generate(self, prompt: Sequence[int], asked: Asked, priority: int) -> Answer:
+    def generate(self, prompt: Sequence[int], asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a prompt; a larger priority goes first where memory is short."""
         ...
 
@@ -47,7 +47,7 @@ class Together:
         """Why the texts take turns; empty: they share runs."""
         return self._shared.turns_told
 
-    def generate(self, prompt: Sequence[int], asked: Asked, priority: int) -> Answer:
+    def generate(self, prompt: Sequence[int], asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a prompt."""
         return self._shared.generate(prompt, asked, priority)
 
@@ -70,7 +70,7 @@ class OneByOne:
                     pass
             undone.pop_all()
 
-    def generate(self, prompt: Sequence[int], asked: Asked, priority: int) -> Answer:
+    def generate(self, prompt: Sequence[int], asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a prompt; nobody is beside it, so that no priority counts."""
         parts = parts_alone(self._model)  # a cancelled answer ends behind one
         return self._model.generate(prompt, replace(asked, chunk_tokens=parts, uses_draft=self._uses_draft))

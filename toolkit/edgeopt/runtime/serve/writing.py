@@ -18,7 +18,7 @@ from edgeopt.runtime.decoding.generation import Account, Piece
 from edgeopt.runtime.serve.refused import RefusedError
 
 
-class Answer(Protocol):
+class ServedAnswer(Protocol):
     """An answer as it is written, of whatever model."""
 
     @property
@@ -26,7 +26,7 @@ class Answer(Protocol):
         """The cost so far."""
         ...
 
-    def __enter__(self) -> Answer: ...
+    def __enter__(self) -> ServedAnswer: ...
 
     def __exit__(self, *_: object) -> None: ...
 
@@ -50,11 +50,11 @@ class Written:
 
 _LAST_RUN_S = 0.5
 """An answer whose time is over ends behind the run that is on its way: so long is waited for it."""
-Begin = Callable[[], AbstractContextManager[Answer]]
+Begin = Callable[[], AbstractContextManager[ServedAnswer]]
 Event = Piece | Written | BaseException
 
 
-class Writing:
+class AnswerWriting:
     """Writes one answer; an event loop reads it."""
 
     def __init__(self, begin: Begin, end_s: float) -> None:
@@ -66,7 +66,7 @@ class Writing:
         """
         self._begin, self._end_s = begin, end_s
         self._loop, self._events = asyncio.get_running_loop(), asyncio.Queue[Event]()
-        self._answer: Answer | None = None
+        self._answer: ServedAnswer | None = None
         self._is_cancelled = self._is_late = False
         self._opening_ns = 0
 

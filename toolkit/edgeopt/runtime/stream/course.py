@@ -9,7 +9,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream.clockwork import Running
-from edgeopt.runtime.stream.degradation import Change, Degradation, Ladder
+from edgeopt.runtime.stream.degradation import Degradation, Ladder, LevelChange
 from edgeopt.runtime.stream.desk import Desk
 from edgeopt.runtime.stream.events import EventKind
 from edgeopt.runtime.stream.forecast import Timing
@@ -19,7 +19,7 @@ from edgeopt.runtime.stream.runner import Runner
 _JOIN_S: Final = 30.0
 
 
-class Course:
+class LevelCourse:
     """The level now. Whoever calls `record` holds the desk's lock."""
 
     def __init__(self, desk: Desk, given: Runtime | Pipeline, rules: Degradation | None, budget_ns: int) -> None:
@@ -59,7 +59,7 @@ class Course:
             if runner is not self._own:
                 runner.close()
 
-    def _go(self, change: Change) -> None:
+    def _go(self, change: LevelChange) -> None:
         level = self._levels[change.level]
         if change.level in self._opened:
             self._move(change, self._opened[change.level])
@@ -68,7 +68,7 @@ class Course:
         else:
             self._opening = self._desk.clockwork.start(partial(self._open, change, level), "edgeopt-lighter")
 
-    def _open(self, change: Change, level: Level) -> None:
+    def _open(self, change: LevelChange, level: Level) -> None:
         """Open a model while the stream goes on."""
         assert self._ladder is not None
         try:
@@ -85,7 +85,7 @@ class Course:
             if not self._desk.is_stopped:
                 self._move(change, runner)
 
-    def _move(self, change: Change, runner: Runner) -> None:
+    def _move(self, change: LevelChange, runner: Runner) -> None:
         assert self._ladder is not None
         level, is_down = self._levels[change.level], change.level > self._ladder.level
         self._ladder.moved(change.level)

@@ -19,7 +19,7 @@ from typing import Final
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.schedule.queueing import LATEST, QueueKind, QueuePolicy
-from edgeopt.runtime.stream.forecast import Outcome, Timing, Window
+from edgeopt.runtime.stream.forecast import Timing, TimingWindow, WindowOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Degradation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LevelChange:
     """A level to go to, and why."""
 
     level: int
@@ -66,7 +66,7 @@ _LEAST_PAUSE_NS: Final = 500_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LevelLoad:
     """The time that one level needs of the device."""
 
     keep_every: int = 1
@@ -79,7 +79,7 @@ class Ladder:
     """Hears of answered frames, and says which level fits; level 0 does everything."""
 
     def __init__(
-        self, rules: Degradation, budget_ns: int, levels: Sequence[Load], policy: QueuePolicy = LATEST
+        self, rules: Degradation, budget_ns: int, levels: Sequence[LevelLoad], policy: QueuePolicy = LATEST
     ) -> None:
         """Begin at level 0.
 
@@ -112,7 +112,7 @@ class Ladder:
         """The level now."""
         return self._path[-1]
 
-    def record(self, timing: Timing) -> Change | None:
+    def record(self, timing: Timing) -> LevelChange | None:
         """Hear of an answered frame that came in after the last change.
 
         Returns:
@@ -161,8 +161,8 @@ class Ladder:
         self._left_out.add(level)
         self._compare = None
 
-    def _window(self, timings: Sequence[Timing]) -> Window:
-        return Window(timings, self._budget_ns, self._policy)
+    def _window(self, timings: Sequence[Timing]) -> TimingWindow:
+        return TimingWindow(timings, self._budget_ns, self._policy)
 
     def _begin_anew(self) -> None:
         self._timings.clear()
@@ -176,7 +176,7 @@ class Ladder:
         gap_ns = (timing.captured_ns - last.captured_ns) / max(timing.index - last.index, 1)
         return gap_ns > max(_PAUSE * mean_ns, _LEAST_PAUSE_NS)
 
-    def _learn(self, window: Window) -> None:
+    def _learn(self, window: TimingWindow) -> None:
         """Learn how much lighter a level is, from the windows before and after a change."""
         if self._compare is None:
             return
@@ -189,13 +189,13 @@ class Ladder:
         below_ns, above_ns = (window.service_ns, other_ns) if level == self.level else (other_ns, window.service_ns)
         self._ratios[level] = (self._ratios[above] or 1.0) * min(below_ns / max(above_ns, 1), 1.0)
 
-    def _down(self, window: Window) -> Change | None:
+    def _down(self, window: TimingWindow) -> LevelChange | None:
         for level in range(self.level + 1, len(self._keep_every)):
             if level not in self._left_out and self._helps(level, window):
-                return Change(level, self._told(window))
+                return LevelChange(level, self._told(window))
         return None
 
-    def _helps(self, level: int, window: Window) -> bool:
+    def _helps(self, level: int, window: TimingWindow) -> bool:
         """Return whether a level below helps against what was measured."""
         every = self._keep_every[level]
         if every == 1:
@@ -210,14 +210,16 @@ class Ladder:
             others.append(window.replayed(self._keep_every[self.level]))  # the window may have begun with a backlog
         return all(skipping.has_notably_more_than(other) for other in others)
 
-    def _is_lighter_better(self, level: int, window: Window) -> bool:
+    def _is_lighter_better(self, level: int, window: TimingWindow) -> bool:
         ratio = self._ratio(level, self.level)
         if ratio is not None and ratio > _HARDLY_LIGHTER:
             return False
         lighter = window.scaled(_LIGHTEST if ratio is None else ratio)
         return self._is_better(lighter, self._keep_every[level], window, self._keep_every[self.level], window.measured)
 
-    def _is_better(self, lighter: Window, every: int, heavier: Window, every_heavier: int, above: Outcome) -> bool:
+    def _is_better(
+        self, lighter: TimingWindow, every: int, heavier: TimingWindow, every_heavier: int, above: WindowOutcome
+    ) -> bool:
         """Return whether a lighter model serves better than the level above it, which misses too much.
 
         Args:
@@ -239,25 +241,25 @@ class Ladder:
         own, others = self._ratios[level], self._ratios[other]
         return None if own is None or not others else own / others
 
-    def _up(self, window: Window) -> Change | None:
+    def _up(self, window: TimingWindow) -> LevelChange | None:
         """Return the change to the level above where this one is not needed any more, or does not help."""
         above = self._path[-2]
         if self._keep_every[self.level] > 1:
             return self._up_from_skipping(above, window)
         return self._up_from_lighter(above, window)
 
-    def _up_from_skipping(self, above: int, window: Window) -> Change | None:
+    def _up_from_skipping(self, above: int, window: TimingWindow) -> LevelChange | None:
         every, room = self._keep_every[above], self._rules.room_ratio
         fuller, measured, load = window.replayed(every), window.measured, window.load / every
         if load <= room and fuller.in_time >= measured.in_time:
             busy_ns = median(timing.busy_ns for timing in window.timings)
-            return Change(above, _room(busy_ns, window.period_ns * every))
+            return LevelChange(above, _room(busy_ns, window.period_ns * every))
         if load <= (1 + room) / 2 and fuller.has_notably_more_than(measured):
             there, here = fuller.in_time_per_s, measured.in_time_per_s
-            return Change(above, f"{there:.1f} answers a second would be in time there, here are {here:.1f}")
+            return LevelChange(above, f"{there:.1f} answers a second would be in time there, here are {here:.1f}")
         return None
 
-    def _up_from_lighter(self, above: int, window: Window) -> Change | None:
+    def _up_from_lighter(self, above: int, window: TimingWindow) -> LevelChange | None:
         ratio = self._ratio(above, self.level) or 1.0
         heavier, most = window.scaled(ratio), self._rules.most_missed_ratio
         fuller = heavier.replayed(self._keep_every[above])
@@ -265,15 +267,15 @@ class Ladder:
             # replayed, as the backlog of other levels is not its fault
             if self._is_better(window, self._keep_every[self.level], heavier, self._keep_every[above], fuller):
                 return None
-            return Change(above, f"the lighter model does not help: {self._told(window)}")
+            return LevelChange(above, f"the lighter model does not help: {self._told(window)}")
         times_ns = sorted(timing.service_ns for timing in heavier.timings)
         slowest_ns = times_ns[int((1 - most) * (len(times_ns) - 1))]
         with_room = window.scaled(ratio / self._rules.room_ratio).replayed(self._keep_every[above])
         if slowest_ns > self._rules.room_ratio * self._budget_ns or with_room.missed_ratio > most:
             return None
-        return Change(above, _room(slowest_ns, self._budget_ns))
+        return LevelChange(above, _room(slowest_ns, self._budget_ns))
 
-    def _told(self, window: Window) -> str:
+    def _told(self, window: TimingWindow) -> str:
         """Return how many frames missed the budget, and why: shares and median times as they were measured."""
         count, missed, waited = len(window.timings), window.missed, window.waited
         alone = [timing for timing in missed if timing not in waited]

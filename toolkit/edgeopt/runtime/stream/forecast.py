@@ -55,7 +55,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WindowOutcome:
     """How the frames of a window fare."""
 
     answered: int
@@ -79,17 +79,17 @@ class Outcome:
         """How many of them come in a second."""
         return self.in_time * 1e9 / max(self.span_ns, 1.0)
 
-    def has_notably_more_than(self, other: Outcome) -> bool:
+    def has_notably_more_than(self, other: WindowOutcome) -> bool:
         """Return whether more answers keep the budget than in another outcome of the same frames, by no accident."""
         return self.in_time > _NOTABLE * other.in_time and self.in_time - other.in_time > _LEAST_ADDED * other.answered
 
-    def has_notably_fewer_missed_than(self, other: Outcome) -> bool:
+    def has_notably_fewer_missed_than(self, other: WindowOutcome) -> bool:
         """Return whether fewer answers are late than in another outcome of the same frames, by no accident."""
         fewer = other.missed_ratio - self.missed_ratio
         return other.missed_ratio > _NOTABLE * self.missed_ratio and fewer > _LEAST_ADDED
 
 
-class Window:
+class TimingWindow:
     """Timings of frames that were answered at one level, in order."""
 
     def __init__(self, timings: Sequence[Timing], budget_ns: int, policy: QueuePolicy) -> None:
@@ -118,7 +118,7 @@ class Window:
         return [timing for timing in self.missed if timing.own_ns <= self._budget_ns]
 
     @property
-    def measured(self) -> Outcome:
+    def measured(self) -> WindowOutcome:
         """How they fared."""
         return self._outcome(len(self.timings), len(self.missed))
 
@@ -131,7 +131,7 @@ class Window:
         busy_ns = sum(timing.busy_ns for timing in self.timings) / len(self.timings)
         return busy_ns / self.period_ns if self.period_ns > 0 else float("inf")
 
-    def scaled(self, ratio: float) -> Window:
+    def scaled(self, ratio: float) -> TimingWindow:
         """Return the frames with a model that takes `ratio` as long; what held a run up remains as it is."""
         typical_ns = self.service_ns
 
@@ -147,9 +147,9 @@ class Window:
             )
 
         scaled = [scale(timing) for timing in self.timings]
-        return Window(scaled, self._budget_ns, self._policy)
+        return TimingWindow(scaled, self._budget_ns, self._policy)
 
-    def replayed(self, keep_every: int) -> Outcome:
+    def replayed(self, keep_every: int) -> WindowOutcome:
         """Return how the frames of the source would fare, had one of so many been run, beginning with no backlog."""
         queue = Queue[tuple[Timing, float]](self._policy)
         answered = missed = 0
@@ -174,9 +174,9 @@ class Window:
         serve(float("inf"))
         return self._outcome(answered, missed)
 
-    def _outcome(self, answered: int, missed: int) -> Outcome:
+    def _outcome(self, answered: int, missed: int) -> WindowOutcome:
         span_ns = self.timings[-1].captured_ns - self.timings[0].captured_ns + self.period_ns
-        return Outcome(answered, missed, span_ns)
+        return WindowOutcome(answered, missed, span_ns)
 
     def _arrivals(self) -> Iterator[tuple[int, float, Timing]]:
         """Yield index, instant and times of all frames of the source; one that was not run takes those of another."""

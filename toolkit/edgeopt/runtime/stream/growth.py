@@ -9,7 +9,7 @@ import numpy as np
 _LENGTH: Final = 256
 
 
-class Growth:
+class AnswerInstants:
     """Instants of the last answers, in memory that is reserved once. One thread writes."""
 
     def __init__(self) -> None:

@@ -10,11 +10,11 @@ from typing import Final
 from edgeopt.runtime.bundle import Artefact, Expected
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.runtime.stream.degradation import Load
+from edgeopt.runtime.stream.degradation import LevelLoad
 from edgeopt.runtime.stream.runner import Runner, name_of, runner_of
 
 FULL = "full"
-_FULL_LOAD: Final = Load()
+_FULL_LOAD: Final = LevelLoad()
 _AREA: Final = 0.5
 """Of a smaller input, of the full one."""
 _STEP: Final = 32
@@ -42,7 +42,7 @@ class Level:
 
     name: str
     open: Callable[[], Runner]
-    load: Load = _FULL_LOAD
+    load: LevelLoad = _FULL_LOAD
 
 
 def levels_of(given: Runtime | Pipeline, *, smaller_input: bool = False) -> tuple[Level, ...]:
@@ -53,7 +53,7 @@ def levels_of(given: Runtime | Pipeline, *, smaller_input: bool = False) -> tupl
         smaller_input: Whether the last level may be the lightest model at half the area, where its input is free.
     """
     full = runner_of(given)
-    levels = [Level(FULL, lambda: full), Level("every 2nd frame", lambda: full, Load(keep_every=2))]
+    levels = [Level(FULL, lambda: full), Level("every 2nd frame", lambda: full, LevelLoad(keep_every=2))]
     return tuple(levels) if isinstance(given, Pipeline) else (*levels, *_lighter(given, smaller_input=smaller_input))
 
 
@@ -62,13 +62,13 @@ def _lighter(runtime: Runtime, *, smaller_input: bool) -> Iterator[Level]:
         other for other in reversed(runtime.bundle.lighter) if other != runtime.artefact
     ]  # the fastest comes last
     for one in lighter:
-        load = Load(time_ratio=_time_ratio(one.expected, runtime.artefact.expected))
+        load = LevelLoad(time_ratio=_time_ratio(one.expected, runtime.artefact.expected))
         yield Level(f"lighter model {one.file}", partial(runtime.with_artefact, one), load)
     size = smaller_size(runtime) if smaller_input else None
     if size is not None:
         artefact = lighter[-1] if lighter else runtime.artefact
         yield Level(
-            f"input of {size[0]}x{size[1]}", partial(_with_size, runtime, artefact, size), Load(time_ratio=None)
+            f"input of {size[0]}x{size[1]}", partial(_with_size, runtime, artefact, size), LevelLoad(time_ratio=None)
         )
 
 

@@ -23,7 +23,7 @@ _MOST_HUNG: Final = 2
 
 
 @dataclass(slots=True)
-class Served:
+class ServedFrame:
     """A frame and its answer."""
 
     item: Waiting
@@ -56,7 +56,7 @@ class _Worker:
     is_hung: bool = field(default=False)
 
 
-class Server:
+class FrameServer:
     """Runs frames of a desk; whoever calls a method holds the desk's lock, but for `start` and `join`."""
 
     def __init__(self, desk: Desk, rung: Rung, hang_ns: int) -> None:
@@ -70,7 +70,7 @@ class Server:
         self.rung, self.is_pipelined = rung, False
         self._desk, self._hang_ns = desk, hang_ns
         self._wanted = False
-        self._answer: Served | None = None
+        self._answer: ServedFrame | None = None
         self._error: Exception | None = None
         self._preparing: _Job | None = None
         self._prepared: _Job | None = None
@@ -95,7 +95,7 @@ class Server:
         self._wanted = True
         self._desk.changes.notify()
 
-    def take(self) -> Served | None:
+    def take(self) -> ServedFrame | None:
         """Return the answer if it is there.
 
         Raises:
@@ -190,7 +190,7 @@ class Server:
                 else:
                     self._failures = 0
                     overlapped = self.is_pipelined
-                    self._answer = Served(
+                    self._answer = ServedFrame(
                         job.item, answer, job.rung, job.began_ns, done, times, overlapped, job.waited_for_frame
                     )
                 self._desk.changes.notify()

@@ -25,14 +25,14 @@ from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.runtime.stream.capture import Capture
 from edgeopt.runtime.stream.clockwork import Clockwork, Machine, Running
-from edgeopt.runtime.stream.course import Course
+from edgeopt.runtime.stream.course import LevelCourse
 from edgeopt.runtime.stream.degradation import Degradation
 from edgeopt.runtime.stream.desk import Desk
 from edgeopt.runtime.stream.events import Event, EventKind
 from edgeopt.runtime.stream.forecast import Timing
-from edgeopt.runtime.stream.growth import Growth
+from edgeopt.runtime.stream.growth import AnswerInstants
 from edgeopt.runtime.stream.result import StreamResult, StreamStats
-from edgeopt.runtime.stream.serving import Served, Server
+from edgeopt.runtime.stream.serving import FrameServer, ServedFrame
 from edgeopt.runtime.stream.sources import Wishes, open_source
 from edgeopt.runtime.stream.sources.pictures import Pictures
 from edgeopt.runtime.stream.trial import Trial
@@ -124,12 +124,12 @@ class Stream:
         self._capture = Capture(self.source, self._desk, (self.source.fps if is_recorded else None) or rate)
         if degrade is not None and self._capture.is_on_demand:
             degrade = None  # no frame of a file comes too fast
-        self._course = Course(self._desk, runtime, degrade, self._budget_ns)
-        self._server = Server(self._desk, self._course.rung, round(hang_s * 1e9))
+        self._course = LevelCourse(self._desk, runtime, degrade, self._budget_ns)
+        self._server = FrameServer(self._desk, self._course.rung, round(hang_s * 1e9))
         is_whole = isinstance(runtime, Pipeline)  # nothing of it runs before execute
         self._trial = Trial() if pipelined is None and not is_whole else None
         self._pipelined = pipelined and not is_whole
-        self._growth = Growth()
+        self._growth = AnswerInstants()
         self._stalled = self._closed = False
         self._handed_ns: int | None = None
         """When the app got the answer before; None: it has none yet."""
@@ -219,7 +219,7 @@ class Stream:
             with self._desk.changes:
                 self._server.pipeline(on=True)
 
-    def _wait_for_answer(self) -> Served | None:
+    def _wait_for_answer(self) -> ServedFrame | None:
         desk, server = self._desk, self._server
         with desk.changes:
             if self._handed_ns is not None:
@@ -264,7 +264,7 @@ class Stream:
             )
         return gone_at if self._stalled else since + _STALLED_NS
 
-    def _hand_over(self, served: Served) -> StreamResult:
+    def _hand_over(self, served: ServedFrame) -> StreamResult:
         item = served.item
         now = self._desk.now_ns
         age = now - item.captured_ns
@@ -289,7 +289,7 @@ class Stream:
             level=served.rung.name,
         )
 
-    def _timing(self, served: Served, age_ns: int) -> Timing:
+    def _timing(self, served: ServedFrame, age_ns: int) -> Timing:
         """Return how the age of an answer came about."""
         item, latency_ns = served.item, served.done_ns - served.began_ns
         stages_ns = dict(zip(self._ring.stages[1:], (max(number, 0) for number in served.times_ns), strict=True))
@@ -307,7 +307,7 @@ class Stream:
             reader_ns=self._reader_ns,
         )
 
-    def _adapt(self, served: Served, timing: Timing) -> None:
+    def _adapt(self, served: ServedFrame, timing: Timing) -> None:
         """Change what measurement says should change."""
         with self._desk.changes:
             if self._trial is not None:

@@ -11,8 +11,8 @@ import onnx
 from edgeopt.graph.facts.scaled import SCALED, scaled_tensors
 from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import Model
-from edgeopt.steps.activations.forms import Fit, Form, Numbers
-from edgeopt.steps.activations.readers import Reach, absorb_gain, absorb_offset, reaches
+from edgeopt.steps.activations.forms import ActivationForm, Fit, Numbers
+from edgeopt.steps.activations.readers import ChannelReach, absorb_gain, absorb_offset, reaches
 from edgeopt.steps.activations.sites import Site, find_sites, scale_maker
 from edgeopt.steps.quantize.calibration.calibrate import Observation
 from edgeopt.steps.quantize.patterns import name_of
@@ -41,7 +41,7 @@ class Fitted:
         return bool((self.fit.gain == 1).all() and not self.fit.offset.any())
 
 
-def fit_all(graph: Graph, seen: Mapping[str, Observation], form: Form) -> tuple[Fitted, ...]:
+def fit_all(graph: Graph, seen: Mapping[str, Observation], form: ActivationForm) -> tuple[Fitted, ...]:
     """Return a fit for each activation that calibration saw, in the order of the graph.
 
     Args:
@@ -89,7 +89,7 @@ def keep_worst(fitted: Iterable[Fitted], share: float) -> tuple[Fitted, ...]:
     return tuple(one for one in fitted if one.name not in kept)
 
 
-def place(model: Model, fitted: Sequence[Fitted], form: Form) -> Model:
+def place(model: Model, fitted: Sequence[Fitted], form: ActivationForm) -> Model:
     """Return the model with a form in the place of some activations.
 
     Args:
@@ -142,7 +142,7 @@ def _samples(seen: Observation, site: Site) -> tuple[Numbers, Numbers]:
 
 
 def _tied_fits(
-    samples: Mapping[str, tuple[Numbers, Numbers]], reach: Mapping[str, Reach], form: Form
+    samples: Mapping[str, tuple[Numbers, Numbers]], reach: Mapping[str, ChannelReach], form: ActivationForm
 ) -> dict[str, Fit]:
     """Return fits with one gain for each channel, the one with which all together are closest."""
     best: dict[str, Fit] = {}

@@ -30,7 +30,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ChannelReach:
     """Where the channels of one activation go."""
 
     leaves: tuple[Leaf, ...]
@@ -40,7 +40,7 @@ class Reach:
     """Names of all activations that must have the same gain, its own among them, in the order of the graph."""
 
 
-def reaches(graph: Graph, sites: Sequence[Site]) -> dict[str, Reach]:
+def reaches(graph: Graph, sites: Sequence[Site]) -> dict[str, ChannelReach]:
     """Return for each activation, by name, what reads it."""
     walks = {site.name: _walk(graph, site) for site in sites}
     makers = {name: set(walk.sums) for name, walk in walks.items()}
@@ -51,7 +51,9 @@ def reaches(graph: Graph, sites: Sequence[Site]) -> dict[str, Reach]:
     for name, walk in walks.items():
         group = members[name]
         gain = all(walks[word].is_linear and word not in broken for word in group)
-        result[name] = Reach(tuple(walk.leaves), gain, walk.is_linear and not walk.pads, group if gain else (name,))
+        result[name] = ChannelReach(
+            tuple(walk.leaves), gain, walk.is_linear and not walk.pads, group if gain else (name,)
+        )
     return result
 
 

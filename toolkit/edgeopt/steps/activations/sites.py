@@ -59,7 +59,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Sites:
     """The activations that may be replaced, in the order of the graph, and why others may not."""
 
     sites: tuple[Site, ...]
@@ -67,7 +67,7 @@ class Found:
     """Tensor and reason."""
 
 
-def find_sites(graph: Graph) -> Found:
+def find_sites(graph: Graph) -> Sites:
     """Return every SiLU, QuickGelu, Mish, GELU and HardSwish of a graph with shapes."""
     sites, refused = list[Site](), list[tuple[str, str]]()
     for node in graph.nodes():
@@ -87,7 +87,7 @@ def find_sites(graph: Graph) -> Found:
             continue
         site = Site(name, kind, function, node, x, maker, axis, shape[axis], math.prod(shape))
         sites.append(site)
-    return Found(tuple(sites), tuple(refused))
+    return Sites(tuple(sites), tuple(refused))
 
 
 def _recognised(graph: Graph, node: Node) -> tuple[str, Function, Value, tuple[Node, ...]] | None:

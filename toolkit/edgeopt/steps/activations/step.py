@@ -17,8 +17,8 @@ from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.runtime.devices.availability import is_by_rule, is_compiled
 from edgeopt.steps._context import CALIBRATION, Context, Engine, Setting, agreement_on_processor, numbered, out_of_time
 from edgeopt.steps.activations.fit import Fitted, fit_all, keep_worst, place
-from edgeopt.steps.activations.forms import Form, all_forms
-from edgeopt.steps.activations.sites import Found, find_sites
+from edgeopt.steps.activations.forms import ActivationForm, all_forms
+from edgeopt.steps.activations.sites import Sites, find_sites
 from edgeopt.steps.prune.integer_layers import integer_model
 from edgeopt.steps.quantize.calibration.calibrate import Observation, calibrate
 from edgeopt.steps.quantize.judges import own_clock
@@ -42,7 +42,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Replacement:
     """The replacements that one candidate is made of."""
 
     form: str
@@ -77,7 +77,7 @@ def replace_activations(model: Model, context: Context, setting: Setting) -> lis
     seen = _seen(model, context, sites)
     if context.replay:
         return _made_again(model, context, setting, seen)
-    made, notes = list[tuple[float, Outcome, Choice]](), list(_refusals(sites))
+    made, notes = list[tuple[float, Outcome, Replacement]](), list(_refusals(sites))
     like_dense = agreement_on_processor(context, model)
     for form in all_forms().values():
         if context.searches_end <= perf_counter_ns() / 1e9:
@@ -106,11 +106,11 @@ def replace_activations(model: Model, context: Context, setting: Setting) -> lis
     return [outcome for _, outcome, _ in made]
 
 
-def _fits(model: Model, form: Form) -> bool:
+def _fits(model: Model, form: ActivationForm) -> bool:
     return Graph.from_model(model).opset >= form.opset
 
 
-def _seen(model: Model, context: Context, found: Found) -> Mapping[str, Observation]:
+def _seen(model: Model, context: Context, found: Sites) -> Mapping[str, Observation]:
     frames = context.frames.spread(_PICTURES)
     task = context.task(model, evaluating=True)
     return calibrate(
@@ -124,13 +124,13 @@ def _seen(model: Model, context: Context, found: Found) -> Mapping[str, Observat
 
 
 def _candidates(
-    model: Model, context: Context, form: Form, fitted: Sequence[Fitted], gain: _Gain, like_dense: float
-) -> list[tuple[float, Outcome, Choice]]:
+    model: Model, context: Context, form: ActivationForm, fitted: Sequence[Fitted], gain: _Gain, like_dense: float
+) -> list[tuple[float, Outcome, Replacement]]:
     """Return the model with all of them replaced and, where its answers differ, with as many as it takes to agree.
 
     What the model itself agrees less than the original, as one for smaller pictures does, is not held against it.
     """
-    made = list[tuple[float, Outcome, Choice]]()
+    made = list[tuple[float, Outcome, Replacement]]()
     for share in (0.0, *_SHARES):
         chosen = keep_worst(fitted, share)
         if not chosen:
@@ -144,7 +144,7 @@ def _candidates(
         is_alike = agreement >= context.least_agreement
         if is_alike or not made:
             notes = (_note(form, chosen, fitted), Note(NoteKind.INFO, f"all of them: {_spoken(gain)}"))
-            made.append((speed, Outcome(changed, {form.name: len(chosen)}, notes), Choice(form.name, share)))
+            made.append((speed, Outcome(changed, {form.name: len(chosen)}, notes), Replacement(form.name, share)))
         if (is_alike and len(made) > 1) or agreement > _enough(context):
             break
     return made
@@ -164,7 +164,7 @@ def _made_again(model: Model, context: Context, setting: Setting, seen: Mapping[
         stored = read_json(path, remedy="leave --replay out")
         if stored.get("form") not in known or not isinstance(stored.get("share"), float):
             raise EdgeoptError(f"{path} does not say what was made", remedy="leave --replay out")
-        choice, form = Choice(stored["form"], stored["share"]), known[stored["form"]]
+        choice, form = Replacement(stored["form"], stored["share"]), known[stored["form"]]
         if choice.form not in fits:
             fits[choice.form] = fit_all(Graph.from_model(model), seen, form)
         chosen = keep_worst(fits[choice.form], choice.share)
@@ -174,7 +174,7 @@ def _made_again(model: Model, context: Context, setting: Setting, seen: Mapping[
     return made
 
 
-def _write(context: Context, setting: Setting, position: int, choice: Choice) -> None:
+def _write(context: Context, setting: Setting, position: int, choice: Replacement) -> None:
     context.files.write(f"candidates/{numbered(setting.name, position)}/{CHOICE}", json.dumps(asdict(choice)) + "\n")
 
 
@@ -208,18 +208,18 @@ def _spoken(gain: _Gain) -> str:
     return f"{gain.ratio} on {gain.engine} in {gain.precision}"
 
 
-def _kinds(found: Found) -> str:
+def _kinds(found: Sites) -> str:
     return " and ".join(dict.fromkeys(site.kind for site in found.sites))
 
 
-def _note(form: Form, chosen: Sequence[Fitted], fitted: Sequence[Fitted]) -> Note:
+def _note(form: ActivationForm, chosen: Sequence[Fitted], fitted: Sequence[Fitted]) -> Note:
     worst = sorted(chosen, key=lambda other: (-other.noise, other.name))[:_SHOWN]
     coarse = ", ".join(f"{other.name!r} {other.noise:.1%}" for other in worst)
     text = f"{len(chosen)} of {len(fitted)} activations computed as {form.name}, fitted to each channel"
     return Note(NoteKind.CHOICE, text, f"coarsest, error over signal: {coarse}; finetune wins back what it costs")
 
 
-def _refusals(found: Found) -> tuple[Note, ...]:
+def _refusals(found: Sites) -> tuple[Note, ...]:
     reasons: dict[str, list[str]] = {}
     for name, reason in found.refused:
         reasons.setdefault(reason, []).append(name)

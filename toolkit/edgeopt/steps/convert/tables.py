@@ -22,7 +22,7 @@ LEAST_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBlocks:
     """A matrix that lies in the graph as blocks."""
 
     columns: NDArray[np.float32]
@@ -33,10 +33,10 @@ class Stored:
     zero: Value | None
 
 
-def place(graph: Graph, name: str, columns: NDArray[np.float32], blocks: Blocks) -> Stored:
+def place(graph: Graph, name: str, columns: NDArray[np.float32], blocks: Blocks) -> StoredBlocks:
     """Return the blocks of a matrix as constants of the graph."""
     zero = blocks.packed_zero()
-    return Stored(
+    return StoredBlocks(
         columns,
         blocks,
         graph.add_initializer(f"{name}_blocks", blocks.packed()),
@@ -45,14 +45,14 @@ def place(graph: Graph, name: str, columns: NDArray[np.float32], blocks: Blocks)
     )
 
 
-def store_tables(graph: Graph, known: Sequence[Stored]) -> int:
+def store_tables(graph: Graph, known: Sequence[StoredBlocks]) -> int:
     """Rewrite the look-ups of large constant tables, in place; return how many.
 
     Args:
         graph: The model.
         known: Matrices that are stored already.
     """
-    made = dict[Value, Stored]()
+    made = dict[Value, StoredBlocks]()
     nodes = [node for node in graph.nodes("Gather") if _is_large_table(graph, node)]
     for node in nodes:
         table = node.inputs[0]
@@ -80,12 +80,12 @@ def _is_large_table(graph: Graph, node: Node) -> bool:
     )
 
 
-def _is_same(stored: Stored, rows: NDArray[np.float32]) -> bool:
+def _is_same(stored: StoredBlocks, rows: NDArray[np.float32]) -> bool:
     fits = stored.blocks.bits == BITS and rows.shape[1] % stored.blocks.block == 0
     return fits and np.array_equal(stored.columns, rows)
 
 
-def _rewrite(graph: Graph, node: Node, stored: Stored) -> None:
+def _rewrite(graph: Graph, node: Node, stored: StoredBlocks) -> None:
     data, blocks = stored.data, stored.blocks
     shape = graph.add_initializer(f"{node.name}_shape", np.array([len(blocks.integers), -1], np.int64))
     flat = graph.insert("Reshape", [data, shape], name=f"{node.name}_rows").outputs[0]

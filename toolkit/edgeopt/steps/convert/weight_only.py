@@ -16,7 +16,7 @@ from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.convert.blocks import Rounding, to_nearest
-from edgeopt.steps.convert.tables import Stored, place, store_tables
+from edgeopt.steps.convert.tables import StoredBlocks, place, store_tables
 from edgeopt.steps.quantize.calibration.findings import require_finite_weights
 from edgeopt.steps.quantize.formats.matmul_integer import plain_products, product_bias
 from edgeopt.system.processes.time_limit import require_time
@@ -56,7 +56,7 @@ def make_weight_only(
     graph = Graph.from_model(model)
     nodes = large_products(graph)
     require_finite_weights(nodes, graph)
-    stored = dict[tuple[Value, int], Stored]()
+    stored = dict[tuple[Value, int], StoredBlocks]()
     for node in nodes:
         require_time()
         form = (8, wide_block or block) if node.name in wide else (bits, block)
@@ -93,7 +93,7 @@ def columns_of(graph: Graph, node: Node) -> NDArray[np.float32]:
 
 
 def _rewrite(
-    graph: Graph, node: Node, bits: int, block: int, rounding: Rounding, stored: dict[tuple[Value, int], Stored]
+    graph: Graph, node: Node, bits: int, block: int, rounding: Rounding, stored: dict[tuple[Value, int], StoredBlocks]
 ) -> None:
     columns, weight = columns_of(graph, node), node.inputs[1]
     assert weight is not None

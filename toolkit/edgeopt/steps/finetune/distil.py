@@ -37,7 +37,7 @@ from edgeopt.steps.finetune.checkpoint import read_checkpoint
 from edgeopt.steps.finetune.features import features_of, shared_tensors
 from edgeopt.steps.finetune.loop import BATCH, RATES, Networks, Training, answers, losses, repeatable
 from edgeopt.steps.finetune.losses import feature_loss, output_loss
-from edgeopt.steps.finetune.standing import Check, Standing
+from edgeopt.steps.finetune.standing import HeldOutCheck, Standing
 from edgeopt.system.declared.optional import require_torch
 from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.processes.interrupts import held_interrupts
@@ -76,7 +76,7 @@ class Distilled:
 
     model: Model
     """The given one, unchanged, where nothing was gained."""
-    curve: tuple[Check, ...]
+    curve: tuple[HeldOutCheck, ...]
     held_out_before: float
     """Mean loss of the given student on the pictures that judge."""
     held_out_after: float

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.finetune.checkpoint import Checkpoint
 from edgeopt.steps.finetune.optimizer import Optimizer
-from edgeopt.steps.finetune.standing import Check, Standing
+from edgeopt.steps.finetune.standing import HeldOutCheck, Standing
 
 if TYPE_CHECKING:
     import torch
@@ -268,7 +268,7 @@ class Training:
             self._best = [value.clone() for value in self._averaged]
         learned = float(np.mean(self._learned)) if self._learned else math.nan
         self._learned = []
-        check = Check(standing.step, self._spent(), loss, learned)
+        check = HeldOutCheck(standing.step, self._spent(), loss, learned)
         self.standing = replace(
             standing,
             seconds=self._spent(),
@@ -323,7 +323,9 @@ class Training:
                     value.copy_(stored(f"{i}.{name}", weight))
         self._learned = checkpoint.arrays["learned"].tolist()
         facts = dict(checkpoint.facts)
-        curve = tuple(Check(n, s, loss, math.nan if mean is None else mean) for n, s, loss, mean in facts.pop("curve"))
+        curve = tuple(
+            HeldOutCheck(n, s, loss, math.nan if mean is None else mean) for n, s, loss, mean in facts.pop("curve")
+        )
         best = facts.pop("best")
         self.standing = Standing(**facts, best=math.inf if best is None else best, curve=curve)
 

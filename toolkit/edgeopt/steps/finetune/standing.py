@@ -12,7 +12,7 @@ MOST_RETURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HeldOutCheck:
     """The verdict of held-out pictures on the averaged weights."""
 
     step: int
@@ -43,7 +43,7 @@ class Standing:
     """Since the best check."""
     share: float = 1.0
     """Of the rate, after all returns."""
-    curve: tuple[Check, ...] = ()
+    curve: tuple[HeldOutCheck, ...] = ()
 
     @property
     def is_over(self) -> bool:

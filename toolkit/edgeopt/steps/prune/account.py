@@ -45,7 +45,7 @@ class PinRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class PruningAccount:
     """The cuts that were looked at, and why no more was removed."""
 
     ranking: str
@@ -112,7 +112,7 @@ class StoredCut:
         return sum(self.channels.get(name, len(left)) - len(left) for name, left in self.kept.items())
 
 
-def account_of(groups: ChannelGroups, **known: object) -> Account:
+def account_of(groups: ChannelGroups, **known: object) -> PruningAccount:
     """Return an account with the rows of groups and pins.
 
     Args:
@@ -121,7 +121,7 @@ def account_of(groups: ChannelGroups, **known: object) -> Account:
     """
     rows = tuple(GroupRow(group.name, group.channels, group.pinned) for group in groups)
     pins = tuple(PinRow(pin.node, pin.op, pin.reason) for pin in groups.pins)
-    return Account(groups=rows, pins=pins, **known)  # type: ignore[arg-type]
+    return PruningAccount(groups=rows, pins=pins, **known)  # type: ignore[arg-type]
 
 
 def kept_numbers(kept: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[int, ...]]:
@@ -129,14 +129,14 @@ def kept_numbers(kept: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[int, 
     return {name: tuple(np.asarray(array).tolist()) for name, array in sorted(kept.items())}
 
 
-def to_json(one: Account | StoredCut) -> str:
+def to_json(one: PruningAccount | StoredCut) -> str:
     """Return the text of a file."""
     return json.dumps({"schema": _SCHEMA, **asdict(one)}, allow_nan=False) + "\n"
 
 
-def read_account(file: Path) -> Account | None:
+def read_account(file: Path) -> PruningAccount | None:
     """Return what a file tells; None where it is absent or of another version."""
-    return _read(Account, file)
+    return _read(PruningAccount, file)
 
 
 def read_cut(file: Path) -> StoredCut | None:

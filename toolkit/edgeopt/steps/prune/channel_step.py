@@ -16,7 +16,7 @@ from onnx import helper
 from edgeopt.errors import Note, NoteKind
 from edgeopt.steps._context import Engine
 from edgeopt.steps.prune.latency_table import Stopwatch, can_time, stopwatch_of
-from edgeopt.steps.prune.layer_shapes import Layer, LayerShape
+from edgeopt.steps.prune.layer_shapes import LayerShape, TimedLayer
 from edgeopt.system.declared.target import Target
 
 USUAL_STEP = 16
@@ -151,6 +151,6 @@ def convolution(kernel: int, read: int, made: int, size: int = _SIZE) -> LayerSh
     chance = np.random.default_rng(0)
     weight = chance.normal(0, (read * kernel**2) ** -0.5, (made, read, kernel, kernel)).astype(np.float32)
     conv = helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4)
-    layer = Layer((conv, helper.make_node("Relu", ["c"], ["y"])), ("x",), ("w",), ("y",))
+    layer = TimedLayer((conv, helper.make_node("Relu", ["c"], ["y"])), ("x",), ("w",), ("y",))
     sizes = {"x": (1, read, size, size), "c": (1, made, size, size), "y": (1, made, size, size), "w": weight.shape}
     return LayerShape(f"Conv {kernel}x{kernel} {read} to {made} at {size}x{size}", layer, sizes, {"w": weight})

@@ -27,7 +27,7 @@ class Savings(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CutChoice:
     """The cuts at one place of the frontier."""
 
     keep: Mapping[str, int]
@@ -50,7 +50,7 @@ def choices(
     levels: Mapping[str, Sequence[int]],
     loss: Callable[[Cut], float],
     blocks: Mapping[str, Sequence[str]] | None = None,
-) -> Iterator[Choice]:
+) -> Iterator[CutChoice]:
     """Yield one choice after another, each with one cut more than the last, until nothing saves time.
 
     A cut is worth the time that it saves, where its neighbours are cut as they are by then, over the loss that it
@@ -92,7 +92,7 @@ def choices(
         else:
             removed.append(cut.block)
             keep = {name: kept for name, kept in keep.items() if name not in inside[cut.block]}
-        yield Choice(dict(sorted(keep.items())), tuple(removed), saved_so_far / savings.dense, loss_so_far)
+        yield CutChoice(dict(sorted(keep.items())), tuple(removed), saved_so_far / savings.dense, loss_so_far)
 
 
 def _useful(

@@ -37,7 +37,7 @@ Keep: TypeAlias = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class TimedLayer:
     """Nodes that run in one go."""
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -69,7 +69,7 @@ class LayerShape:
 
     key: str
     """The same for layers that take the same time: op, sizes, attributes, what follows."""
-    layer: Layer
+    layer: TimedLayer
     sizes: Mapping[str, tuple[int, ...]]
     """Of its tensors, by name."""
     values: Mapping[str, NDArray[Any]]
@@ -212,11 +212,11 @@ class Layers:
             for place in places:
                 self._groups_of[place].append(name)
 
-    def _cuts_in(self, tensor: str, layer: Layer) -> list[_Cut]:
+    def _cuts_in(self, tensor: str, layer: TimedLayer) -> list[_Cut]:
         """Return the cuts of a tensor as a layer sees it: a constant may be read by others too, and cut otherwise."""
         return [cut for cut in self._cuts.get(tensor, ()) if cut.node in layer.names]
 
-    def _is_known(self, layer: Layer) -> bool:
+    def _is_known(self, layer: TimedLayer) -> bool:
         """Whether a layer can be run alone: float numbers of known shape in and out."""
         ends = (*layer.activations, *layer.outputs)
         return bool(layer.activations) and all(name in self._sizes and name in self._floats for name in ends)
@@ -241,7 +241,7 @@ class Layers:
         sizes = {name: self._size(name, layer, keep) for name in names}
         return LayerShape(_key(layer, sizes, self._values, self.opset), layer, sizes, self._values, self.opset)
 
-    def _size(self, name: str, layer: Layer, keep: Keep) -> tuple[int, ...]:
+    def _size(self, name: str, layer: TimedLayer, keep: Keep) -> tuple[int, ...]:
         sizes = list(self._sizes[name])
         for cut in self._cuts_in(name, layer):
             if cut.group in keep:
@@ -285,14 +285,14 @@ def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
     return stored
 
 
-def _layers(graph: onnx.GraphProto, constants: Mapping[str, Any]) -> list[Layer]:
+def _layers(graph: onnx.GraphProto, constants: Mapping[str, Any]) -> list[TimedLayer]:
     """Return the nodes, each weighted one with what follows it."""
     readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in graph.node:
         for name in node.input:
             readers[name].append(node)
     outputs = {value.name for value in graph.output}
-    used, layers = set[int](), list[Layer]()
+    used, layers = set[int](), list[TimedLayer]()
     for node in graph.node:
         if node.op_type == "Constant" or id(node) in used or node.domain not in ("", "ai.onnx"):
             continue
@@ -325,11 +325,11 @@ def _layer(
     readers: Mapping[str, list[onnx.NodeProto]],
     constants: Mapping[str, Any],
     outputs: set[str],
-) -> Layer:
+) -> TimedLayer:
     inside, made = {id(one) for one in nodes}, [name for one in nodes for name in one.output if name]
     read = dict.fromkeys(name for node in nodes for name in node.input if name and name not in made)
     leaves = [name for name in made if name in outputs or any(id(node) not in inside for node in readers.get(name, ()))]
-    return Layer(
+    return TimedLayer(
         tuple(nodes),
         tuple(name for name in read if name not in constants),
         tuple(name for name in read if name in constants),
@@ -337,7 +337,9 @@ def _layer(
     )
 
 
-def _key(layer: Layer, sizes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]], opset: int) -> str:
+def _key(
+    layer: TimedLayer, sizes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]], opset: int
+) -> str:
     """Return what a layer's time depends on, the same in every process."""
     parts, places = list[str](), dict[str, str]()
     for node in layer.nodes:

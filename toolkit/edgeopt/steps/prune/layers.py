@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ConvolutionWindow:
     """How a convolution walks over its input; one number for each dimension of space."""
 
     kernel: tuple[int, ...]
@@ -89,7 +89,7 @@ class Layer:
     bias_node: str
     """First output of the node that adds it."""
     groups: int
-    window: Window | None
+    window: ConvolutionWindow | None
     """None: a matrix."""
     is_rows: bool = False
     """Of a matrix: whether its rows make the outputs (Gemm with transB)."""
@@ -282,11 +282,11 @@ def _bias_input(node: NodeProto, constants: Mapping[str, Array]) -> str | None:
     return name if not name or name in constants else None
 
 
-def _window(values: Mapping[str, Any], kernel: Sequence[int], *, is_transposed: bool) -> Window:
+def _window(values: Mapping[str, Any], kernel: Sequence[int], *, is_transposed: bool) -> ConvolutionWindow:
     ones = (1,) * len(kernel)
     strides, dilations = (tuple(values.get(name, ones)) for name in ("strides", "dilations"))
     auto_pad = values.get("auto_pad", b"NOTSET").decode()
     pads = tuple(values.get("pads", (0,) * 2 * len(kernel)))[: len(kernel)]
     if auto_pad.startswith("SAME") or values.get("output_shape"):
         pads = ()
-    return Window(tuple(kernel), strides, dilations, pads, auto_pad, is_transposed)
+    return ConvolutionWindow(tuple(kernel), strides, dilations, pads, auto_pad, is_transposed)

@@ -16,7 +16,7 @@ from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.dense import Dense
 from edgeopt.steps.prune.depth import groups_inside
-from edgeopt.steps.prune.greedy import Choice, choices
+from edgeopt.steps.prune.greedy import CutChoice, choices
 from edgeopt.steps.prune.repairs import Mended
 from edgeopt.steps.prune.sensitivity import Sensitivity
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
@@ -74,7 +74,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Frontier:
     """The frontier, the fastest last, and what is to be said of it."""
 
     points: tuple[Point, ...]
@@ -84,7 +84,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Search:
+class PruneSearch:
     """The functions that the search needs of others."""
 
     dense: Dense
@@ -106,7 +106,7 @@ class Search:
         return SAVED if self.measure else UNTIMED
 
 
-def find_points(search: Search, goal: Goal | None = None) -> Found:
+def find_points(search: PruneSearch, goal: Goal | None = None) -> Frontier:
     """Return pruned models, the fastest last; none where none is worth its loss.
 
     Args:
@@ -122,10 +122,10 @@ def find_points(search: Search, goal: Goal | None = None) -> Found:
     if goal.ratio or goal.speedup:
         made = made[-1:]
     faster = tuple(point for point in made if _is_faster(point, search.measure is not None))
-    return Found(faster, tuple(made), tuple(notes or _notes(made, faster, search)))
+    return Frontier(faster, tuple(made), tuple(notes or _notes(made, faster, search)))
 
 
-def _choices(search: Search) -> Iterator[Choice]:
+def _choices(search: PruneSearch) -> Iterator[CutChoice]:
     dense = search.dense
     with limited(search.ends_at_s):
         steps = {group.name: dense.removal(group.name).levels for group in dense.free}
@@ -141,7 +141,7 @@ def _choices(search: Search) -> Iterator[Choice]:
     )
 
 
-def _frontier(search: Search) -> Iterator[Point]:
+def _frontier(search: PruneSearch) -> Iterator[Point]:
     """Yield a point at each share of time saved, until nothing is left of the answers."""
     ahead = list(search.saved)
     for choice in _choices(search):
@@ -159,7 +159,7 @@ def _frontier(search: Search) -> Iterator[Point]:
             yield from points
 
 
-def _asked(search: Search, goal: Goal) -> Iterator[Point]:
+def _asked(search: PruneSearch, goal: Goal) -> Iterator[Point]:
     """Yield points that come nearer and nearer to what was asked for."""
     whole = sum(group.channels for group in search.dense.free)
     wanted, tries, last = goal.speedup, 0, None
@@ -182,7 +182,7 @@ def _asked(search: Search, goal: Goal) -> Iterator[Point]:
         yield next(_points(search, last))
 
 
-def _removed(dense: Dense, choice: Choice) -> int:
+def _removed(dense: Dense, choice: CutChoice) -> int:
     inside = groups_inside(dense.blocks, dense.groups)
     gone = {name for block in choice.removed for name in inside[block]}
     return sum(
@@ -191,7 +191,7 @@ def _removed(dense: Dense, choice: Choice) -> int:
     )
 
 
-def _points(search: Search, choice: Choice) -> Iterator[Point]:
+def _points(search: PruneSearch, choice: CutChoice) -> Iterator[Point]:
     """Yield what is made of a choice, by each way of repair that may be the best: they are equally fast."""
     dense, kept = search.dense, search.dense.kept(choice.keep)
     measured: Ratio | None = None
@@ -213,7 +213,7 @@ def _is_faster(point: Point, is_measured: bool) -> bool:
     return not is_measured or (point.measured is not None and point.measured.low > 1)
 
 
-def _notes(made: Sequence[Point], faster: Sequence[Point], search: Search) -> Iterable[Note]:
+def _notes(made: Sequence[Point], faster: Sequence[Point], search: PruneSearch) -> Iterable[Note]:
     if faster:
         return
     if not made:

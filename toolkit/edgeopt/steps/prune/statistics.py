@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.graph.groups import ChannelGroups, Use
+from edgeopt.graph.groups import ChannelGroups, ChannelUse
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.prune.layers import Layer, layers_of
@@ -203,7 +203,10 @@ class _Form:
 
 
 def _forms(
-    layers: Mapping[str, Layer], constants: Mapping[str, NDArray[Any]], readers: Mapping[str, Use], most_bytes: int
+    layers: Mapping[str, Layer],
+    constants: Mapping[str, NDArray[Any]],
+    readers: Mapping[str, ChannelUse],
+    most_bytes: int,
 ) -> tuple[dict[str, _Form], set[str]]:
     """Return the form of each input, by key, and the keys that no form makes small enough.
 
@@ -221,7 +224,7 @@ def _forms(
     return forms, layers.keys() - forms.keys()
 
 
-def _form(layer: Layer, constants: Mapping[str, NDArray[Any]], use: Use) -> _Form:
+def _form(layer: Layer, constants: Mapping[str, NDArray[Any]], use: ChannelUse) -> _Form:
     _, _, channels, taps = layer.matrix(constants[layer.weight]).shape
     units = int(use.channels.max()) + 1
     regular = channels // units if channels % units == 0 else 0

@@ -27,7 +27,7 @@ from edgeopt.steps.prune.latency_table import LatencyTable, can_time, multiply_a
 from edgeopt.steps.prune.layer_shapes import Layers
 from edgeopt.steps.prune.loss import HeldOutLoss, fitting_count, held_out, outputs_of
 from edgeopt.steps.prune.memory import Memory
-from edgeopt.steps.prune.points import Found, Goal, Point, Search, find_points
+from edgeopt.steps.prune.points import Frontier, Goal, Point, PruneSearch, find_points
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES
 from edgeopt.steps.prune.repairs import Repairs
 from edgeopt.steps.prune.statistics import Looks, Statistics, collect
@@ -136,7 +136,7 @@ def _why(groups: ChannelGroups) -> str:
     return f": {reasons[0]}" if reasons else ""
 
 
-def _sentence(points: Sequence[Point], found: Found, work: _Work) -> str:
+def _sentence(points: Sequence[Point], found: Frontier, work: _Work) -> str:
     if not points:
         return "; ".join(note.detail for note in found.notes) or "nothing that saves time keeps the answers"
     parts = [f"{point.speedup:.2f}x at a loss of {point.loss:.3f}" for point in points]
@@ -219,19 +219,19 @@ class _Work:
         """The precision in which times are judged."""
         return "INT8" if self.precision.startswith(_INTEGERS) else self.precision
 
-    def find(self) -> Found:
+    def find(self) -> Frontier:
         """Search; the best so far is on disk as soon as it is known."""
         context, pruning = self.context, self.context.pruning
         goal = Goal(pruning.ratio, pruning.speedup)
         return find_points(self._search(_ends_at_s(context)), goal)
 
-    def _search(self, ends_at_s: float) -> Search:
+    def _search(self, ends_at_s: float) -> PruneSearch:
         engine, context = self.setting.engine, self.context
         is_timed = self.measures is not None and can_time(engine)
         watch = self.memory.stopwatch(stopwatch_of(engine, self.precision)) if is_timed else multiply_adds
         layers = Layers(self.dense.model, self.dense.groups, self.dense.kept_of)
         inside = {name: block.nodes for name, block in self.dense.blocks.items()}
-        return Search(
+        return PruneSearch(
             dense=self.dense,
             costs=Costs(layers, LatencyTable(watch), inside),
             loss=self.loss,

@@ -166,7 +166,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TargetChoice:
     """A profile that stands for the first of several that fits this machine."""
 
     name: str
@@ -181,7 +181,7 @@ def target_names() -> list[str]:
     return sorted(path.stem for path in assets.folder("targets").glob("*.toml"))
 
 
-def read_target(path: Path) -> Target | Choice:
+def read_target(path: Path) -> Target | TargetChoice:
     """Read one profile; a key that is missing or unknown is an error, never a default.
 
     Raises:
@@ -189,7 +189,7 @@ def read_target(path: Path) -> Target | Choice:
     """
     values = read_toml(path)
     if "choose" in values:
-        return parse_table(Choice, values, str(path))
+        return parse_table(TargetChoice, values, str(path))
     return parse_table(Target, values, str(path))
 
 
@@ -220,7 +220,7 @@ def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lam
                 f"{path}: choose names {short(choice)}", remedy=f"one of {', '.join(target_names())}"
             )
         chosen = read_target(assets.folder("targets") / f"{choice}.toml")
-        if isinstance(chosen, Choice):
+        if isinstance(chosen, TargetChoice):
             raise InvalidFileError(f"{path}: {choice!r} chooses itself", remedy="name profiles of one device each")
         if (reason := chosen.why_not_here() or why_unavailable(chosen)) is None:
             description = f"{chosen.description} (chosen by {name})"

@@ -17,7 +17,7 @@ from edgeopt.optimization import options as optimize
 from edgeopt.optimization.options import Options
 from edgeopt.running.live_options import LiveOptions
 from edgeopt.system.declared.options import Syntax, option
-from edgeopt.workloads._serving import ServeAsked
+from edgeopt.workloads._serving import ServeFlags
 
 EXPORTED, AS_IT_IS = "Models that are exported first", "A model that is no bundle"
 """Headings of the help."""
@@ -155,5 +155,5 @@ OPTIONS: Mapping[str, type] = {
     "check": FrameCheck,
     "optimize": FrameOptimize,
     "run": FrameRun,
-    "serve": ServeAsked,
+    "serve": ServeFlags,
 }

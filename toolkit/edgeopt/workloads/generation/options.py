@@ -22,7 +22,7 @@ from edgeopt.measurement.resources.prices import Prices
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.system.declared.options import Syntax, option
-from edgeopt.workloads._serving import ServeAsked
+from edgeopt.workloads._serving import ServeFlags
 from edgeopt.workloads.frames.options import FrameInspect
 
 DRAWN, GUESSING = "How tokens are drawn", "Guessing ahead"
@@ -212,7 +212,7 @@ class GenerationRun:
 
 
 @dataclass(frozen=True)
-class GenerationServe(ServeAsked):
+class GenerationServe(ServeFlags):
     """Options of `serve` for a model that writes tokens."""
 
     context: int = option(

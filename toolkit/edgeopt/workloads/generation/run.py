@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from edgeopt.errors import EdgeoptError
 from edgeopt.running.answering import answer_source
 from edgeopt.running.writing import Prompting, WrittenResult, write_answer
-from edgeopt.runtime.decoding.generation import Account, Asked, Piece
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.workloads import refuse_others
 from edgeopt.workloads.generation.guessing import GUESSES, NONE, require_guesses
@@ -104,7 +104,7 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
         )
 
 
-def _asked(options: GenerationRun) -> Asked:
+def _asked(options: GenerationRun) -> AnswerOptions:
     guesses = GUESSES if options.guesses is None and options.draft else options.guesses
     values: dict[str, Any] = {
         "most_tokens": options.output_tokens,
@@ -114,7 +114,7 @@ def _asked(options: GenerationRun) -> Asked:
         "uses_draft": options.draft != NONE,
     }
     drawn = {name: getattr(options, name) for name in _DRAWN}
-    return Asked(sampling=Sampling(**_known(drawn)), **_known(values))
+    return AnswerOptions(sampling=Sampling(**_known(drawn)), **_known(values))
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

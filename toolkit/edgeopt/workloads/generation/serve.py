@@ -10,7 +10,7 @@ from edgeopt.running.serving import Served, open_texts, serve
 from edgeopt.running.serving_pairs import open_pair
 from edgeopt.running.writing import Prompting
 from edgeopt.workloads import refuse_others
-from edgeopt.workloads._serving import ServeAsked, as_serve_options, summarize
+from edgeopt.workloads._serving import ServeFlags, as_serve_options, summarize
 from edgeopt.workloads.generation.guessing import NONE, require_guesses
 from edgeopt.workloads.generation.options import GenerationServe
 from edgeopt.workloads.generation.source import is_encoder_decoder
@@ -23,7 +23,7 @@ def work(source: str, generation_serve: GenerationServe, tell: Callable[[str], N
     tell = tell or (lambda _: None)
     options = as_serve_options(generation_serve)
     if is_encoder_decoder(source):
-        refuse_others(generation_serve, tuple(ServeAsked.__dataclass_fields__), "encoders with decoders")
+        refuse_others(generation_serve, tuple(ServeFlags.__dataclass_fields__), "encoders with decoders")
         return serve(source, options, tell, open_pair)
     if generation_serve.prefixes is not None and generation_serve.system is None:
         raise EdgeoptError("--prefixes belongs to --system", remedy="add --system, or leave it out")

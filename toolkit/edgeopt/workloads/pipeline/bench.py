@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeopt.measurement.load.run import Tell
 from edgeopt.measurement.pipelines.bench import bench_pipeline
-from edgeopt.measurement.pipelines.result import PipelineBench as Result
+from edgeopt.measurement.pipelines.result import PipelineResult as Result
 from edgeopt.measurement.pipelines.summary import summarize
 from edgeopt.workloads.pipeline.options import PipelineBench
 

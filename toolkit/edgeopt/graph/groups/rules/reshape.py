@@ -18,7 +18,7 @@ _TAKEN_OVER = "the size of an axis is taken over from another one"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class AxisBlock:
     """Neighbouring axes before and after that hold the same entries in the same order; none of them has size 1."""
 
     before: tuple[int, ...]
@@ -88,21 +88,21 @@ def _size(dim: int | str | None) -> int:
     return dim
 
 
-def _blocks(before: Dims, after: Dims) -> list[Block]:
+def _blocks(before: Dims, after: Dims) -> list[AxisBlock]:
     """Return the blocks of two shapes with the same entries, those of a size that is not known in between too."""
     olds, news = ([axis for axis, size in enumerate(dims) if size != 1] for dims in (before, after))
-    blocks: list[Block] = []
+    blocks: list[AxisBlock] = []
     while olds and news and _alike(before[olds[0]], after[news[0]]):
-        blocks.append(Block((olds.pop(0),), (news.pop(0),)))
-    behind: list[Block] = []
+        blocks.append(AxisBlock((olds.pop(0),), (news.pop(0),)))
+    behind: list[AxisBlock] = []
     while olds and news and _alike(before[olds[-1]], after[news[-1]]):
-        behind.append(Block((olds.pop(),), (news.pop(),)))
+        behind.append(AxisBlock((olds.pop(),), (news.pop(),)))
     unknown = [axis for axis in olds if not isinstance(before[axis], int)]
     unknown_after = [axis for axis in news if not isinstance(after[axis], int)]
     if len(unknown) == len(unknown_after) == 1 and (olds[0], news[0]) == (unknown[0], unknown_after[0]):
         if _product(before, olds[1:]) != _product(after, news[1:]):
             return [*blocks, *behind]
-        blocks.append(Block((olds.pop(0),), (news.pop(0),)))
+        blocks.append(AxisBlock((olds.pop(0),), (news.pop(0),)))
     elif unknown or unknown_after:
         return [*blocks, *behind]
     return [*blocks, *_known_blocks(before, olds, after, news), *behind]
@@ -112,8 +112,8 @@ def _alike(one: int | str | None, other: int | str | None) -> bool:
     return one == other and one is not None
 
 
-def _known_blocks(before: Dims, olds: list[int], after: Dims, news: list[int]) -> list[Block]:
-    blocks: list[Block] = []
+def _known_blocks(before: Dims, olds: list[int], after: Dims, news: list[int]) -> list[AxisBlock]:
+    blocks: list[AxisBlock] = []
     while olds and news:
         left, right = [olds.pop(0)], [news.pop(0)]
         while (product := _product(before, left)) != (other := _product(after, right)):
@@ -121,7 +121,7 @@ def _known_blocks(before: Dims, olds: list[int], after: Dims, news: list[int]) -
             if not rest:
                 return blocks
             shorter.append(rest.pop(0))
-        blocks.append(Block(tuple(left), tuple(right)))
+        blocks.append(AxisBlock(tuple(left), tuple(right)))
     return blocks
 
 

@@ -19,7 +19,7 @@ _GRAIN = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BatchWork:
     """The runs so far, over all answers, and who is there now."""
 
     prompt_runs: int = 0
@@ -37,10 +37,10 @@ class Work:
     running: int = 0
     waiting: int = 0
 
-    def __add__(self, more: Work) -> Work:
+    def __add__(self, more: BatchWork) -> BatchWork:
         """Return the sums; who is there now is the latter's."""
         sums = {name: getattr(self, name) + getattr(more, name) for name in self.__slots__}
-        return Work(**{**sums, "running": more.running, "waiting": more.waiting})
+        return BatchWork(**{**sums, "running": more.running, "waiting": more.waiting})
 
 
 class Batch:
@@ -77,7 +77,7 @@ class Batch:
         self._writing = 0
         """Texts behind their prompts: they have the first rows."""
         self.waiting: list[Request] = []
-        self.work = Work()
+        self.work = BatchWork()
 
     @property
     def is_idle(self) -> bool:
@@ -146,7 +146,7 @@ class Batch:
             self._rows.arrange(*layout, kept)
             self._seats = [self._seats[row] for row in kept] + [None] * (layout[0] - len(kept))
             self._left = [()] * layout[0]
-            self.work += Work(layouts=1)
+            self.work += BatchWork(layouts=1)
         prompt = request.writing.tokens
         free = [row for row, seat in enumerate(self._seats) if seat is None]
         sources = range(self._rows.count) if self._rows.is_together else free
@@ -163,7 +163,7 @@ class Batch:
         self._seats[row], self._left[row] = request, ()
         request.writing.count(reused_tokens=reused)
         request.prefill_from_ns = request.writing.now_ns
-        self.work += Work(reused_tokens=reused)
+        self.work += BatchWork(reused_tokens=reused)
 
     def _held(self, row: int) -> Sequence[int]:
         seat = self._seats[row]
@@ -188,7 +188,7 @@ class Batch:
         part = writing.tokens[past : past + min(limit for limit in limits if limit)]
         logits = self._rows.run(row, part, is_prompt=True)
         writing.count(computed_tokens=len(part))
-        self.work += Work(prompt_runs=1, prompt_tokens=len(part))
+        self.work += BatchWork(prompt_runs=1, prompt_tokens=len(part))
         if past + len(part) < writing.prompt_tokens:
             return
         writing.count(prefill_ns=writing.now_ns - request.prefill_from_ns)
@@ -248,12 +248,12 @@ class Batch:
             self._left[a], self._left[b] = self._left[b], self._left[a]
 
     def _end(self, request: Request, error: Exception | None = None) -> None:
-        self.work += Work(answers=1)
+        self.work += BatchWork(answers=1)
         self._count()
         request.end(error)
 
     def _counted(self, tokens: int, runs: int) -> None:
-        self.work += Work(token_runs=runs, tokens=tokens)
+        self.work += BatchWork(token_runs=runs, tokens=tokens)
 
     def _count(self) -> None:
         self.work = replace(self.work, running=sum(map(bool, self._seats)), waiting=len(self.waiting))

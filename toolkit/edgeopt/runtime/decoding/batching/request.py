@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from threading import Event
 
-from edgeopt.runtime.decoding.generation import Account, Asked, Piece, Writing
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece, Writing
 from edgeopt.system.processes.closing import Closing
 
 
 class Request:
     """An answer on its way, between the thread that writes it and the one that reads it."""
 
-    def __init__(self, writing: Writing, asked: Asked, priority: int, order: int, needs: int) -> None:
+    def __init__(self, writing: Writing, asked: AnswerOptions, priority: int, order: int, needs: int) -> None:
         """Take a text that has its prompt.
 
         Args:

@@ -8,9 +8,9 @@ from threading import Condition, Thread
 from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.rows import Rows, RowsApart, SharedRows, takes_rows
 from edgeopt.executors.onnxruntime.sums import Sums, texts_are_alike
-from edgeopt.runtime.decoding.batching.batch import Batch, Work
+from edgeopt.runtime.decoding.batching.batch import Batch, BatchWork
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.processes.closing import Closing
@@ -58,7 +58,7 @@ class SharedModel(Closing):
             memory_bytes: Of the cache. A request waits until there is room for its prompt and its longest answer;
                 0: as much as whole contexts in all slots take, but not more than half of the free memory.
             chunk_tokens: Of a prompt that are run at once while others write, whose next token waits as long; 0: all.
-            exact: Whether all answers are exact, as `Asked.exact` has it; None: as the model's are alone. Where a text
+            exact: Whether answers are exact, see `AnswerOptions.exact`; None: as the model's are alone. Where a text
                 of weights in blocks would have other numbers beside others than alone, texts take turns; False: they
                 share runs, which is faster, and two tokens of nearly the same likelihood may change places.
 
@@ -103,11 +103,13 @@ class SharedModel(Closing):
         return self._tokens * self._model.token_bytes
 
     @property
-    def work(self) -> Work:
+    def work(self) -> BatchWork:
         """The runs so far."""
         return self._batch.work
 
-    def generate(self, prompt: str | Sequence[int], asked: Asked | None = None, priority: int = 0) -> SharedAnswer:
+    def generate(
+        self, prompt: str | Sequence[int], asked: AnswerOptions | None = None, priority: int = 0
+    ) -> SharedAnswer:
         """Return the answer to a prompt, which is being written; from any thread.
 
         Args:
@@ -121,7 +123,7 @@ class SharedModel(Closing):
             UnsupportedError: If it is to be exact, and runs that are shared are not.
             EdgeoptError: If it is closed.
         """
-        asked = asked or Asked()
+        asked = asked or AnswerOptions()
         if asked.exact:
             _require_exact(self._model, in_pairs=self._is_exact)
         writing = self._model.begin(prompt, asked)

@@ -16,24 +16,24 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.line import Line
+from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.refused import RefusedError
 from edgeopt.runtime.serve.routes.forms import FORM, read_form
 from edgeopt.runtime.serve.routes.pictures import LARGE_PIXELS, read_frame, require_bounded
 from edgeopt.runtime.serve.watching.tally import Tally
-from edgeopt.runtime.serve.watching.tracing import Tracer
+from edgeopt.runtime.serve.watching.tracing import SpanTracer
 
 _MOST_LARGE_WAITING = 8
 """Large pictures whose bytes wait in memory; further ones are refused."""
 
 
-class Pictures:
+class PictureRoute:
     """Answers requests with a picture."""
 
-    def __init__(self, model: str, holder: Holder[Runtime], limits: Limits, tally: Tally, tracer: Tracer) -> None:
+    def __init__(self, model: str, holder: Holder[Runtime], limits: Limits, tally: Tally, tracer: SpanTracer) -> None:
         """Take the model; `tally` has the stages `queue`, `decode` and those of the runtime."""
         self._model, self._holder, self._limits = model, holder, limits
-        self._tally, self._tracer, self._line = tally, tracer, Line(limits, tally)
+        self._tally, self._tracer, self._line = tally, tracer, RequestLine(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-frame")
         self._large, self._large_waiting = asyncio.Semaphore(1), 0
 
@@ -73,7 +73,7 @@ class Pictures:
         Large pictures wait for each other first, so that they hold one slot and the memory of one, and others go on.
 
         Raises:
-            RefusedError: As `Line.enter`.
+            RefusedError: As `RequestLine.enter`.
         """
         if not is_large:
             return await self._line.enter(end_s)

@@ -25,17 +25,17 @@ from edgeopt.graph.sound import Sound
 from edgeopt.recipes.inputs.resampling import resampled
 from edgeopt.recipes.inputs.wav_files import decode_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import Asked, Long
+from edgeopt.runtime.decoding.generation import AnswerOptions, Long
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.line import Line
+from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.refused import RefusedError, wrong
 from edgeopt.runtime.serve.routes.forms import FORM, read_form
 from edgeopt.runtime.serve.watching.tally import Tally
-from edgeopt.runtime.serve.watching.tracing import Tracer
-from edgeopt.runtime.serve.writing import Answer, Writing, Written
+from edgeopt.runtime.serve.watching.tracing import SpanTracer
+from edgeopt.runtime.serve.writing import AnswerWriting, ServedAnswer, Written
 
 STAGES = ("queue", "listen", "decode")
 """`listen` is all before the first token: features, encoder, first run of the decoder."""
@@ -56,13 +56,13 @@ class Sounds:
         rate_hz: int,
         limits: Limits,
         tally: Tally,
-        tracer: Tracer,
+        tracer: SpanTracer,
     ) -> None:
         """Take the model, which hears sounds of a rate; `tally` has `STAGES`."""
         self._model, self._holder, self._rate_hz, self._limits = model, holder, rate_hz, limits
-        self._tally, self._tracer, self._line = tally, tracer, Line(limits, tally)
+        self._tally, self._tracer, self._line = tally, tracer, RequestLine(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-sound")
-        self._running = WeakSet[Writing]()
+        self._running = WeakSet[AnswerWriting]()
 
     def routes(self) -> list[Route]:
         """Return what is answered where."""
@@ -75,7 +75,7 @@ class Sounds:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
-    def _begin(self, sound: Sound, asked: Asked) -> Iterator[Answer]:
+    def _begin(self, sound: Sound, asked: AnswerOptions) -> Iterator[ServedAnswer]:
         with self._holder.held() as model, model.generate(sound, asked) as answer:
             yield answer
 
@@ -86,7 +86,7 @@ class Sounds:
         form, asked = self._wanted(fields)
         sound = await asyncio.to_thread(self._read, data)
         queue_ns = await while_there(request, self._line.enter(end_s))
-        writing = Writing(partial(self._begin, sound, asked), end_s)
+        writing = AnswerWriting(partial(self._begin, sound, asked), end_s)
         self._running.add(writing)
         writing.start(self._threads, self._line.leave)
         try:
@@ -118,7 +118,7 @@ class Sounds:
             text = f"{error.problem} on the server: send a WAV of {self._rate_hz} Hz"
             raise RefusedError(400, text, code="invalid_sound", param="file") from error
 
-    def _wanted(self, fields: Mapping[str, str]) -> tuple[str, Asked]:
+    def _wanted(self, fields: Mapping[str, str]) -> tuple[str, AnswerOptions]:
         """Return the form of the reply, and what is asked of the model.
 
         Raises:
@@ -141,7 +141,7 @@ class Sounds:
         if not 0 <= temperature <= _MOST_TEMPERATURE:
             raise wrong("temperature", f"send a number from 0 to {_MOST_TEMPERATURE:g}")
         most = self._limits.answer_tokens or _ALL_TOKENS
-        return form, Asked(most_tokens=most, sampling=Sampling(temperature=temperature), long=Long.WINDOWS)
+        return form, AnswerOptions(most_tokens=most, sampling=Sampling(temperature=temperature), long=Long.WINDOWS)
 
     def _settle(self, request: Request, written: Written, queue_ns: int) -> dict[str, float]:
         """Count an answer that is over, tell its trace, and return its times."""
@@ -155,7 +155,7 @@ class Sounds:
         return {f"{name}_ms": value / 1e6 for name, value in stages.items()}
 
 
-async def _gathered(writing: Writing) -> tuple[str, Written]:
+async def _gathered(writing: AnswerWriting) -> tuple[str, Written]:
     said = list[str]()
     async for event in writing.events():
         if not isinstance(event, Written):
@@ -175,7 +175,7 @@ class Translations:
         """Take a model, which is closed with it."""
         self.model = model
 
-    def generate(self, prompt: Any, asked: Asked, priority: int) -> Answer:
+    def generate(self, prompt: Any, asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a text; answers run beside each other, so that no priority counts."""
         return self.model.generate(prompt, replace(asked, guesses=0))
 

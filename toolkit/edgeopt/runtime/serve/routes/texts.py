@@ -17,41 +17,41 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.line import Line
-from edgeopt.runtime.serve.reader import Reader
+from edgeopt.runtime.serve.line import RequestLine
+from edgeopt.runtime.serve.reader import PromptReader
 from edgeopt.runtime.serve.refused import RefusedError
 from edgeopt.runtime.serve.replies import DONE, Reply, event, finish_reason
 from edgeopt.runtime.serve.wanted import Wanted, read_wanted
 from edgeopt.runtime.serve.watching.tally import Tally
-from edgeopt.runtime.serve.watching.tracing import Tracer
-from edgeopt.runtime.serve.writers import Writer
-from edgeopt.runtime.serve.writing import Answer, Writing, Written
+from edgeopt.runtime.serve.watching.tracing import SpanTracer
+from edgeopt.runtime.serve.writers import ServedWriter
+from edgeopt.runtime.serve.writing import AnswerWriting, ServedAnswer, Written
 
 STAGES = ("queue", "prefill", "decode")
 _LOG = logging.getLogger("edgeopt.serve")
 _JSON = "application/json"
 
 
-W = TypeVar("W", bound=Writer)
+W = TypeVar("W", bound=ServedWriter)
 
 
-class Texts(Generic[W]):
+class TextRoutes(Generic[W]):
     """Answers requests for texts."""
 
     def __init__(
-        self, model: str, holder: Holder[W], reader: Reader, limits: Limits, tally: Tally, tracer: Tracer
+        self, model: str, holder: Holder[W], reader: PromptReader, limits: Limits, tally: Tally, tracer: SpanTracer
     ) -> None:
         """Take the model and what it is asked with."""
         self._model, self._holder, self._reader = model, holder, reader
         self._limits, self._tally, self._tracer = limits, tally, tracer
-        self._line = Line(limits, tally)
+        self._line = RequestLine(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-answer")
         self._conversations = ThreadPoolExecutor(1, thread_name_prefix="edgeopt-conversation")
-        self._running = WeakSet[Writing]()
+        self._running = WeakSet[AnswerWriting]()
 
     def routes(self) -> list[Route]:
         """Return what is answered where."""
@@ -75,7 +75,7 @@ class Texts(Generic[W]):
         self._conversations.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
-    def _begin(self, tokens: Sequence[int], asked: Asked, priority: int) -> Iterator[Answer]:
+    def _begin(self, tokens: Sequence[int], asked: AnswerOptions, priority: int) -> Iterator[ServedAnswer]:
         with self._holder.held() as model, model.generate(tokens, asked, priority) as answer:
             yield answer
 
@@ -91,7 +91,7 @@ class Texts(Generic[W]):
         if is_chat:
             asked = replace(asked, stop=(*asked.stop, *self._reader.stop))
         queue_ns = await while_there(request, self._line.enter(end_s, wanted.priority))
-        writing = Writing(partial(self._begin, tokens, asked, wanted.priority), end_s)
+        writing = AnswerWriting(partial(self._begin, tokens, asked, wanted.priority), end_s)
         self._running.add(writing)
         writing.start(self._threads, self._line.leave)
         task = _Task(self, request, writing, wanted, queue_ns)
@@ -108,7 +108,7 @@ class Texts(Generic[W]):
         neither prompts nor what else the server does.
 
         Raises:
-            RefusedError: As `Reader.tokens_of`, or 503 where it was not read in time.
+            RefusedError: As `PromptReader.tokens_of`, or 503 where it was not read in time.
         """
         thread = self._conversations if wanted.messages else None
         reading = asyncio.get_running_loop().run_in_executor(thread, self._reader.tokens_of, wanted)
@@ -157,7 +157,9 @@ class Texts(Generic[W]):
 class _Task:
     """One answer between its writing and its client."""
 
-    def __init__(self, texts: Texts[Any], request: Request, writing: Writing, wanted: Wanted, queue_ns: int) -> None:
+    def __init__(
+        self, texts: TextRoutes[Any], request: Request, writing: AnswerWriting, wanted: Wanted, queue_ns: int
+    ) -> None:
         self._texts, self._request, self._writing = texts, request, writing
         self._wanted, self._queue_ns = wanted, queue_ns
         self._reply = Reply(wanted.model, bool(wanted.messages))

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 
-class Histogram:
+class TimeHistogram:
     """One series of times; any number of threads may write and read."""
 
     def __init__(self, name: str, told: str, limits_s: Sequence[float]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, Protocol
 
-from edgeopt.runtime.serve.watching.histogram import Histogram
+from edgeopt.runtime.serve.watching.histogram import TimeHistogram
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.exporters.prometheus import Collector
 from edgeopt.runtime.stats.ring import StageRing
@@ -69,9 +69,9 @@ class Tally:
             writes: Whether answers are written token after token, and have TTFT and TPOT.
         """
         self.name, self.held, self.ring = name, held, StageRing(stages)
-        self._ttft = Histogram("edgeopt_time_to_first_token_seconds", "From a request to its first token.", _TTFT_S)
+        self._ttft = TimeHistogram("edgeopt_time_to_first_token_seconds", "From a request to its first token.", _TTFT_S)
         text = "Of each answer, mean time of its tokens after the first."
-        self._tpot = Histogram("edgeopt_time_per_output_token_seconds", text, _TPOT_S)
+        self._tpot = TimeHistogram("edgeopt_time_per_output_token_seconds", text, _TPOT_S)
         self.histograms = (self._ttft, self._tpot) if writes else ()
         self._turn = Lock()
         self._refused = Counter[int]()

@@ -14,7 +14,7 @@ from typing import Any
 _ERROR_FROM = 500
 
 
-class Tracer:
+class SpanTracer:
     """Makes one span an answer, with its parts below it."""
 
     def __init__(self, model: str, provider: Any = None) -> None:

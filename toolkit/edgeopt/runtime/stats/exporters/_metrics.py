@@ -13,7 +13,7 @@ Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class ExportedMetric:
     """One count, which only grows, or one gauge."""
 
     name: str
@@ -45,17 +45,19 @@ def _last_age_s(stats: Stats) -> float | None:
 
 
 METRICS: Final = (
-    Metric("fed", "Frames that came in.", "{frame}", True, lambda stats: iter([({}, stats.fed)])),
-    Metric("frames", "Frames by what became of them.", "{frame}", True, _outcomes),
-    Metric(
+    ExportedMetric("fed", "Frames that came in.", "{frame}", True, lambda stats: iter([({}, stats.fed)])),
+    ExportedMetric("frames", "Frames by what became of them.", "{frame}", True, _outcomes),
+    ExportedMetric(
         "missed",
         "Served frames, answered after their budget.",
         "{frame}",
         True,
         lambda stats: iter([({}, stats.missed)]),
     ),
-    Metric("waiting", "Frames without an answer yet.", "{frame}", False, lambda stats: iter([({}, stats.waiting)])),
-    Metric(
+    ExportedMetric(
+        "waiting", "Frames without an answer yet.", "{frame}", False, lambda stats: iter([({}, stats.waiting)])
+    ),
+    ExportedMetric(
         "last_age",
         "From capture to answer of the newest answer.",
         "s",

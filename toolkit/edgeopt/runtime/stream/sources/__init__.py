@@ -1,6 +1,6 @@
 """Where frames come from, one file each: a camera, a video, an address, pictures, an iterator.
 
-Each ends in `SOURCE`, a `Kind`: whether it fits what was given, and how it is opened.
+Each ends in `SOURCE`, a `StreamKind`: whether it fits what was given, and how it is opened.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class StreamKind:
     """One kind of source."""
 
     example: str

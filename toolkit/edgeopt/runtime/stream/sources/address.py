@@ -13,7 +13,7 @@ import cv2
 from edgeopt.errors import UnavailableError
 from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.runtime.stream.events import EventKind
-from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
+from edgeopt.runtime.stream.sources import Captured, Source, StreamKind, Watch, Wishes
 from edgeopt.runtime.stream.sources._capture import Live, open_network, read_frame
 
 _ADDRESS = re.compile(r"(rtsp|rtsps|rtmp|rtmps|udp|rtp|srt|http|https)://.+", re.IGNORECASE)
@@ -83,4 +83,4 @@ def _open(given: str, wishes: Wishes) -> Source:
     return kind(shown, capture, reopen, wishes.give_up_s)
 
 
-SOURCE = Kind("an address such as rtsp://camera/stream", _fits, _open)
+SOURCE = StreamKind("an address such as rtsp://camera/stream", _fits, _open)

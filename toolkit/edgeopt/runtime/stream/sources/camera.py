@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 
 from edgeopt.errors import UnavailableError
-from edgeopt.runtime.stream.sources import Kind, Source, Wishes
+from edgeopt.runtime.stream.sources import Source, StreamKind, Wishes
 from edgeopt.runtime.stream.sources._capture import Live, open_device
 
 
@@ -32,4 +32,4 @@ def _open(given: Any, wishes: Wishes) -> Source:
     return Live(f"camera {number}", capture, reopen, wishes.give_up_s)
 
 
-SOURCE = Kind("a camera's number", _fits, _open)
+SOURCE = StreamKind("a camera's number", _fits, _open)

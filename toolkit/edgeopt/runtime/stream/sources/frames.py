@@ -10,7 +10,7 @@ import numpy as np
 from edgeopt.errors import Note
 from edgeopt.graph.tensors import Sample
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
+from edgeopt.runtime.stream.sources import Captured, Source, StreamKind, Watch, Wishes
 
 
 class _Iterated:
@@ -56,4 +56,4 @@ def _open(given: Iterable[Sample], wishes: Wishes) -> Source:
     return _Iterated(given)
 
 
-SOURCE = Kind("an iterator of frames", _fits, _open)
+SOURCE = StreamKind("an iterator of frames", _fits, _open)

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.inputs.pictures import VIDEOS
-from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
+from edgeopt.runtime.stream.sources import Captured, Source, StreamKind, Watch, Wishes
 
 
 class Pictures:
@@ -56,4 +56,4 @@ def _open(given: Frames | str | Path, wishes: Wishes) -> Source:
     return Pictures(wishes.fit(frames), str(frames.source if isinstance(given, Frames) else given))
 
 
-SOURCE = Kind("a picture or a folder of pictures", _fits, _open)
+SOURCE = StreamKind("a picture or a folder of pictures", _fits, _open)

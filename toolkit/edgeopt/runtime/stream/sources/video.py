@@ -9,7 +9,7 @@ import cv2
 
 from edgeopt.errors import InvalidFileError, Note
 from edgeopt.recipes.inputs.pictures import VIDEOS
-from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
+from edgeopt.runtime.stream.sources import Captured, Source, StreamKind, Watch, Wishes
 from edgeopt.runtime.stream.sources._capture import fps_of, read_frame
 from edgeopt.system.disk.files import require_regular
 
@@ -58,4 +58,4 @@ def _open(given: str | Path, wishes: Wishes) -> Source:
     return _Video(Path(given))
 
 
-SOURCE = Kind("a video file", _fits, _open)
+SOURCE = StreamKind("a video file", _fits, _open)

@@ -35,7 +35,7 @@ class Fit:
     """The least value of z, where the form has one."""
 
 
-class Form(ABC):
+class ActivationForm(ABC):
     """A function that some engine computes inside the layer before it."""
 
     name: ClassVar[str]
@@ -61,7 +61,7 @@ class Form(ABC):
         ...
 
 
-def all_forms() -> Mapping[str, Form]:
+def all_forms() -> Mapping[str, ActivationForm]:
     """Return every form by its file's name."""
-    result: dict[str, Form] = {name: registry.load(forms, name).FORM for name in registry.names(forms)}
+    result: dict[str, ActivationForm] = {name: registry.load(forms, name).FORM for name in registry.names(forms)}
     return result

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgeopt.graph.graph import Graph, Node, Value
-from edgeopt.steps.activations.forms import Fit, Form, Numbers
+from edgeopt.steps.activations.forms import ActivationForm, Fit, Numbers
 from edgeopt.steps.activations.forms._least_squares import solve, where
 from edgeopt.steps.quantize.activations import hard_swish
 
@@ -16,7 +16,7 @@ _STEPS, _SHRINK = 10, 0.7
 _COARSE = 4
 
 
-class HardSwish(Form):
+class HardSwish(ActivationForm):
     """A parabola between two lines."""
 
     name: ClassVar[str] = "HardSwish"

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgeopt.graph.graph import Graph, Node, Value
-from edgeopt.steps.activations.forms import Fit, Form, Numbers
+from edgeopt.steps.activations.forms import ActivationForm, Fit, Numbers
 from edgeopt.steps.activations.forms._least_squares import solve, where
 
 _KNOTS = np.linspace(-2.5, 2.0, 37)
@@ -18,7 +18,7 @@ _LEAST, _MOST = -0.4, -0.04
 """Between these lies the floor of a channel: the gain is its share of `_FLOOR`."""
 
 
-class Line(Form):
+class LineForm(ActivationForm):
     """A line that ends in a floor."""
 
     name: ClassVar[str] = "line"
@@ -92,4 +92,4 @@ def _with_gain(x: Numbers, wanted: Numbers, gain: Numbers) -> Fit:
     return best
 
 
-FORM = Line()
+FORM = LineForm()

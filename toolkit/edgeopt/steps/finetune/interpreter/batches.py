@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from edgeopt.steps.finetune.interpreter.plan import Plan, Step, arguments
+from edgeopt.steps.finetune.interpreter.plan import ComputationPlan, NodeStep, arguments
 from edgeopt.steps.finetune.interpreter.rules import RULES, Case, Ruling, Shape, Unproven
 
 __all__ = ["Unproven", "batched"]
 
 
-def batched(plan: Plan, inputs: Mapping[str, int], samples: int) -> Plan:
+def batched(plan: ComputationPlan, inputs: Mapping[str, int], samples: int) -> ComputationPlan:
     """Return the plan for several samples at once.
 
     Args:
@@ -41,14 +41,14 @@ def batched(plan: Plan, inputs: Mapping[str, int], samples: int) -> Plan:
         axes |= dict(zip(step.outputs, ruling.axes, strict=False))
         changed = replace(step, inputs=tuple(names), repeats=ruling.repeats)
         steps.append(changed if ruling.shape is None else _reshaped(changed, ruling.shape))
-    return Plan(tuple(steps), known, samples, axes, plan.sizes)
+    return ComputationPlan(tuple(steps), known, samples, axes, plan.sizes)
 
 
-def _reshaped(step: Step, shape: Shape) -> Step:
+def _reshaped(step: NodeStep, shape: Shape) -> NodeStep:
     return replace(step, compute=lambda _node, x, *_: x.reshape(shape), inputs=step.inputs[:1], repeats={})
 
 
-def _rule(plan: Plan, step: Step, held: Sequence[int | None], samples: int) -> Ruling:
+def _rule(plan: ComputationPlan, step: NodeStep, held: Sequence[int | None], samples: int) -> Ruling:
     rule = RULES.get(step.node.op)
     shapes = [plan.sizes[name] if name else None for name in step.inputs]
     made = [plan.sizes.get(name, ()) for name in step.outputs]

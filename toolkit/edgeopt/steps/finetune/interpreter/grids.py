@@ -35,7 +35,7 @@ _MOST = {"int8": MOST}
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredIntegers:
     """A constant of integers and the DequantizeLinear that makes floats of it."""
 
     integers: str
@@ -60,7 +60,7 @@ class Stored:
 class Grids:
     """The trainable parts of a quantized model besides its floats."""
 
-    stored: tuple[Stored, ...] = ()
+    stored: tuple[StoredIntegers, ...] = ()
     """Weights, then biases."""
     alike: Mapping[str, str] = field(default_factory=dict)
     """Scales of activations and weights that may change -> the one that stands for it; several are one grid."""
@@ -97,7 +97,7 @@ class _Reading:
     def zero(self, node: onnx.NodeProto) -> NDArray[Any]:
         return self.array(node.input[2]) if len(node.input) > 2 and node.input[2] else np.zeros(1, np.uint8)
 
-    def constants(self) -> Iterable[Stored]:
+    def constants(self) -> Iterable[StoredIntegers]:
         """Yield the stored constants that have one zero point and a type of 8, 16 or 32 bits."""
         for node in self.nodes:
             if op_name(node) not in _DEQUANTIZE or not {*node.input[:2]} <= self.values.keys():
@@ -114,9 +114,11 @@ class _Reading:
             zero, info = int(zeros[0]), np.iinfo(dtype)
             least = -_MOST[dtype] if dtype in _MOST and integers.min(initial=0) > info.min else int(info.min)
             axis = _number(node, "axis", 1)
-            yield Stored(node.input[0], node.input[1], node.output[0], zero, dtype, axis, least - zero, info.max - zero)
+            yield StoredIntegers(
+                node.input[0], node.input[1], node.output[0], zero, dtype, axis, least - zero, info.max - zero
+            )
 
-    def weights(self) -> list[Stored]:
+    def weights(self) -> list[StoredIntegers]:
         """Return the stored constants of 8 or 16 bits."""
         weights = []
         for constant in self.constants():
@@ -143,7 +145,7 @@ class _Reading:
                 result |= dict.fromkeys(node.output, grids)
         return result
 
-    def biases(self, weights: Iterable[Stored]) -> list[Stored]:
+    def biases(self, weights: Iterable[StoredIntegers]) -> list[StoredIntegers]:
         """Return the biases whose scale is the product of two others."""
         behind, of_weight = self.grid_behind(), {stored.made: stored for stored in weights}
         biases = []
@@ -160,7 +162,7 @@ class _Reading:
                 biases.append(replace(constant, axis=0, factors=factors))
         return biases
 
-    def scales(self, weights: Iterable[Stored]) -> dict[str, str]:
+    def scales(self, weights: Iterable[StoredIntegers]) -> dict[str, str]:
         """Return the scales that may change, each with the one of its grid that stands for it."""
         activations = {node.input[1]: node for node in self.nodes if node.input[0] not in self.values}
         names = [*dict.fromkeys([*activations, *(weight.scale for weight in weights)])]
@@ -186,7 +188,7 @@ class _Reading:
         return self.array(node.input[1]).size > 1 or (fixed and _is_power_of_two(self.array(node.input[1])))
 
 
-def _keep_pairs(reading: _Reading, weights: Iterable[Stored]) -> set[str]:
+def _keep_pairs(reading: _Reading, weights: Iterable[StoredIntegers]) -> set[str]:
     """Return the weights (names of their floats) whose neighbours must not saturate: all, if none of them does now."""
     keep_pairs = set()
     for weight in weights:

@@ -15,7 +15,7 @@ from edgeopt.steps.finetune.interpreter.batches import Unproven, batched
 from edgeopt.steps.finetune.interpreter.grids import grids_of
 from edgeopt.steps.finetune.interpreter.ops import known_ops
 from edgeopt.steps.finetune.interpreter.ops._node import node_of, op_name, tensor_of
-from edgeopt.steps.finetune.interpreter.plan import Plan, Step, Values, run, try_out
+from edgeopt.steps.finetune.interpreter.plan import ComputationPlan, NodeStep, Values, run, try_out
 from edgeopt.steps.finetune.interpreter.roles import stored_floats, weights_of
 from edgeopt.steps.finetune.interpreter.rounding import (
     Rounding,
@@ -45,9 +45,9 @@ def missing_ops(model: Model) -> tuple[str, ...]:
 class _Way:
     """How inputs of certain shapes are computed."""
 
-    one: Plan
+    one: ComputationPlan
     """For a single sample."""
-    all: Plan | None
+    all: ComputationPlan | None
     """For all samples at once; None: one by one."""
     first: Values
     """The answers to the first sample alone, against which the first answers for all are checked; then empty."""
@@ -159,7 +159,7 @@ class TorchModel(torch.nn.Module):
             if name not in self._rounding.parameters:
                 write(floats[name], parameter)
         with torch.no_grad():
-            plan = Plan(self._rounding.steps, {})
+            plan = ComputationPlan(self._rounding.steps, {})
             scales = {step.outputs[0] for step in self._rounding.steps}
             made = run(plan, self._values_with({}), scales)
         store(self._rounding, proto, weights, made)
@@ -197,10 +197,10 @@ class TorchModel(torch.nn.Module):
     def _by_key(self) -> Values:
         return dict(zip(self._keys, self._values, strict=True))
 
-    def _run(self, plan: Plan, values: Values, keep: Set[str]) -> Values:
+    def _run(self, plan: ComputationPlan, values: Values, keep: Set[str]) -> Values:
         return run(plan, {**self._by_key(), **values}, keep)
 
-    def _one_by_one(self, plan: Plan, values: Values, samples: int, keep: Set[str]) -> Values:
+    def _one_by_one(self, plan: ComputationPlan, values: Values, samples: int, keep: Set[str]) -> Values:
         result = [self._run(plan, self._sample(values, other), keep) for other in range(samples)]
         return {name: _stacked(name, [entry[name] for entry in result]) for name in result[0]}
 
@@ -227,7 +227,9 @@ class TorchModel(torch.nn.Module):
             return self._whole_as_it_is(plan, values, samples, frozen, keep)
         return _Way(plan, whole, first)
 
-    def _whole_as_it_is(self, plan: Plan, values: Values, samples: int, frozen: Set[str], keep: Set[str]) -> _Way:
+    def _whole_as_it_is(
+        self, plan: ComputationPlan, values: Values, samples: int, frozen: Set[str], keep: Set[str]
+    ) -> _Way:
         """Compute all at once, as the graph says, if it says that it takes any number and gives as many answers."""
         if any(spec.shape[0] == 1 for spec in self._model.inputs if spec.name in self._free):
             return _Way(plan, None, {})
@@ -258,20 +260,20 @@ def _require_known(model: Model) -> None:
         raise UnsupportedError(f"{model.name} holds sparse constants", remedy="export it with dense ones")
 
 
-def _steps(model: Model, floats: Collection[str], rounding: Rounding) -> list[Step]:
+def _steps(model: Model, floats: Collection[str], rounding: Rounding) -> list[NodeStep]:
     """Return the nodes in order behind what makes rounded constants, without those that only hold floats."""
-    compute, steps = known_ops(), list[Step]()
+    compute, steps = known_ops(), list[NodeStep]()
     for proto in model.proto.graph.node:
         if proto.op_type != "Constant" or proto.output[0] not in floats:
             node = node_of(proto, model.opset)
-            steps.append(Step(node, compute[node.op], tuple(proto.input), tuple(proto.output)))
+            steps.append(NodeStep(node, compute[node.op], tuple(proto.input), tuple(proto.output)))
     constants = {constant.name: tensor_of(constant) for constant in model.proto.graph.initializer}
     made = {step.outputs[0] for step in rounding.steps}
     others = [step for step in with_pairs_joined(steps, constants) if step.outputs[0] not in made]
     return [*rounding.steps, *others]
 
 
-def _in_front(plan: Plan, name: str, value: torch.Tensor) -> torch.Tensor:
+def _in_front(plan: ComputationPlan, name: str, value: torch.Tensor) -> torch.Tensor:
     """Return a tensor of several samples with them along axis 0; that of one sample as it is."""
     if plan.samples == 1:
         return value

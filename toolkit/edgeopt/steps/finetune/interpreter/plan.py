@@ -21,7 +21,7 @@ _OF_SHAPES = ("Shape", "Size")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NodeStep:
     """One node, and what computes it."""
 
     node: Node
@@ -36,10 +36,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ComputationPlan:
     """Steps, and the values that they find."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[NodeStep, ...]
     known: Mapping[str, torch.Tensor]
     samples: int = 1
     axes: Mapping[str, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Plan:
     """Shape of each tensor for one sample."""
 
 
-def run(plan: Plan, values: Values, keep: Set[str]) -> Values:
+def run(plan: ComputationPlan, values: Values, keep: Set[str]) -> Values:
     """Compute a plan's steps; return what is in `keep`, as far as it was made.
 
     Args:
@@ -68,7 +68,7 @@ def run(plan: Plan, values: Values, keep: Set[str]) -> Values:
     return {name: values[name] for name in sorted(keep) if name in values}
 
 
-def _compute(step: Step, values: Values, samples: int) -> None:
+def _compute(step: NodeStep, values: Values, samples: int) -> None:
     given = [values[name] if name else None for name in step.inputs]
     for place, axis in step.repeats.items():
         one = given[place]
@@ -92,7 +92,7 @@ def _refused(node: Node, error: Exception) -> EdgeoptError:
     )
 
 
-def with_frees(steps: Sequence[Step], keep: Collection[str] = ()) -> tuple[Step, ...]:
+def with_frees(steps: Sequence[NodeStep], keep: Collection[str] = ()) -> tuple[NodeStep, ...]:
     """Return the steps, each with the tensors that nothing reads behind it."""
     read = set(keep)
     frees = []
@@ -104,12 +104,12 @@ def with_frees(steps: Sequence[Step], keep: Collection[str] = ()) -> tuple[Step,
 
 
 def try_out(
-    steps: Sequence[Step],
+    steps: Sequence[NodeStep],
     values: Values,
     frozen: Set[str],
     keep: Set[str],
     listen: Callable[[str, torch.Tensor], None],
-) -> Plan:
+) -> ComputationPlan:
     """Compute all steps once and return the plan for inputs of these shapes.
 
     Args:
@@ -139,15 +139,15 @@ def try_out(
     left = _with_silu(left, keep)
     read = {name for step in left for name in step.inputs} | keep
     known = {name: entry for name, entry in known.items() if name in read}
-    return Plan(with_frees(left), known, 1, {}, sizes)
+    return ComputationPlan(with_frees(left), known, 1, {}, sizes)
 
 
-def _with_silu(steps: Sequence[Step], keep: Set[str]) -> list[Step]:
+def _with_silu(steps: Sequence[NodeStep], keep: Set[str]) -> list[NodeStep]:
     """Join x * Sigmoid(x) to one step, which keeps one tensor for its gradient in place of three."""
     readers = Counter(name for step in steps for name in step.inputs)
     gates = {step.outputs[0]: step for step in steps if step.node.op == "Sigmoid" and step.outputs[0] not in keep}
     gates = {name: step for name, step in gates.items() if readers[name] == 1}
-    joined: dict[str, Step] = {}
+    joined: dict[str, NodeStep] = {}
     for step in steps:
         if step.node.op == "Mul" and len(step.inputs) == 2:
             for gate, other in (step.inputs, step.inputs[::-1]):
@@ -156,7 +156,7 @@ def _with_silu(steps: Sequence[Step], keep: Set[str]) -> list[Step]:
     products = {step.outputs[0] for step in joined.values()}
     swish = {name: replace(step.node, op="Swish", attributes={}) for step in joined.values() for name in step.outputs}
     return [
-        Step(swish[one.outputs[0]], lambda _node, x: silu(x), _sources(one, joined), one.outputs)
+        NodeStep(swish[one.outputs[0]], lambda _node, x: silu(x), _sources(one, joined), one.outputs)
         if one.outputs[0] in products
         else one
         for one in steps
@@ -164,10 +164,10 @@ def _with_silu(steps: Sequence[Step], keep: Set[str]) -> list[Step]:
     ]
 
 
-def _sources(product: Step, gates: Mapping[str, Step]) -> tuple[str, ...]:
+def _sources(product: NodeStep, gates: Mapping[str, NodeStep]) -> tuple[str, ...]:
     return tuple(name for name in product.inputs if name not in gates)
 
 
-def arguments(plan: Plan, step: Step) -> list[Any]:
+def arguments(plan: ComputationPlan, step: NodeStep) -> list[Any]:
     """Return the known values among a step's inputs; None for the others."""
     return [plan.known.get(name) for name in step.inputs]

@@ -17,10 +17,10 @@ import torch
 from onnx import numpy_helper
 
 from edgeopt.graph.model import Model
-from edgeopt.steps.finetune.interpreter.grids import Grids, Stored, grids_of
+from edgeopt.steps.finetune.interpreter.grids import Grids, StoredIntegers, grids_of
 from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node, tensor_of
 from edgeopt.steps.finetune.interpreter.ops.quantization import along, fake_quantize, on_grid
-from edgeopt.steps.finetune.interpreter.plan import Step, Values
+from edgeopt.steps.finetune.interpreter.plan import NodeStep, Values
 from edgeopt.steps.quantize.grids.weights import MOST_OF_TWO
 
 _LEAST, _MOST = 1 / 64, 64.0
@@ -35,7 +35,7 @@ class Rounding:
     """The parts of a model that are trained on grids."""
 
     grids: Grids = field(default_factory=Grids)
-    steps: tuple[Step, ...] = ()
+    steps: tuple[NodeStep, ...] = ()
     """What makes scales and rounded constants of the parameters."""
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """First values of what is trained, by the names of integer constants and scales."""
@@ -71,13 +71,13 @@ class _Making:
     def __init__(self, values: Values, grids: Grids, trained: Collection[str]) -> None:
         self.values, self.grids, self.trained = values, grids, trained
         self.moving = {name for name, root in grids.alike.items() if root in trained}
-        self.steps: list[Step] = []
+        self.steps: list[NodeStep] = []
         self.parameters: Values = {}
         self.frozen: Values = {}
 
     def scales(self) -> None:
         """Add what makes each scale of its factor, and large enough for the weights that keep pairs."""
-        paired: dict[str, list[Stored]] = {}
+        paired: dict[str, list[StoredIntegers]] = {}
         for stored in self.grids.stored:
             if stored.keeps_pairs and (stored.integers in self.trained or stored.scale in self.moving):
                 paired.setdefault(stored.scale, []).append(stored)
@@ -96,7 +96,7 @@ class _Making:
                 sources = [parameter_key(stored.integers) for stored in weights]
                 self._add("least scale", _large_enough(axes), [made, *sources], name)
 
-    def constant(self, stored: Stored) -> None:
+    def constant(self, stored: StoredIntegers) -> None:
         """Add what rounds a stored constant, if it or its scale is trained."""
         moved = {stored.scale, *stored.factors} & self.moving or any(
             step.outputs == (stored.scale,) for step in self.steps
@@ -121,16 +121,16 @@ class _Making:
         self.frozen[key] = value
 
     def _add(self, op: str, compute: Compute, inputs: Sequence[str], made: str) -> None:
-        self.steps.append(Step(Node(op, made, {}, 0, 1), compute, tuple(inputs), (made,)))
+        self.steps.append(NodeStep(Node(op, made, {}, 0, 1), compute, tuple(inputs), (made,)))
 
 
-def floats_of(stored: Stored, integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def floats_of(stored: StoredIntegers, integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return what stored integers stand for."""
     real = (integers.to(torch.float64) - stored.zero) * along(scale.to(torch.float64), stored.axis, integers)
     return real.to(scale.dtype)
 
 
-def integers_of(stored: Stored, real: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def integers_of(stored: StoredIntegers, real: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return the integers to which floats are rounded in a run."""
     steps = (real / along(scale, stored.axis, real)).round().to(torch.float64)
     dtype: torch.dtype = getattr(torch, stored.dtype)
@@ -176,25 +176,25 @@ def _pair_sums(rows: torch.Tensor) -> torch.Tensor:
     return torch.maximum(*sums)
 
 
-def with_pairs_joined(steps: Sequence[Step], values: Mapping[str, torch.Tensor]) -> list[Step]:
+def with_pairs_joined(steps: Sequence[NodeStep], values: Mapping[str, torch.Tensor]) -> list[NodeStep]:
     """Return the steps with each QuantizeLinear and the one DequantizeLinear behind it as one.
 
     Args:
         steps: Of a graph.
         values: Its constants by name.
     """
-    readers: dict[str, list[Step]] = {}
+    readers: dict[str, list[NodeStep]] = {}
     for step in steps:
         for name in step.inputs:
             readers.setdefault(name, []).append(step)
-    joined, gone = dict[str, Step](), set[str]()
+    joined, gone = dict[str, NodeStep](), set[str]()
     for step in steps:
         behind = readers.get(step.outputs[0], [])
         is_pair = (
             step.node.op.endswith("QuantizeLinear") and len(behind) == 1 and behind[0].inputs[1:] == step.inputs[1:]
         )
         if is_pair and behind[0].node.op.endswith("DequantizeLinear") and _is_single(step, values):
-            joined[behind[0].outputs[0]] = Step(
+            joined[behind[0].outputs[0]] = NodeStep(
                 Node("FakeQuantize", step.node.name, step.node.attributes, step.node.opset, 1),
                 *(fake_quantize, step.inputs, behind[0].outputs),
             )
@@ -202,7 +202,7 @@ def with_pairs_joined(steps: Sequence[Step], values: Mapping[str, torch.Tensor])
     return [joined.get(other.outputs[0], other) for other in steps if other.outputs[0] not in gone]
 
 
-def _is_single(step: Step, values: Mapping[str, torch.Tensor]) -> bool:
+def _is_single(step: NodeStep, values: Mapping[str, torch.Tensor]) -> bool:
     scale = values.get(step.inputs[1])
     return scale is not None and scale.numel() == 1
 

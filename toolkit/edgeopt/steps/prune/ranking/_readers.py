@@ -12,7 +12,7 @@ from edgeopt.steps.prune.statistics import Moments, Statistics
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class GroupReader:
     """One layer that reads a group."""
 
     weights: NDArray[np.float64]
@@ -24,7 +24,7 @@ class Reader:
     """Variance of the layer's output, summed over outputs; never 0."""
 
 
-def readers_of(group: Group, statistics: Statistics) -> list[Reader]:
+def readers_of(group: Group, statistics: Statistics) -> list[GroupReader]:
     """Return the layers of a group whose inputs were seen, in the order of the group."""
     readers = []
     for use in group.consumers:
@@ -35,5 +35,5 @@ def readers_of(group: Group, statistics: Statistics) -> list[Reader]:
         weights = moments.matrix(statistics.weights(layer))
         unit = use.channels[:: moments.fold] if moments.fold else np.repeat(use.channels, moments.width)
         energy = float(np.einsum("ij,jk,ik->", weights, moments.covariance, weights, optimize=True))
-        readers.append(Reader(weights, moments, unit.astype(np.int64), max(energy, 1e-30)))
+        readers.append(GroupReader(weights, moments, unit.astype(np.int64), max(energy, 1e-30)))
     return readers

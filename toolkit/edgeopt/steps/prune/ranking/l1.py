@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.graph.groups import Group, Use
+from edgeopt.graph.groups import ChannelUse, Group
 from edgeopt.graph.model import Model
 from edgeopt.steps.prune.ranking._ranking import Ranking, by_score
 from edgeopt.steps.prune.statistics import Statistics
@@ -23,7 +23,7 @@ def rank(group: Group, model: Model, statistics: Statistics | None) -> Ranking:
     )
 
 
-def _share(group: Group, use: Use, weight: Array) -> Array:
+def _share(group: Group, use: ChannelUse, weight: Array) -> Array:
     sums = np.abs(np.moveaxis(weight, use.axis, 0).astype(np.float64)).reshape(weight.shape[use.axis], -1).sum(axis=1)
     mine = use.channels >= 0
     score = np.bincount(use.channels[mine], sums[mine], group.channels)

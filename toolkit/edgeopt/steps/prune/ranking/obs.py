@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.groups import Group
 from edgeopt.graph.model import Model
 from edgeopt.steps.prune.ranking._ranking import Ranking
-from edgeopt.steps.prune.ranking._readers import Reader, readers_of
+from edgeopt.steps.prune.ranking._readers import GroupReader, readers_of
 from edgeopt.steps.prune.statistics import Statistics
 from edgeopt.system.processes.time_limit import require_time
 
@@ -30,7 +30,7 @@ _DAMPING = 1e-6
 class _Layer:
     """One layer while channels leave it."""
 
-    def __init__(self, reader: Reader, channels: int) -> None:
+    def __init__(self, reader: GroupReader, channels: int) -> None:
         # A channel with fewer columns than others gets columns that nothing weighs and nothing is correlated with.
         columns = [np.flatnonzero(reader.unit == unit) for unit in range(channels)]
         self.most = max(map(len, columns))

@@ -13,7 +13,7 @@ from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.quantize.calibration.findings import require_finite_weights
-from edgeopt.steps.quantize.formats.matmul_integer import Integers, place_products, plain_products
+from edgeopt.steps.quantize.formats.matmul_integer import GridTensor, place_products, plain_products
 from edgeopt.steps.quantize.patterns import key
 from edgeopt.steps.quantize.scheme import Scheme
 from edgeopt.system.declared.target import Int8Rules
@@ -44,8 +44,8 @@ def place_dynamic(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
         scheme: What runs on integers; other ops stay float.
     """
 
-    def quantized(source: Value) -> Integers:
+    def quantized(source: Value) -> GridTensor:
         made = graph.insert("DynamicQuantizeLinear", [source], outputs=3, name=f"{source.name}_quantize")
-        return Integers(*made.outputs)
+        return GridTensor(*made.outputs)
 
     return place_products(graph, scheme, quantized)

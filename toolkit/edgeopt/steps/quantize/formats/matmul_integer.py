@@ -30,7 +30,7 @@ _MOST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Integers:
+class GridTensor:
     """A tensor on a grid: its value is scale * (values - zero)."""
 
     values: Value
@@ -48,7 +48,7 @@ def place_matrices(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
     return place_products(graph, scheme, lambda source: _quantized(graph, source, scheme))
 
 
-def place_products(graph: Graph, scheme: Scheme, quantize: Callable[[Value], Integers]) -> Mapping[str, int]:
+def place_products(graph: Graph, scheme: Scheme, quantize: Callable[[Value], GridTensor]) -> Mapping[str, int]:
     """Rewrite the integer MatMul and Gemm nodes, in place; return how many.
 
     Args:
@@ -56,7 +56,7 @@ def place_products(graph: Graph, scheme: Scheme, quantize: Callable[[Value], Int
         scheme: What runs on integers.
         quantize: Puts what a node reads on a grid; called once for each tensor.
     """
-    quantized: dict[Value, Integers] = {}
+    quantized: dict[Value, GridTensor] = {}
     nodes = [node for node in plain_products(graph) if scheme.is_integer(node)]
     for node in nodes:
         source = node.inputs[0]
@@ -85,14 +85,14 @@ def is_plain(node: Node) -> bool:
     return not attribute(node, "transA", 0) and attribute(node, "alpha", 1.0) == attribute(node, "beta", 1.0) == 1.0
 
 
-def _quantized(graph: Graph, source: Value, scheme: Scheme) -> Integers:
+def _quantized(graph: Graph, source: Value, scheme: Scheme) -> GridTensor:
     grid, name = scheme.affines[name_of(source)], name_of(source)
     scale, zero = add_grid(graph, name, grid)
     made = graph.insert("QuantizeLinear", [source, scale, zero], name=f"{name}_quantize")
-    return Integers(made.outputs[0], scale, zero)
+    return GridTensor(made.outputs[0], scale, zero)
 
 
-def _rewrite(graph: Graph, node: Node, source: Integers, scheme: Scheme) -> None:
+def _rewrite(graph: Graph, node: Node, source: GridTensor, scheme: Scheme) -> None:
     weight = graph.constant(node.inputs[1])
     assert weight is not None
     axis = weight_axis(node) % weight.ndim

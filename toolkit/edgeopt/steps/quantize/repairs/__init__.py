@@ -137,7 +137,7 @@ class ModelRepair(Repair):
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class IntegerLayer:
     """A layer on integers, and real inputs of it."""
 
     graph: Graph
@@ -166,7 +166,7 @@ class WeightRepair(Repair):
         return True
 
     @abstractmethod
-    def repair(self, layer: Layer) -> Layer:
+    def repair(self, layer: IntegerLayer) -> IntegerLayer:
         """Return the layer with another quantized weight or bias, or as it is."""
 
 

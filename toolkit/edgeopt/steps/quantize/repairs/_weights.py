@@ -15,7 +15,7 @@ from edgeopt.graph.graph import Graph, Node
 from edgeopt.steps.quantize.calibration.calibrate import Calibration
 from edgeopt.steps.quantize.grids.weights import smallest_scale_for_bias
 from edgeopt.steps.quantize.patterns import key, name_of, reads_along
-from edgeopt.steps.quantize.repairs import Layer, weight_repairs
+from edgeopt.steps.quantize.repairs import IntegerLayer, weight_repairs
 from edgeopt.steps.quantize.scheme import Scheme, candidates
 
 
@@ -50,7 +50,7 @@ def repair_weights(
     return replace(scheme, weights=weights, biases=biases)
 
 
-def _layer(graph: Graph, node: Node, scheme: Scheme, calibration: Calibration) -> Layer | None:
+def _layer(graph: Graph, node: Node, scheme: Scheme, calibration: Calibration) -> IntegerLayer | None:
     """Return a layer rounded to nearest, with its real inputs; None where those say nothing of it."""
     source, weight = node.inputs[0], graph.constant(node.inputs[1])
     seen = calibration.observations.get(name_of(source)) if source is not None else None
@@ -61,7 +61,7 @@ def _layer(graph: Graph, node: Node, scheme: Scheme, calibration: Calibration) -
     bias = _bias(graph, node, weight) if node.op_type == "Conv" else None
     smallest = None if bias is None else smallest_scale_for_bias(bias, affine.scale)
     quantized = scheme.quantized_weight(graph, node, smallest)
-    return Layer(graph, node, scheme, weight, bias, seen.samples, affine.round_trip(seen.samples), quantized)
+    return IntegerLayer(graph, node, scheme, weight, bias, seen.samples, affine.round_trip(seen.samples), quantized)
 
 
 def _bias(graph: Graph, node: Node, weight: NDArray[np.float32]) -> NDArray[np.float32]:

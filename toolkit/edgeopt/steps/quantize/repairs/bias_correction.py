@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Node, attribute
-from edgeopt.steps.quantize.repairs import Layer, Search, Setting, WeightRepair
+from edgeopt.steps.quantize.repairs import IntegerLayer, Search, Setting, WeightRepair
 
 
 def mean_shift(
@@ -60,7 +60,7 @@ class BiasCorrection(WeightRepair):
         """Return whether it is a convolution."""
         return bool(node.op_type == "Conv")
 
-    def repair(self, layer: Layer) -> Layer:
+    def repair(self, layer: IntegerLayer) -> IntegerLayer:
         """Return the layer with the mean error of its integers taken out of its bias."""
         if layer.bias is None:
             return layer

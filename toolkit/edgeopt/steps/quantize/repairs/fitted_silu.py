@@ -49,7 +49,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class SiluFit:
     """A SiLU and the HardSwish that stands for it."""
 
     name: str
@@ -65,7 +65,7 @@ class Fit:
     """Numbers that the SiLU computes for one input: what HardSwish saves grows with them."""
 
 
-def fit_silus(graph: Graph, seen: Mapping[str, Observation]) -> tuple[Fit, ...]:
+def fit_silus(graph: Graph, seen: Mapping[str, Observation]) -> tuple[SiluFit, ...]:
     """Return a fit for each SiLU behind a convolution, in the order of the graph.
 
     Args:
@@ -82,7 +82,7 @@ def fit_silus(graph: Graph, seen: Mapping[str, Observation]) -> tuple[Fit, ...]:
     return tuple(fits)
 
 
-def keep_worst(fits: Iterable[Fit], share: float) -> tuple[Fit, ...]:
+def keep_worst(fits: Iterable[SiluFit], share: float) -> tuple[SiluFit, ...]:
     """Return the fits without those that lose most for what they save, at most `share` of all elements.
 
     A larger share keeps what a smaller one does, and more.
@@ -98,7 +98,7 @@ def keep_worst(fits: Iterable[Fit], share: float) -> tuple[Fit, ...]:
     return tuple(fit for fit in fits if fit.name not in kept)
 
 
-def note_of(fits: Sequence[Fit]) -> Note:
+def note_of(fits: Sequence[SiluFit]) -> Note:
     """Return how many SiLUs are computed otherwise, and where that is coarsest."""
     worst = sorted(fits, key=lambda fit: (-fit.noise, fit.name))[:_SHOWN]
     text = ", ".join(f"{fit.name!r} {-10 * math.log10(max(fit.noise, _ROUNDING)):.1f} dB" for fit in worst)
@@ -106,7 +106,7 @@ def note_of(fits: Sequence[Fit]) -> Note:
     return Note(NoteKind.CHOICE, detail, f"coarsest: {text}")
 
 
-def place_fits(graph: Graph, fits: Sequence[Fit]) -> int:
+def place_fits(graph: Graph, fits: Sequence[SiluFit]) -> int:
     """Write HardSwish where fits say so, in place, and return how many.
 
     Args:
@@ -140,7 +140,7 @@ def _behind_convolutions(graph: Graph) -> list[tuple[Node, Value]]:
     return behind_convolutions
 
 
-def _fitted(name: str, seen: Observation, elements: int) -> Fit:
+def _fitted(name: str, seen: Observation, elements: int) -> SiluFit:
     """Return the fit of one tensor.
 
     Args:
@@ -169,7 +169,7 @@ def _fitted(name: str, seen: Observation, elements: int) -> Fit:
         factor, step = factor**_SHRINK, step * _SHRINK
     noise = float(np.mean(np.maximum(error, 0) / whole.spread))
     b, c, a, d = (other.astype(np.float32) for other in (slope, shift, gain, offset))
-    return Fit(name, slope=b, shift=c, gain=a, offset=d, noise=noise, elements=elements)
+    return SiluFit(name, slope=b, shift=c, gain=a, offset=d, noise=noise, elements=elements)
 
 
 class _Error:
@@ -201,7 +201,7 @@ def _variance(differences: NDArray[np.float64], mean: NDArray[np.float64]) -> ND
     return np.asarray(np.maximum(np.square(differences).mean(axis=1), least))
 
 
-def _place(graph: Graph, node: Node, x: Value, fit: Fit) -> None:
+def _place(graph: Graph, node: Node, x: Value, fit: SiluFit) -> None:
     maker = graph.producer(x)
     assert maker is not None
     weight = graph.constant(maker.inputs[1])
@@ -224,7 +224,7 @@ class FittedSilu(ModelRepair):
 
     order: ClassVar[int] = 40
     follows_form: ClassVar[bool] = True
-    keeps: ClassVar[tuple[type, ...]] = (Fit,)
+    keeps: ClassVar[tuple[type, ...]] = (SiluFit,)
 
     def told(self, setting: Setting) -> str:
         """Return how many."""
@@ -241,7 +241,7 @@ class FittedSilu(ModelRepair):
             if not search.is_last_in_need:
                 return
 
-    def prepare(self, graph: Graph, seen: Mapping[str, Observation], rules: Int8Rules) -> tuple[Fit, ...]:
+    def prepare(self, graph: Graph, seen: Mapping[str, Observation], rules: Int8Rules) -> tuple[SiluFit, ...]:
         """Return the fit of each SiLU; none where the target gains nothing from it."""
         return fit_silus(graph, seen) if rules.fitted_silu else ()
 
@@ -258,7 +258,7 @@ def _names(setting: Setting) -> frozenset[str]:
     return setting if isinstance(setting, frozenset) else frozenset()
 
 
-def _chosen(fits: Sequence[Fit], setting: Setting) -> list[Fit]:
+def _chosen(fits: Sequence[SiluFit], setting: Setting) -> list[SiluFit]:
     return [fit for fit in fits if fit.name in _names(setting)]
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.graph import attribute
 from edgeopt.steps.quantize.grids.weights import MOST, MOST_OF_TWO, QuantizedWeight
-from edgeopt.steps.quantize.repairs import Layer, Search, Setting, WeightRepair
+from edgeopt.steps.quantize.repairs import IntegerLayer, Search, Setting, WeightRepair
 
 DAMPING = 0.01
 _MOST_COLUMNS = 2048
@@ -150,7 +150,7 @@ class Gptq(WeightRepair):
         """Return True: it never makes the answer worse."""
         return True
 
-    def repair(self, layer: Layer) -> Layer:
+    def repair(self, layer: IntegerLayer) -> IntegerLayer:
         """Return the layer with its weight rounded, where it is a matrix of not too many columns."""
         node, weight = layer.node, layer.weight
         is_pointwise = attribute(node, "group", 1) == 1 and set(weight.shape[2:]) == {1}
