@@ -21,10 +21,10 @@ from served import running, serving
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.measurement.endpoint.bench import bench_endpoint
-from edgeopt.measurement.endpoint.charts import text_bar, timeline_of
 from edgeopt.measurement.endpoint.client import Client, Exchange, parse_place
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.result import _counted
+from edgeopt.measurement.endpoint.summary import text_bar, timeline_of
 from edgeopt.measurement.resources.cost import cost_per_token
 from edgeopt.measurement.statistics.quantile import summarize
 

@@ -9,9 +9,9 @@ from simulated_load import simulate
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.load.arrivals import Arrivals, make_arrivals
-from edgeopt.measurement.load.line import QueueLine
 from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
+from edgeopt.measurement.load.open_loop import QueueLine
 from edgeopt.runtime.schedule.queueing import FIFO, LATEST, Queue, QueueKind, QueuePolicy, parse_queue
 
 

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.export.recipe_file import write_recipe
+from edgeopt.export.export import write_recipe
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import bind_recipe
-from edgeopt.recipes.drafting.hugging_face import Configuration, read_configuration, recipe_told
+from edgeopt.recipes.drafting.hugging_face import Configuration, audio_told, read_configuration, recipe_told
 from edgeopt.recipes.drafting.optimum_tasks import TASK_NAMES, loader_of, read_task, task_of_class
-from edgeopt.recipes.drafting.sound_told import audio_told
 from edgeopt.recipes.inputs.audio import Audio, Features, Scaling
 from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.recipes.inputs.sound_input import SoundInput

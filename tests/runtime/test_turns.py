@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_turns import MS, camera, simulate
 
-from edgeopt.runtime.schedule.rhythm import Rhythm
-from edgeopt.runtime.schedule.turns import CoreTurns, Terms
+from edgeopt.runtime.schedule.turns import CoreTurns, Rhythm, Terms
 
 
 def of(runs, name):

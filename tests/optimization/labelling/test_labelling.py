@@ -11,9 +11,7 @@ import pytest
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.accuracy.judgement import judge_pairs
-from edgeopt.optimization.labelling.answers import read_answers
-from edgeopt.optimization.labelling.coco import make_coco
-from edgeopt.optimization.labelling.page import make_page
+from edgeopt.optimization.labelling.offer import make_coco, make_page, read_answers
 from edgeopt.optimization.labelling.questions import (
     NEITHER,
     Question,

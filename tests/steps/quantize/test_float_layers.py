@@ -8,8 +8,7 @@ from small_nets import Net, detector
 
 from edgeopt.steps.quantize.api import open_graph
 from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime, border_time
-from edgeopt.steps.quantize.keep_float.layers import fastest_float
-from edgeopt.steps.quantize.keep_float.minimum_cut import minimum_cut
+from edgeopt.steps.quantize.keep_float.layers import fastest_float, minimum_cut
 from edgeopt.steps.quantize.patterns import WEIGHTED, key
 
 

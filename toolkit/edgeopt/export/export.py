@@ -18,15 +18,52 @@ from edgeopt.export.hub import decoder_folder
 from edgeopt.export.hugging_face import open_pretrained
 from edgeopt.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
 from edgeopt.export.network import Network, NetworkInput
-from edgeopt.export.recipe_file import RECIPE, write_recipe
 from edgeopt.export.source import NetworkKind, NetworkSource, is_source, read_source
 from edgeopt.export.to_onnx import Axes, choose_opset, to_onnx
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.texts.chat_template import chat_files
 from edgeopt.recipes.texts.encoder_decoder import ENCODER
+from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.runtime.devices.availability import find_device
-from edgeopt.system.disk.files import require_writable
+from edgeopt.system.disk.files import read_file, require_writable, write_beside
+
+RECIPE, LABELS, ALPHABET = "recipe.toml", "labels.txt", "alphabet.txt"
+_MOST_BYTES = 128 << 20
+"""Of a tokenizer."""
+_FIRST = "# Written by edgeopt export: yours to change; without this line the next export leaves it as it is."
+
+
+def write_recipe(recipe: Recipe, folder: Path) -> tuple[Path, ...]:
+    """Write a recipe and the files that it needs; return what was written: nothing over somebody else's recipe.
+
+    Args:
+        recipe: What the source tells.
+        folder: Of the model.
+    """
+    file, labels = folder / RECIPE, folder / LABELS
+    if file.exists() and not file.read_bytes().startswith(_FIRST.encode()):
+        return ()
+    names, tokenizer = recipe.class_names, recipe.path_of(recipe.tokenizer.file)
+    written = [file]
+    if names:
+        write_beside(labels, "".join(f"{name}\n" for name in names))
+        written.append(labels)
+    if symbols := recipe.alphabet.symbols:
+        write_beside(folder / ALPHABET, "".join(f"{symbol}\n" for symbol in symbols))
+        written.append(folder / ALPHABET)
+        recipe = replace(recipe, alphabet=replace(recipe.alphabet, file=ALPHABET, characters=""))
+    for path in (tokenizer, *chat_files(tokenizer if recipe.task == GENERATION else None)):
+        if path:
+            beside = folder / (recipe.tokenizer.file if path == tokenizer else path.name)
+            write_beside(beside, read_file(path, remedy="copy the folder again", most_bytes=_MOST_BYTES))
+            written.append(beside)
+    write_beside(file, f"{_FIRST}\n{recipe_text(recipe, name=recipe.name, labels=LABELS if names else '')}")
+    return tuple(written)
+
 
 _OPENERS: Mapping[NetworkKind, Callable[[NetworkSource, Sequence[NetworkInput]], Network]] = {
     NetworkKind.MODULE: open_module,

@@ -13,12 +13,12 @@ from edgeopt.export.from_torch import said, torch_of_export
 from edgeopt.export.hub import why_offline
 from edgeopt.export.network import Network, NetworkInput
 from edgeopt.export.source import NetworkSource
-from edgeopt.export.towers import tower_of
 from edgeopt.graph.files.exported_folder import WEIGHTS, exported_in
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.drafting.hugging_face import (
     COMPANIONS,
+    PICTURE,
     PROCESSORS,
     Configuration,
     read_configuration,
@@ -33,6 +33,42 @@ from edgeopt.recipes.texts.alphabet import Alphabet
 from edgeopt.recipes.texts.heard_letters import VOCABULARY, letters_in
 from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.links import files_of
+
+_TOKENS = "input_ids"
+_WITH_VECTOR, _ALONE = "ModelWithProjection", "Model"
+
+
+def tower_of(class_name: str, transformers: Any, config: Any, inputs: Sequence[str]) -> str:
+    """Return the class to open: of a network of two towers the one that takes these inputs, else the class itself.
+
+    Args:
+        class_name: That the configuration names.
+        transformers: The package.
+        config: Of the network.
+        inputs: Names that were asked for; empty: none.
+
+    Raises:
+        UnsupportedError: If there are two towers and nothing tells which.
+    """
+    parts = [getattr(config, word, None) for word in ("vision_config", "text_config")]
+    kind = class_name.removesuffix(_ALONE)
+    towers = {
+        name: next((word for end in (_WITH_VECTOR, _ALONE) if hasattr(transformers, word := f"{kind}{tower}{end}")), "")
+        for name, tower in ((PICTURE, "Vision"), (_TOKENS, "Text"))
+    }
+    if None in parts or kind == class_name or not all(towers.values()):
+        return class_name
+    asked = {*inputs} & {*towers}
+    if len(asked) == 2:
+        return class_name
+    if not asked:
+        side, length = getattr(parts[0], "image_size", 224), getattr(parts[1], "max_position_embeddings", 77)
+        raise UnsupportedError(
+            f"{class_name} is two towers, one that sees and one that reads, and each is exported by itself",
+            remedy=f"add --input {PICTURE}=1x3x{side}x{side}, or --input {_TOKENS}=1x{length}:int64",
+        )
+    return towers[asked.pop()]
+
 
 _MOST_TOLD = 3
 """Names of weights in a message."""

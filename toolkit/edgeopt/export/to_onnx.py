@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import onnx
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
-from edgeopt.export.attention_ranks import write_out_attention
 from edgeopt.export.from_torch import said
 from edgeopt.export.network import Network
 from edgeopt.export.quiet import quiet_export
@@ -19,6 +19,48 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import all_nodes, subgraphs
 from edgeopt.system.declared.target import Target
 from edgeopt.system.text import short
+
+RANK = 4
+"""That torch.onnx translates."""
+
+
+def write_out_attention(torch: Any, program: Any) -> Any:
+    """Return an exported program; where one attention has another rank, products and softmax in place of all.
+
+    Args:
+        torch: The package.
+        program: By `torch.export.export`.
+    """
+    attention = torch.ops.aten.scaled_dot_product_attention.default
+    nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target is attention]
+    if all(len(node.args[0].meta["val"].shape) == RANK for node in nodes):
+        return program
+
+    def written_out(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,  # a network in use drops nothing
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        if enable_gqa:
+            key, value = (entry.repeat_interleave(query.shape[-3] // entry.shape[-3], -3) for entry in (key, value))
+        scores = (query * factor) @ key.transpose(-2, -1)
+        if is_causal:
+            attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(attn_mask.logical_not(), float("-inf"))
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+        return scores.softmax(-1) @ value
+
+    return program.run_decompositions({attention: written_out})
+
 
 Axes = Mapping[str, Sequence[int]]
 """Input to its axes that stay free."""

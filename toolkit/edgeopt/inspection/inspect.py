@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from onnx import TensorProto, defs, helper
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, MissingDependencyError, Note, NoteKind
+from edgeopt.executors import SessionOptions
 from edgeopt.executors._guard import guarded
+from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.facts.integers import Integers, read_integers
 from edgeopt.graph.facts.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.inspection.newer_opset import notes_on_opset
 from edgeopt.inspection.writer_facts import WriterFacts
 from edgeopt.measurement.opening.right_optimizations import Correction, find_correction, made_up_samples
 from edgeopt.passes import Phase, passes_of
@@ -24,6 +27,37 @@ from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.compile._placement import Partition, explain_placement
 from edgeopt.system.declared.target import Target, find_target
+
+_SURELY_KNOWN = 21
+"""Opset that edgeopt itself writes: every ONNX Runtime that it takes knows it."""
+
+
+def notes_on_opset(opset: int) -> tuple[Note, ...]:
+    """Return a warning where ONNX Runtime refuses models of this opset, or the package onnx does not know it.
+
+    ONNX Runtime is asked with a model of one node: it tells its newest opset to nobody who does not exceed it.
+    """
+    if opset <= _SURELY_KNOWN:
+        return ()
+    try:
+        EXECUTOR.open(_of_one_node(opset), SessionOptions(threads=1)).close()
+    except InvalidFileError as error:
+        return (Note(NoteKind.WARNING, error.problem, error.remedy),)
+    except MissingDependencyError:
+        pass
+    newest = defs.onnx_opset_version()
+    if opset <= newest:
+        return ()
+    text = f"opset {opset} is newer than {newest}, the newest that the installed onnx knows"
+    return (Note(NoteKind.WARNING, text, f"export it with opset {newest} or an older one"),)
+
+
+def _of_one_node(opset: int) -> bytes:
+    info, other = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "one", [info], [other])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return bytes(made.SerializeToString())
+
 
 _STATIC = ("fold_constants", "make_shape_static", "make_slice_static")
 """Passes that compute sizes which follow from the inputs'."""

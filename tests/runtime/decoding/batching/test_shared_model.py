@@ -17,8 +17,7 @@ from edgeopt.executors.onnxruntime.rows import RowsApart, SharedRows, takes_rows
 from edgeopt.export.decoder.llama import read_configuration, write_llama
 from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.graph.model import Model
-from edgeopt.runtime.decoding.batching.admission import MOST_OVERTAKEN
-from edgeopt.runtime.decoding.batching.batch import Batch
+from edgeopt.runtime.decoding.batching.batch import MOST_OVERTAKEN, Batch
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions

@@ -20,11 +20,49 @@ from numpy.typing import NDArray
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.arrivals import Arrivals
 from edgeopt.measurement.load.closed_loop import MarkedFrames, Pictures
-from edgeopt.measurement.load.line import QueueLine
 from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import find_warmup
-from edgeopt.runtime.schedule.queueing import FIFO, QueuePolicy
+from edgeopt.runtime.schedule.queueing import FIFO, Queue, QueuePolicy
+
+
+class QueueLine:
+    """A timetable meets a queue; the time is told by whoever takes from it.
+
+    Between two takes no worker is free, so that arrivals may be replayed at the next take: what is given up is
+    the same as if each had been offered at its own instant.
+    """
+
+    def __init__(self, arrivals: Arrivals, policy: QueuePolicy) -> None:
+        self._due: list[int] = arrivals.intended_ns.tolist()
+        self._stream: list[int] = arrivals.stream.tolist()
+        self._queue, self._next = Queue[int](policy), 0
+        self.dropped = np.zeros(len(arrivals), np.bool_)
+        """(n,) rows that were given up so far."""
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next row arrives; None after the last."""
+        return self._due[self._next] if self._next < len(self._due) else None
+
+    def take(self, now_ns: int) -> int | None:
+        """Let all arrivals up to now wait; return the row to serve, or None if none waits."""
+        while self._next < len(self._due) and self._due[self._next] <= now_ns:
+            self._admit()
+        return self._queue.take()
+
+    def take_next(self) -> int | None:
+        """Hand the next arrival alone to a worker that waited for it; None after the last."""
+        if self._next < len(self._due):
+            self._admit()
+        return self._queue.take()
+
+    def _admit(self) -> None:
+        lost = self._queue.offer(self._next, self._stream[self._next])
+        self._next += 1
+        if lost is not None:
+            self.dropped[lost] = True
+
 
 _SPIN_NS: Final = 2_000_000
 """A sleep oversleeps by up to this much (99 % by less than 0.2 ms), so the rest is spent looking at the clock."""

@@ -10,7 +10,9 @@ from time import monotonic
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors._guard import guarded
+from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.export.export import names_pair
+from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.held_out import (
@@ -25,12 +27,12 @@ from edgeopt.measurement.generation.held_out import (
 )
 from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.measurement.generation.turns import PARTS
-from edgeopt.optimization.encoder_decoder.deploy import deploy_encoder_decoder
 from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
 from edgeopt.optimization.encoder_decoder.words import refuse_by_words
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, FormContest
+from edgeopt.optimization.generation.deploy import FOLDER, told_of
 from edgeopt.optimization.generation.memory import require_room
 from edgeopt.optimization.generation.optimize import (
     Made,
@@ -46,17 +48,65 @@ from edgeopt.optimization.generation.resume import Left, take_folder
 from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.optimize import device_name
-from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
+from edgeopt.recipes.texts.encoder_decoder import (
+    DECODER,
+    ENCODER,
+    EncoderDecoderFiles,
+    configurations,
+    read_encoder_decoder,
+    recipe_of,
+)
 from edgeopt.report.formats import write_pages
-from edgeopt.runtime.bundle import is_bundle
+from edgeopt.runtime.bundle import Artefact, Bundle, Expected, is_bundle, make_artefact, write_bundle
+from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.selftest_pair import record_pair
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair
 from edgeopt.system.declared.target import Target
-from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.machine.environment import package_versions, read_environment
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.processes.time_limit import limited, require_time
 from edgeopt.system.text import format_bytes, plural
+
+
+def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
+    """Write the bundle of the chosen form into the output folder.
+
+    Args:
+        report: Whose choice it is.
+        target: Whose engine opens it, with the entries with which forms were measured.
+
+    Raises:
+        InvalidFileError: If the disk is full.
+    """
+    best, weights = report.best, dict[str, PieceLayout]()
+    files = read_encoder_decoder(Path(best.file))
+    heard, _, written = best.precision.partition("-")
+    made = list[tuple[Artefact, bytes]]()
+    for file in files.files:
+        model = load_model(file)
+        data, beside = in_bundle(model, weights)
+        precision = heard if file == files.encoder else (written or heard).partition("+")[0]
+        other = make_artefact(file.name, data, precision, target, report.threads, model.inputs, model.outputs)
+        made.append((replace(other, weights=beside, expected=Expected(agreement=best.agreement)), data))
+    with open_encoder_decoder(Path(best.file), report.threads) as judged:
+        test, numbers, limit = record_pair(judged, best.precision)
+    named = {artefact.file: (artefact, data) for artefact, data in made}
+    decoder, decoder_data = named.pop(files.following.name)
+    return write_bundle(
+        report.folder / FOLDER,
+        [(replace(decoder, noise_limits={LOGITS: limit}), decoder_data)],
+        target,
+        replace(recipe_of(files), name=report.model),
+        told_of(report, best),
+        package_versions(),
+        weights=weights,
+        parts=list(named.values()),
+        selftest=(test, numbers),
+    )
+
 
 _JOINED = "the encoder makes keys and values, one decoder"
 _COPIES = 6

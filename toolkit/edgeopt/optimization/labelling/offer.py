@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, InvalidFileError
+from edgeopt.graph.tensors import Frame, Sample
 from edgeopt.measurement.accuracy.judgement import LEVELS_IN_STAGES, LEVELS_OF_LOOKS, Judgement, judge_pairs
 from edgeopt.measurement.accuracy.paired_shares import least_samples
 from edgeopt.optimization.choice.looks import count_look
-from edgeopt.optimization.labelling.answers import read_answers
-from edgeopt.optimization.labelling.coco import make_coco
-from edgeopt.optimization.labelling.page import make_page
 from edgeopt.optimization.labelling.questions import (
+    NEITHER,
     Counted,
     Question,
     as_texts,
@@ -30,7 +32,86 @@ from edgeopt.optimization.labelling.questions import (
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import CALIBRATION_PICTURES
-from edgeopt.system.text import plural
+from edgeopt.system.text import plural, short
+from edgeopt.system.toml import read_json
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+_SIDE = 640
+"""Pixels of the longer side: large enough to see what it is, small enough for hundreds in one file."""
+_QUALITY = 85
+
+
+def make_page(questions: Sequence[Question], frames: Frames, run: str, folder: Path) -> str:
+    """Return the page.
+
+    Args:
+        questions: In their random order; the page does not say who answered what.
+        frames: All samples, pictures or texts.
+        run: Name under which a browser keeps the answers until they are saved.
+        folder: Where the answers belong.
+    """
+    position = {name: i for i, name in enumerate(frames.names)}
+    shown = [
+        {"sample": question.sample, "options": question.options, **_sample(frames.read(position[question.sample]))}
+        for question in questions
+    ]
+    data = {"run": run, "folder": str(folder), "neither": NEITHER, "questions": shown}
+    # No text of a user ends the element that holds it.
+    text = json.dumps(data).replace("<", "\\u003c")
+    return _TEMPLATE.read_text("utf-8").replace("@DATA@", text)
+
+
+def _sample(sample: Sample) -> dict[str, Any]:
+    """Return a picture as data, or a text."""
+    if isinstance(sample, str):
+        return {"text": sample}
+    picture = np.asarray(sample)
+    height, width = picture.shape[:2]
+    share = _SIDE / max(height, width)
+    if share < 1:
+        size = max(round(width * share), 1), max(round(height * share), 1)
+        picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+    _, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
+    return {"picture": f"data:image/jpeg;base64,{b64encode(data.tobytes()).decode('ascii')}"}
+
+
+def make_coco(frames: Frames, kept: Sequence[int], class_names: Sequence[str]) -> str:
+    """Return the pictures to label and the classes, as COCO JSON.
+
+    No box is proposed: a box that is there already is more often kept than it is right.
+
+    Args:
+        frames: All pictures.
+        kept: Positions of those to label, in their random order.
+        class_names: Of the model.
+    """
+    images = []
+    for number, i in enumerate(kept, 1):
+        picture: Frame = frames.picture(i)
+        height, width = picture.shape[:2]
+        images.append({"id": number, "file_name": frames.names[i], "height": height, "width": width})
+    categories = [{"id": i, "name": name, "supercategory": ""} for i, name in enumerate(class_names)]
+    return json.dumps({"images": images, "annotations": [], "categories": categories}, indent=1)
+
+
+REMEDY = "save it again with the page's button, or take it away"
+
+
+def read_answers(path: Path) -> Mapping[str, str]:
+    """Return the right answer by the name of the sample.
+
+    Raises:
+        InvalidFileError: If the file is no answers of the page.
+    """
+    said = read_json(path, remedy=REMEDY)
+    answers = said.get("answers") if isinstance(said, dict) else None
+    if not isinstance(answers, dict):
+        raise InvalidFileError(f"{path} holds no answers of the page", remedy=REMEDY)
+    wrong = [name for name, answer in answers.items() if not isinstance(answer, str)]
+    if wrong:
+        raise InvalidFileError(f"{path}: the answer to {short(wrong[0])} is no text", remedy=REMEDY)
+    return {str(name): answer for name, answer in answers.items()}
+
 
 FOLDER = "label"
 PAGE, QUESTIONS, ANSWERS = f"{FOLDER}/index.html", f"{FOLDER}/questions.json", f"{FOLDER}/answers.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -12,14 +13,85 @@ from pathlib import Path
 
 from edgeopt import __version__
 from edgeopt.report.document import Document, KeyFigure, Section, Table, Value
-from edgeopt.report.figures import Bars, BeforeAfter, Cells, Figure, Intervals, Lines, Points
+from edgeopt.report.figures import Bars, BeforeAfter, Cells, Emphasis, Figure, Intervals, Lines, Points
 from edgeopt.report.html.bars import draw_bars, draw_intervals
-from edgeopt.report.html.cells import draw_cells
-from edgeopt.report.html.chart import group, scrolled
+from edgeopt.report.html.chart import group, key_of, scrolled, tip_of, wrap
 from edgeopt.report.html.lines import draw_lines
 from edgeopt.report.html.markup import Markup, join, raw, tag
-from edgeopt.report.html.pictures import draw_before_after, draw_picture
 from edgeopt.report.html.points import draw_points
+
+_KINDS = {".jpg": "image/jpeg", ".png": "image/png", ".svg": "image/svg+xml"}
+_MOST_BYTES = 1 << 20
+"""Of one picture: a page is mailed."""
+
+
+def draw_picture(figure: Figure, folder: Path | None) -> Markup | None:
+    """Return the picture in a figure's file; None where it is not to be had."""
+    source = _data(figure.file, folder)
+    if source is None:
+        return None
+    return wrap(figure, tag("img", src=source, alt=figure.text or figure.title, class_="picture"))
+
+
+def draw_before_after(figure: BeforeAfter, folder: Path | None) -> Markup | None:
+    """Return the pictures that are there, each under a slider; None without any."""
+    slides = []
+    for pair in figure.pairs:
+        before, after = _data(pair.before, folder), _data(pair.after, folder)
+        if before is not None and after is not None:
+            slides.append(_slide(figure, pair.name, before, after))
+    return wrap(figure, tag("div", *slides, class_="slides")) if slides else None
+
+
+def _slide(figure: BeforeAfter, name: str, before: str, after: str) -> Markup:
+    return tag(
+        "div",
+        tag("img", src=before, alt=f"{name}, {figure.before}", class_="before"),
+        tag("img", src=after, alt=f"{name}, {figure.after}", class_="after"),
+        tag("span", figure.before, class_="which left"),
+        tag("span", figure.after, class_="which right"),
+        tag(
+            "input",
+            type="range",
+            min="0",
+            max="100",
+            value="50",
+            aria_label=f"{name}: {figure.before} to {figure.after}",
+        ),
+        class_="slide",
+    )
+
+
+def _data(file: str, folder: Path | None) -> str | None:
+    """Return the address of a file's content; None where it is none of ours, absent or too large."""
+    if folder is None or not file or (kind := _KINDS.get(Path(file).suffix)) is None:
+        return None
+    try:
+        data = (folder / file).read_bytes()
+    except OSError:
+        return None
+    return f"data:{kind};base64,{b64encode(data).decode('ascii')}" if len(data) <= _MOST_BYTES else None
+
+
+def draw_cells(figure: Cells) -> Markup:
+    """Return one square a thing, in order; squares flow like words."""
+    squares = [
+        tag(
+            "span",
+            class_=f"mark cell {'refused' if cell.is_refused else Emphasis.PLAIN}",
+            tabindex="-1",
+            role="img",
+            aria_label="; ".join((cell.name, cell.kind, *(f"{label} {text}" for label, text in cell.facts))),
+            data_name=cell.name,
+            data_tip=tip_of(cell.facts),
+        )
+        for cell in figure.cells
+    ]
+    kinds = {cell.kind: "refused" if cell.is_refused else "taken" for cell in figure.cells}
+    field = tag("div", *squares, class_="field plot", role="group", aria_label=figure.text)
+    marks = [(cell.name, cell.facts) for cell in figure.cells if cell.is_refused]
+    return wrap(figure, field, marks=marks, key=key_of([(f"cell {style}", kind) for kind, style in kinds.items()]))
+
 
 _HERE = Path(__file__).parent
 _OUTCOME = re.compile(r"\b(PASS|FAIL|INCONCLUSIVE|NOISY|INVALID|FASTER|SLOWER|EQUIVALENT|UNCONFIRMED|SKIPPED)\b")

@@ -14,15 +14,18 @@ from edgeopt.graph.groups import ChannelGroups, require_prunable, trace
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
+from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.recipes.inputs.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.steps._context import CALIBRATION, Context, Listener, Setting, numbered
+from edgeopt.steps._context import CALIBRATION, Context, Engine, Listener, Setting, numbered
 from edgeopt.steps._keep_layers import groups_of
 from edgeopt.steps._pruning import NOT_PRUNED
 from edgeopt.steps.prune.account import ACCOUNT, CUT, StoredCut, account_of, kept_numbers, to_json
 from edgeopt.steps.prune.channel_step import ChannelStep, channel_step, told_step
 from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.dense import Dense
+from edgeopt.steps.prune.integer_layers import integer_model
 from edgeopt.steps.prune.latency_table import LatencyTable, can_time, multiply_adds, stopwatch_of
 from edgeopt.steps.prune.layer_shapes import Layers
 from edgeopt.steps.prune.loss import HeldOutLoss, fitting_count, held_out, outputs_of
@@ -31,11 +34,48 @@ from edgeopt.steps.prune.points import Frontier, Goal, Point, PruneSearch, find_
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES
 from edgeopt.steps.prune.repairs import Repairs
 from edgeopt.steps.prune.statistics import Looks, Statistics, collect
-from edgeopt.steps.prune.whole import WholeModels
 from edgeopt.steps.quantize.judges import own_clock
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, require_pace
 from edgeopt.system.text import plural
 from edgeopt.tasks._places import places_of
+
+_SECONDS, _BLOCK = 1.5, 5
+
+
+class WholeModels:
+    """The dense model, open, with which pruned ones are compared."""
+
+    def __init__(self, dense: Model, engine: Engine, precision: str, inputs: Sequence[Tensors]) -> None:
+        """Open the dense model.
+
+        Args:
+            dense: Of float.
+            engine: One that runs here.
+            precision: In which the model will run; for `w8a8` both are compared as quick INT8 forms.
+            inputs: A few real ones.
+        """
+        self._engine, self._precision, self._inputs = engine, precision, inputs
+        self._dense = engine.open(self._form(dense), precision)
+
+    def _form(self, model: Model) -> Model:
+        if not self._precision.startswith("w8a8"):
+            return model
+        return integer_model(model, self._inputs, self._engine.target)
+
+    def ratio(self, pruned: Model) -> Ratio:
+        """Return how many times as fast as the dense model another one is."""
+        session = self._engine.open(self._form(pruned), self._precision)
+        runs = {"dense": call_of(self._dense, self._inputs[0]), "pruned": call_of(session, self._inputs[0])}
+        clock = own_clock(self._engine.target, self._engine.threads)
+        try:
+            return compare_calls(runs, baseline="dense", seconds=_SECONDS, block=_BLOCK, clock=clock)["pruned"]
+        finally:
+            session.close()
+
+    def close(self) -> None:
+        """Free the dense session."""
+        self._dense.close()
+
 
 _MOST_SECONDS = 180.0
 _SHARE = 0.5

@@ -10,9 +10,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.rows import Rows
-from edgeopt.runtime.decoding.batching.admission import next_admitted, next_prompt
 from edgeopt.runtime.decoding.batching.request import Request
 from edgeopt.runtime.decoding.language_model import common_start
+
+MOST_OVERTAKEN = 8
+"""Requests that came later and got a slot before; after so many it is one's turn."""
+OLDEST_EVERY = 4
+"""Of so many parts of prompts one is that of the oldest."""
+
+
+def next_admitted(waiting: Sequence[Request], fits: Callable[[Request], bool]) -> Request | None:
+    """Return who gets the next free slot; None: nobody who may go fits.
+
+    Args:
+        waiting: In any order; who is passed by is counted in `overtaken`.
+        fits: Whether the memory that is left holds a request.
+    """
+    for one in sorted(waiting, key=lambda one: (one.overtaken < MOST_OVERTAKEN, -one.priority, one.order)):
+        if fits(one):
+            for other in waiting:
+                other.overtaken += other.order < one.order
+            return one
+        if one.overtaken >= MOST_OVERTAKEN:
+            return None
+    return None
+
+
+def next_prompt(begun: Sequence[Request], left: Callable[[Request], int], turn: int) -> Request:
+    """Return whose prompt goes on.
+
+    Args:
+        begun: With a slot and a prompt that is not run whole; one or more.
+        left: Tokens of the prompt to run.
+        turn: Which part of any prompt this is, counted from 0.
+    """
+    if turn % OLDEST_EVERY == OLDEST_EVERY - 1:
+        return min(begun, key=lambda request: request.order)
+    return min(begun, key=lambda request: (-request.priority, left(request), request.order))
+
 
 _GRAIN = 32
 """Rows have room for a multiple of so many tokens, so that a few tokens more do not lay the memory out anew."""
