@@ -18,7 +18,7 @@ import numpy as np
 
 from edgeopt.export.export import export
 from edgeopt.graph.sound import Sound
-from edgeopt.measurement.generation.turns import PARTS
+from edgeopt.measurement.generation.sides.turns import PARTS
 from edgeopt.optimization.encoder_decoder.optimize import optimize_encoder_decoder
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence

@@ -12,10 +12,10 @@ import pytest
 from small_decoders import SHIPPED
 
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.load import LEAST_ANSWERS, Answered, LoadRun, run_load
-from edgeopt.measurement.generation.load_result import summarize_run
-from edgeopt.measurement.generation.load_summary import draw_slots
-from edgeopt.measurement.generation.slots import notes_of
+from edgeopt.measurement.generation.under_load.load import LEAST_ANSWERS, Answered, LoadRun, run_load
+from edgeopt.measurement.generation.under_load.load_result import summarize_run
+from edgeopt.measurement.generation.under_load.load_summary import draw_slots
+from edgeopt.measurement.generation.under_load.slots import notes_of
 from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.models import OpenLoad, parse_load
 from edgeopt.measurement.statistics.budget import Verdict

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeopt.executors._guard import guarded
 from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.perplexity import TextScore
-from edgeopt.measurement.generation.turns import FormTurns
+from edgeopt.measurement.generation.sides.turns import FormTurns
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.optimize import Made
 from edgeopt.optimization.run import Silence

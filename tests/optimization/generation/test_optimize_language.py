@@ -18,7 +18,7 @@ from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.generation.answer_budget import AnswerBudget, parse_answer_budget
 from edgeopt.measurement.generation.perplexity import TextScore, agreement_between, rise_between, windows_of
-from edgeopt.measurement.generation.turns import FormTurns, ratio_between
+from edgeopt.measurement.generation.sides.turns import FormTurns, ratio_between
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import optimize
 from edgeopt.optimization.generation.choice import choose_form

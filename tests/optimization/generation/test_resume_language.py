@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.generation.turns import PARTS, FormTurns
+from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import attention, optimize, proof
 from edgeopt.optimization.generation.choice import choose_form

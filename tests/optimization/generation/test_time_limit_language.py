@@ -12,7 +12,7 @@ import pytest
 
 from edgeopt.executors.onnxruntime.decoder import Decoder
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.turns import PARTS, FormTurns
+from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import optimize, proof
 from edgeopt.optimization.generation.choice import choose_form

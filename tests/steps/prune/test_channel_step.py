@@ -8,8 +8,8 @@ import pytest
 
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.steps._context import Engine
-from edgeopt.steps.prune.channel_step import USUAL_STEP, channel_step, found_step, step_of, swept_counts
 from edgeopt.steps.prune.latency_table import stopwatch_of
+from edgeopt.steps.prune.network.channel_step import USUAL_STEP, channel_step, found_step, step_of, swept_counts
 from edgeopt.system.declared.target import find_target, target_names
 
 COUNTS = np.array([*swept_counts()], float)

@@ -6,7 +6,7 @@ from channel_nets import net, run, weights
 
 from edgeopt.graph.groups import removable_blocks, trace
 from edgeopt.steps.prune.dense import Dense
-from edgeopt.steps.prune.depth import groups_inside, separate, without_blocks
+from edgeopt.steps.prune.network.depth import groups_inside, separate, without_blocks
 from edgeopt.steps.prune.statistics import collect
 
 

@@ -13,11 +13,11 @@ from edgeopt.graph.groups import trace
 from edgeopt.graph.model import Model
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.steps._context import Engine
-from edgeopt.steps.prune.channel_step import convolution
 from edgeopt.steps.prune.costs import Costs, Cut
 from edgeopt.steps.prune.integer_layers import integer_layers
 from edgeopt.steps.prune.latency_table import LatencyTable, can_time, multiply_adds, stopwatch_of
-from edgeopt.steps.prune.layer_shapes import Layers, model_of
+from edgeopt.steps.prune.network.channel_step import convolution
+from edgeopt.steps.prune.network.layer_shapes import Layers, model_of
 from edgeopt.system.declared.target import find_target
 
 HAS_OPENVINO = importlib.util.find_spec("openvino") is not None

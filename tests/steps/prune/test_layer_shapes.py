@@ -8,7 +8,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.groups import first_empty, keep_channels, trace
-from edgeopt.steps.prune.layer_shapes import Layers, model_of
+from edgeopt.steps.prune.network.layer_shapes import Layers, model_of
 
 nets = pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 

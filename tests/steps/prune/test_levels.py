@@ -6,7 +6,7 @@ from channel_nets import NETS, split_count
 
 from edgeopt.graph.groups import keep_channels, trace
 from edgeopt.graph.groups.types import ChannelUse, Group
-from edgeopt.steps.prune.levels import removal, step_in_channels
+from edgeopt.steps.prune.network.levels import removal, step_in_channels
 
 nets = pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 

@@ -6,10 +6,10 @@ from channel_nets import net, weights
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.groups import keep_channels, trace
-from edgeopt.steps.prune.layers import layers_of
+from edgeopt.steps.prune.network.layers import layers_of
+from edgeopt.steps.prune.network.weights import constants_of
 from edgeopt.steps.prune.repair import collect_targets, repair_local, repair_sequential
 from edgeopt.steps.prune.statistics import Looks, collect
-from edgeopt.steps.prune.weights import constants_of
 
 SIZE, CORNER = 24, 6
 

@@ -11,11 +11,11 @@ from prune_nets import pictures, worst
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.groups import keep_channels, trace
 from edgeopt.steps.prune import statistics as module
-from edgeopt.steps.prune.layers import layers_of
+from edgeopt.steps.prune.network.layers import layers_of
+from edgeopt.steps.prune.network.weights import constants_of
 from edgeopt.steps.prune.ranking import rank
 from edgeopt.steps.prune.repair import repair_local
 from edgeopt.steps.prune.statistics import Looks, collect, watch
-from edgeopt.steps.prune.weights import constants_of
 from edgeopt.system.processes.time_limit import OutOfTime, limited
 
 _STRIDED = 'a = Conv <auto_pad="SAME_UPPER"> (x, w0) y = Conv <auto_pad="SAME_UPPER", strides=[2,2]> (a, w1)'

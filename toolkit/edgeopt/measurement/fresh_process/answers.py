@@ -17,7 +17,7 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.fresh_process.start import run_child
-from edgeopt.measurement.generation.turns import PARTS, FormTurns, Prompt, Writes, logs_between, measure_in_turns
+from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns, Prompt, Writes, logs_between, measure_in_turns
 from edgeopt.measurement.statistics.ratio import Ratio, centre_of_rounds, ratio_of_rounds
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_writer

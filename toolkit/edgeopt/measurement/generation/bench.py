@@ -21,12 +21,12 @@ from edgeopt.measurement.generation.budget import (
 )
 from edgeopt.measurement.generation.doubts import doubts_of_machine
 from edgeopt.measurement.generation.guesses import AUTO, DRAFT, GuessForecast, forecast_guesses
-from edgeopt.measurement.generation.load import LEAST_ANSWERS, LoadRun
-from edgeopt.measurement.generation.load_result import summarize_run
 from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.measurement.generation.result import GenerationResult, LengthTimes
 from edgeopt.measurement.generation.right_writer import correction_of_decoder
-from edgeopt.measurement.generation.slots import cut_prompt, measure_in_slots, notes_of, write_answers
+from edgeopt.measurement.generation.under_load.load import LEAST_ANSWERS, LoadRun
+from edgeopt.measurement.generation.under_load.load_result import summarize_run
+from edgeopt.measurement.generation.under_load.slots import cut_prompt, measure_in_slots, notes_of, write_answers
 from edgeopt.measurement.load.models import Load, parse_load
 from edgeopt.measurement.resources.readings import take_reading
 from edgeopt.measurement.statistics.budget import require_provable

@@ -12,7 +12,7 @@ import numpy as np
 
 from edgeopt.measurement.generation.answer_budget import PARTS, AnswerBudget
 from edgeopt.measurement.generation.options import MAX_MISS
-from edgeopt.measurement.generation.turns import Prompt, Writes
+from edgeopt.measurement.generation.sides.turns import Prompt, Writes
 from edgeopt.measurement.statistics.budget import BudgetResult, Verdict, judge_budget
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.runtime.decoding.generation import AnswerOptions

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.perplexity import TextScore
-from edgeopt.measurement.generation.turns import Prompt
+from edgeopt.measurement.generation.sides.turns import Prompt
 from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions, Long

@@ -13,7 +13,7 @@ from edgeopt.errors import EXIT_PASS, Note
 from edgeopt.measurement.fresh_process.start import ColdStart
 from edgeopt.measurement.generation.budget import AnswerVerdict, worst_of
 from edgeopt.measurement.generation.guesses import GuessForecast
-from edgeopt.measurement.generation.load_result import LoadTimes
+from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.resources.cost import TokenCost, cost_per_token
 from edgeopt.measurement.statistics.quantile import Summary
 

@@ -23,7 +23,7 @@ from edgeopt.measurement.generation.budget import AnswerVerdict, judge_answers, 
 from edgeopt.measurement.generation.held_out import made_up, require_answers
 from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.measurement.generation.right_writer import correction_of_pair
-from edgeopt.measurement.generation.turns import Prompt
+from edgeopt.measurement.generation.sides.turns import Prompt
 from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder

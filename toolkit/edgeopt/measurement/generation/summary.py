@@ -12,9 +12,9 @@ from edgeopt.measurement.fresh_process.start import ColdStart
 from edgeopt.measurement.generation.diagnosis import Symptoms, find_complaints
 from edgeopt.measurement.generation.doubts import doubts_of_answers
 from edgeopt.measurement.generation.guesses import GuessForecast, GuessPlan
-from edgeopt.measurement.generation.load_result import LoadTimes
-from edgeopt.measurement.generation.load_summary import load_sections
 from edgeopt.measurement.generation.result import GenerationResult, LengthTimes
+from edgeopt.measurement.generation.under_load.load_result import LoadTimes
+from edgeopt.measurement.generation.under_load.load_summary import load_sections
 from edgeopt.measurement.generation.verdict import verdict_of
 from edgeopt.measurement.resources.cost import cost_per_token
 from edgeopt.report.document import Document, KeyFigure, Section, Value, VerdictLines, make_table

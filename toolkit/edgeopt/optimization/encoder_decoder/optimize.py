@@ -26,7 +26,7 @@ from edgeopt.measurement.generation.held_out import (
     score_answers,
 )
 from edgeopt.measurement.generation.right_writer import open_right_pair
-from edgeopt.measurement.generation.turns import PARTS
+from edgeopt.measurement.generation.sides.turns import PARTS
 from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
 from edgeopt.optimization.encoder_decoder.words import refuse_by_words
 from edgeopt.optimization.generation.ahead import Ahead

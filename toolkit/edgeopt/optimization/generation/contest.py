@@ -19,7 +19,14 @@ import numpy as np
 
 from edgeopt.executors._child import EngineAbortError
 from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement_between, rise_between, score_text
-from edgeopt.measurement.generation.turns import PARTS, FormTurns, Prompt, logs_between, measure_in_turns, ratio_between
+from edgeopt.measurement.generation.sides.turns import (
+    PARTS,
+    FormTurns,
+    Prompt,
+    logs_between,
+    measure_in_turns,
+    ratio_between,
+)
 from edgeopt.measurement.statistics.ratio import Change, Ratio, ratio_of_rounds
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.measurement.generation.guesses import DRAFT, GuessPlan, forecast_guesses
-from edgeopt.measurement.generation.turns import Writes, measure_in_turns, ratio_between
+from edgeopt.measurement.generation.sides.turns import Writes, measure_in_turns, ratio_between
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.generation.result import GuessChoice, LanguageForm
 from edgeopt.recipes.recipe import Recipe

@@ -15,7 +15,7 @@ from edgeopt.export.export import export_for, names_decoder
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.generation.budget import prove_budget
 from edgeopt.measurement.generation.right_writer import open_right_decoder
-from edgeopt.measurement.generation.turns import PARTS
+from edgeopt.measurement.generation.sides.turns import PARTS
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.attention import AttentionTrials
 from edgeopt.optimization.generation.choice import choose_form

@@ -11,7 +11,7 @@ from time import monotonic
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.fresh_process.answers import answer_fresh, ratios_over
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.turns import PARTS, FormTurns
+from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, FormContest, speeds_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from edgeopt.steps.prune.latency_table import LatencyTable
-from edgeopt.steps.prune.layer_shapes import Keep, Layers
+from edgeopt.steps.prune.network.layer_shapes import Keep, Layers
 
 
 @dataclass(frozen=True, slots=True)

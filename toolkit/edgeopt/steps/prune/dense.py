@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.groups import Block, ChannelGroups, Group, keep_channels, removable_blocks
 from edgeopt.graph.model import Model
-from edgeopt.steps.prune.depth import separate, without_blocks
-from edgeopt.steps.prune.layer_shapes import Keep
-from edgeopt.steps.prune.levels import Removal, removal
+from edgeopt.steps.prune.network.depth import separate, without_blocks
+from edgeopt.steps.prune.network.layer_shapes import Keep
+from edgeopt.steps.prune.network.levels import Removal, removal
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES, rank
 from edgeopt.steps.prune.repair.local import repair_local
 from edgeopt.steps.prune.statistics import Statistics

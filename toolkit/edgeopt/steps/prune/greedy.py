@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edgeopt.steps.prune.costs import Cut
-from edgeopt.steps.prune.layer_shapes import Keep
+from edgeopt.steps.prune.network.layer_shapes import Keep
 
 _LEAST_SAVED = 5e-4
 """Of the dense model's time: what saves less is noise of the table."""

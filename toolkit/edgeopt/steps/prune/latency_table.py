@@ -24,7 +24,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps._context import Engine
 from edgeopt.steps.prune.integer_layers import integer_layers
-from edgeopt.steps.prune.layer_shapes import Branch, LayerShape, model_of
+from edgeopt.steps.prune.network.layer_shapes import Branch, LayerShape, model_of
 
 Stopwatch: TypeAlias = Callable[[Sequence[LayerShape]], Sequence[float]]
 """Times layers, in milliseconds each."""

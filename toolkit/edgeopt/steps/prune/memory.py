@@ -19,7 +19,7 @@ import numpy as np
 from edgeopt.graph.model import Model
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.steps.prune.latency_table import Stopwatch
-from edgeopt.steps.prune.layer_shapes import LayerShape
+from edgeopt.steps.prune.network.layer_shapes import LayerShape
 from edgeopt.system.machine.environment import package_versions
 
 _VERSION = 1

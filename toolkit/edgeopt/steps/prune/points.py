@@ -15,8 +15,8 @@ from edgeopt.graph.model import Model
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.dense import Dense
-from edgeopt.steps.prune.depth import groups_inside
 from edgeopt.steps.prune.greedy import CutChoice, choices
+from edgeopt.steps.prune.network.depth import groups_inside
 from edgeopt.steps.prune.repairs import Mended
 from edgeopt.steps.prune.sensitivity import Sensitivity
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited

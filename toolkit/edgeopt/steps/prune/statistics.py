@@ -25,8 +25,8 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.groups import ChannelGroups, ChannelUse
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.steps.prune.layers import Layer, layers_of
-from edgeopt.steps.prune.weights import constants_of
+from edgeopt.steps.prune.network.layers import Layer, layers_of
+from edgeopt.steps.prune.network.weights import constants_of
 from edgeopt.steps.quantize.calibration.watching import groups_of, shapes_of, with_outputs
 from edgeopt.system.processes.time_limit import require_time
 

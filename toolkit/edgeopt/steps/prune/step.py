@@ -22,14 +22,14 @@ from edgeopt.steps._context import CALIBRATION, Context, Engine, Listener, Setti
 from edgeopt.steps._keep_layers import groups_of
 from edgeopt.steps._pruning import NOT_PRUNED
 from edgeopt.steps.prune.account import ACCOUNT, CUT, StoredCut, account_of, kept_numbers, to_json
-from edgeopt.steps.prune.channel_step import ChannelStep, channel_step, told_step
 from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.dense import Dense
 from edgeopt.steps.prune.integer_layers import integer_model
 from edgeopt.steps.prune.latency_table import LatencyTable, can_time, multiply_adds, stopwatch_of
-from edgeopt.steps.prune.layer_shapes import Layers
 from edgeopt.steps.prune.loss import HeldOutLoss, fitting_count, held_out, outputs_of
 from edgeopt.steps.prune.memory import Memory
+from edgeopt.steps.prune.network.channel_step import ChannelStep, channel_step, told_step
+from edgeopt.steps.prune.network.layer_shapes import Layers
 from edgeopt.steps.prune.points import Frontier, Goal, Point, PruneSearch, find_points
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES
 from edgeopt.steps.prune.repairs import Repairs

@@ -9,7 +9,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.generation.bench import bench_generation
 from edgeopt.measurement.generation.guesses import AUTO
 from edgeopt.measurement.generation.result import GenerationResult as Result
-from edgeopt.measurement.generation.side_by_side import Tell
+from edgeopt.measurement.generation.sides.side_by_side import Tell
 from edgeopt.measurement.generation.source_summary import summarize_sources
 from edgeopt.measurement.generation.sources import SourceBench, bench_sources
 from edgeopt.measurement.generation.summary import summarize_generation

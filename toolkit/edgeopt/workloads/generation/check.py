@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from edgeopt.measurement.check.result import CheckReport
 from edgeopt.measurement.check.summary import summarize
-from edgeopt.measurement.generation.check import check_language_model
 from edgeopt.measurement.generation.options import SideOptions
-from edgeopt.measurement.generation.side_by_side import Tell
+from edgeopt.measurement.generation.sides.check import check_language_model
+from edgeopt.measurement.generation.sides.side_by_side import Tell
 from edgeopt.running.writing import find_language_model
 from edgeopt.workloads.generation.options import GenerationCheck
 

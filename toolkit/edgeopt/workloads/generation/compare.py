@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from edgeopt.measurement.generation.compare import WriterComparison, compare_language_models
-from edgeopt.measurement.generation.compare_summary import summarize_comparison as summarize
 from edgeopt.measurement.generation.options import SideOptions
-from edgeopt.measurement.generation.side_by_side import Tell, labels_for
+from edgeopt.measurement.generation.sides.compare import WriterComparison, compare_language_models
+from edgeopt.measurement.generation.sides.compare_summary import summarize_comparison as summarize
+from edgeopt.measurement.generation.sides.side_by_side import Tell, labels_for
 from edgeopt.running.writing import find_language_model
 
 __all__ = ["summarize", "work"]

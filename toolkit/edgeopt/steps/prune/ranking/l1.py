@@ -9,9 +9,9 @@ import numpy as np
 
 from edgeopt.graph.groups import ChannelUse, Group
 from edgeopt.graph.model import Model
+from edgeopt.steps.prune.network.weights import Array, constants_of
 from edgeopt.steps.prune.ranking._ranking import Ranking, by_score
 from edgeopt.steps.prune.statistics import Statistics
-from edgeopt.steps.prune.weights import Array, constants_of
 
 
 def rank(group: Group, model: Model, statistics: Statistics | None) -> Ranking:

@@ -15,8 +15,8 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.graph.tensors import Tensors
-from edgeopt.steps.prune.layers import Layer
-from edgeopt.steps.prune.weights import Array, with_weights
+from edgeopt.steps.prune.network.layers import Layer
+from edgeopt.steps.prune.network.weights import Array, with_weights
 from edgeopt.steps.quantize.calibration.watching import shapes_of
 
 

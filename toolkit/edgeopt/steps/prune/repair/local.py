@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.groups import ChannelGroups
 from edgeopt.graph.model import Model
-from edgeopt.steps.prune.kept import Kept
-from edgeopt.steps.prune.layers import Layer, layers_of
+from edgeopt.steps.prune.network.kept import Kept
+from edgeopt.steps.prune.network.layers import Layer, layers_of
+from edgeopt.steps.prune.network.weights import Array, constants_of, with_weights
 from edgeopt.steps.prune.repair._fit import make_up
 from edgeopt.steps.prune.statistics import Statistics
-from edgeopt.steps.prune.weights import Array, constants_of, with_weights
 
 RIDGE = 1e-8
 """Of the mean variance of a kept column."""

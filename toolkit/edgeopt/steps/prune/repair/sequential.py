@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from edgeopt.graph.groups import ChannelGroups
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.steps.prune.kept import Kept
-from edgeopt.steps.prune.layers import Layer, layers_of
+from edgeopt.steps.prune.network.kept import Kept
+from edgeopt.steps.prune.network.layers import Layer, layers_of
+from edgeopt.steps.prune.network.weights import Array, constants_of, with_weights
 from edgeopt.steps.prune.repair._activations import goals_of
 from edgeopt.steps.prune.repair._fit import Goal, fit
 from edgeopt.steps.prune.repair._stepwise import Stepwise, peak_bytes
 from edgeopt.steps.prune.statistics import Looks, watch
-from edgeopt.steps.prune.weights import Array, constants_of, with_weights
 
 RIDGE = 0.5
 """Of the mean variance of a column. SqueezeNet, 9 and 24 % gone, KL: 0.037, 0.480 at 0.1; 0.033, 0.482 at 1."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.budget import AnswerVerdict, judge_answers
-from edgeopt.measurement.generation.load import Answered, LoadRun
 from edgeopt.measurement.generation.options import MAX_MISS
+from edgeopt.measurement.generation.under_load.load import Answered, LoadRun
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 
 _NEVER_NS = 1 << 60

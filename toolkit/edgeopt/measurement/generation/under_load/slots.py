@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.measurement.generation.load import LoadRun, planned_s, run_load
-from edgeopt.measurement.generation.load_result import LoadTimes
+from edgeopt.measurement.generation.under_load.load import LoadRun, planned_s, run_load
+from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.load.models import Load
 from edgeopt.runtime.decoding.batching.shared_model import SLOTS, SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions

@@ -33,7 +33,7 @@ from edgeopt.measurement.generation.doubts import doubts_of_machine
 from edgeopt.measurement.generation.held_out import require_alike
 from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS, SideOptions
 from edgeopt.measurement.generation.perplexity import Rise, TextScore, rise_between
-from edgeopt.measurement.generation.side_by_side import (
+from edgeopt.measurement.generation.sides.side_by_side import (
     TWIN,
     Tell,
     WriterSide,
@@ -45,7 +45,7 @@ from edgeopt.measurement.generation.side_by_side import (
     score_sides,
     time_sides,
 )
-from edgeopt.measurement.generation.turns import PARTS, FormTurns, Prompt, ratio_between
+from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns, Prompt, ratio_between
 from edgeopt.measurement.resources.readings import take_reading
 from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.statistics.budget import Verdict

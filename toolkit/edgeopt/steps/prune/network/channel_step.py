@@ -16,7 +16,7 @@ from onnx import helper
 from edgeopt.errors import Note, NoteKind
 from edgeopt.steps._context import Engine
 from edgeopt.steps.prune.latency_table import Stopwatch, can_time, stopwatch_of
-from edgeopt.steps.prune.layer_shapes import LayerShape, TimedLayer
+from edgeopt.steps.prune.network.layer_shapes import LayerShape, TimedLayer
 from edgeopt.system.declared.target import Target
 
 USUAL_STEP = 16

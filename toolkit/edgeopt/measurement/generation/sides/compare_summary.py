@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgeopt.measurement.generation.compare import ComparedWriter, WriterComparison
 from edgeopt.measurement.generation.perplexity import WINDOW_TOKENS
+from edgeopt.measurement.generation.sides.compare import ComparedWriter, WriterComparison
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, plural

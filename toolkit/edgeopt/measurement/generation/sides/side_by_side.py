@@ -24,7 +24,7 @@ from edgeopt.measurement.generation.held_out import (
 from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import TextScore, score_text, windows_of
 from edgeopt.measurement.generation.right_writer import open_right_decoder, open_right_pair
-from edgeopt.measurement.generation.turns import FormTurns, Prompt, measure_in_turns
+from edgeopt.measurement.generation.sides.turns import FormTurns, Prompt, measure_in_turns
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.encoder_decoder import recipe_of
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder

@@ -13,7 +13,7 @@ from edgeopt.errors import EXIT_PASS, Note, NoteKind
 from edgeopt.measurement.generation.held_out import lengths_of
 from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import Rise, agreement_between, rise_between
-from edgeopt.measurement.generation.side_by_side import (
+from edgeopt.measurement.generation.sides.side_by_side import (
     TWIN,
     Tell,
     open_again,
@@ -23,7 +23,7 @@ from edgeopt.measurement.generation.side_by_side import (
     score_sides,
     time_sides,
 )
-from edgeopt.measurement.generation.turns import PARTS, ratio_between
+from edgeopt.measurement.generation.sides.turns import PARTS, ratio_between
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.system.machine.environment import read_environment
 

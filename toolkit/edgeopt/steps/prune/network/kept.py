@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.groups import ChannelGroups
-from edgeopt.steps.prune.layers import Layer
+from edgeopt.steps.prune.network.layers import Layer
 
 Array = NDArray[Any]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from edgeopt.graph.model import Model
-from edgeopt.steps.prune.layers import Layer
+from edgeopt.steps.prune.network.layers import Layer
 
 Array = NDArray[Any]
 

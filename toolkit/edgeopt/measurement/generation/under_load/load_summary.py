@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from edgeopt.measurement.charts import ms
-from edgeopt.measurement.generation.load_result import AnswerTimes, LoadTimes
+from edgeopt.measurement.generation.under_load.load_result import AnswerTimes, LoadTimes
 from edgeopt.measurement.statistics.quantile import Quantile
 from edgeopt.report.document import Section, make_table
 from edgeopt.report.figures import Axis, ChartPoint, Estimate, Figure, Limit, Points

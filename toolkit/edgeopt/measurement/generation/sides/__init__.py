@@ -1,0 +1,1 @@
+"""Language models side by side: `compare` and `check`."""

@@ -1,0 +1,1 @@
+"""Answers under a load: how many at once, and what each waits."""

@@ -1,0 +1,1 @@
+"""A network as pruning sees it: layers, blocks, levels of channels, and the constants that are left."""
