@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.accuracy.bootstrap import drop_of_means
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.processes.time_limit import require_time
 
@@ -46,6 +48,25 @@ class Rise:
 
     def __str__(self) -> str:
         return f"{self.value:+.1%} [{self.low:+.1%}, {self.high:+.1%}]"
+
+    def word(self, allowed: float) -> Word:
+        """Return what is proven, each bound wrong in 2.5 % of cases at most.
+
+        Args:
+            allowed: Share by which the perplexity may rise.
+        """
+        if self.high <= allowed:
+            return Word.KEPT
+        return Word.LOST if self.low > allowed else Word.NOT_DECIDED
+
+    def windows_to_decide(self, windows: int, allowed: float) -> int:
+        """Return about how many windows would prove that it is kept; 0: none would, it is not clearly allowed.
+
+        The bound shrinks with the root of their number.
+        """
+        if not self.value < allowed:
+            return 0
+        return math.ceil(windows * ((self.high - self.value) / (allowed - self.value)) ** 2)
 
 
 def windows_of(tokens: Sequence[int], context: int) -> list[list[int]]:

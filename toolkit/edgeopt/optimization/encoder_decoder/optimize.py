@@ -197,6 +197,7 @@ def optimize_encoder_decoder(
         prompt_tokens=0,
         output_tokens=options.output_tokens,
         max_rise=options.max_rise,
+        accuracy_asked=bool(options.eval) or options.max_drop is not None,
         text=Path(options.eval).name,
         windows=len(held),
         window_tokens=0,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm
 
 
 def choose_form(forms: Sequence[LanguageForm], budget: AnswerBudget | None = None) -> str:
-    """Return the form whose whole answers are proven fastest; the original where none is.
+    """Return the form whose whole answers are proven fastest among those that are KEPT; the original where none is.
+
+    Where none is KEPT, it is the safest that is not decided: that whose perplexity rises least at most.
 
     A form whose medians keep a budget comes before all that do not. Where the original misses a limit, what is proven
     faster in the part that it misses counts as well, though its whole answers are not: that is what was asked for.
@@ -21,13 +24,21 @@ def choose_form(forms: Sequence[LanguageForm], budget: AnswerBudget | None = Non
     if budget:
         keeps = [form for form in (original, *proven) if not budget.missed_by(form.times_ms)]
         proven = keeps or [form for form in proven if _is_proven(form, ("answer",))]
-    return max(proven or [original], key=_speed).name
+    kept = [form for form in proven if form.word != Word.NOT_DECIDED]
+    still_open = [form for form in proven if form not in kept]
+    if still_open and all(form is original for form in kept):
+        return min(still_open, key=_most_rise).name
+    return max(kept or [original], key=_speed).name
+
+
+def _most_rise(form: LanguageForm) -> float:
+    return form.rise.high if form.rise else 0.0
 
 
 def _is_proven(form: LanguageForm, parts: Sequence[str]) -> bool:
     return (
         bool(form.speed)
-        and not (form.unfit or form.out)
+        and not (form.unfit or form.out or form.word == Word.LOST)
         and all(form.speed[part].verdict is Change.FASTER for part in parts)
     )
 

@@ -147,6 +147,7 @@ def optimize_language_model(
         prompt_tokens=options.prompt_tokens,
         output_tokens=options.output_tokens,
         max_rise=options.max_rise,
+        accuracy_asked=bool(options.eval) or options.max_drop is not None,
         text=texts.judging,
         windows=len(contest.windows),
         window_tokens=len(texts.windows[0]),

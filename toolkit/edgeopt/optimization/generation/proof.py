@@ -56,6 +56,7 @@ def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
         size_bytes=_bytes_of(entrant.file),
         perplexity=entrant.score.perplexity,
         rise=contest.rise(entrant),
+        word=contest.rise(entrant).word(contest.max_rise),
         agreement=contest.agreement(entrant),
         times_ms=_medians(entrant.turns[1]) if entrant.turns else {},
         speed=speeds_of(entrant),

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EXIT_INTERRUPTED, EXIT_PASS, Note
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_PASS, Note
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.budget import AnswerVerdict
 from edgeopt.measurement.generation.perplexity import Rise
@@ -44,6 +45,8 @@ class LanguageForm:
     """Why it went out of the contest; empty: it did not."""
     windows: int = 0
     """Of the text, by which it was judged."""
+    word: str = ""
+    """KEPT, LOST or NOT DECIDED, by the bounds of the rise; empty for the original."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,17 @@ class LanguageReport:
     judged: AnswerVerdict | None = None
     """What answers of the chosen form prove about the budget; None: none was asked for."""
 
+    accuracy_asked: bool = False
+    """Whether the user named what judges, or what may be lost: then accuracy that is not decided is no success."""
+
     @property
     def exit_code(self) -> int:
-        """0 the budget is met, or none was asked for; 2 it is missed, proven; 3 not decided; 130 interrupted."""
+        """0 budget and accuracy are met or nobody asked; 2 the budget is missed; 3 not decided; 130 interrupted."""
         if self.was_cut:
             return EXIT_INTERRUPTED
-        return self.judged.exit_code if self.judged else EXIT_PASS
+        code = self.judged.exit_code if self.judged else EXIT_PASS
+        is_open = self.accuracy_asked and self.best.word == Word.NOT_DECIDED
+        return EXIT_INCONCLUSIVE if code == EXIT_PASS and is_open else code
 
     @property
     def lengths(self) -> str:

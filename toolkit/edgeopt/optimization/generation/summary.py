@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+from edgeopt.measurement.accuracy.judgement import Word
+from edgeopt.measurement.generation.perplexity import MOST_WINDOWS
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm, LanguageReport
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
@@ -53,6 +56,7 @@ def _losses(report: LanguageReport) -> Table:
         "form": lambda form: form.name,
         "perplexity": lambda form: "" if form.windows and form.windows < report.windows else f"{form.perplexity:.3f}",
         "rise": lambda form: str(form.rise) if form.rise else "",
+        "accuracy": lambda form: form.word,
         "same tokens": lambda form: f"{form.agreement:.1%}",
         "size": lambda form: format_bytes(form.size_bytes),
         "windows": lambda form: str(form.windows or report.windows),
@@ -81,10 +85,29 @@ def _verdict(report: LanguageReport) -> VerdictLines:
         outcome, speed = CommandOutcome.FASTER, best.speed["answer"]
         sentence = (
             f"{best.name} gives whole answers {speed.speedup:.2f}x as fast as the original; its perplexity is "
-            f"{best.perplexity:.2f} ({best.rise})"
+            f"{best.perplexity:.2f}: {best.word}"
         )
+        facts = _accuracy(report)
     if report.judged:
-        outcome = CommandOutcome.by_exit(report.exit_code)
         sentence = f"budget {report.judged.sentence}. {sentence}"
-        facts = [Value("budget", str(limit)) for limit in report.judged.limits]
+        facts += [Value("budget", str(limit)) for limit in report.judged.limits]
+    if not report.was_cut and (report.judged or report.exit_code):
+        outcome = CommandOutcome.by_exit(report.exit_code)
     return VerdictLines(outcome, sentence, tuple(facts), bundle=written, next_command=command)
+
+
+def _accuracy(report: LanguageReport) -> list[Value]:
+    """Return what is proven of the chosen form's accuracy, and what would decide it."""
+    best = report.best
+    assert best.rise is not None
+    windows = best.windows or report.windows
+    values = [Value("accuracy", f"{best.word}: perplexity {best.rise}, {report.max_rise:.1%} allowed ({report.judge})")]
+    if best.word == Word.NOT_DECIDED:
+        more = best.rise.windows_to_decide(windows, report.max_rise)
+        ways = [f"--max-drop {math.ceil(best.rise.high * 1000) / 1000:g} is what this proves"]
+        if report.told_judge and more:
+            ways.insert(0, f"about {more:,} of them in --eval")
+        elif windows < more <= MOST_WINDOWS:
+            ways.insert(0, f"a text of about {more} windows of {report.window_tokens} tokens in --eval")
+        values.append(Value("to decide", "; or ".join(ways)))
+    return values
