@@ -28,7 +28,7 @@ _CLOCK = 22
 _CLOSE_S = 60
 """From which time left it is told in steps of ten seconds, below in steps of five: it is expected, not known."""
 _INDENT = 11
-"""Of the lines that go on: under the text beside a label."""
+"""Indent of the lines that go on: under the text beside a label."""
 
 
 @dataclass

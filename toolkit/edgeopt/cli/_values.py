@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgeopt.measurement.generation.answer_budget import AnswerBudget
 
 ELEMENT_TYPES = ("float32", "float16", "float64", "int64", "int32", "uint8", "int8", "bool")
-"""Of an input of a network, in NumPy's words; the first where none is told."""
+"""Element types of an input of a network, in NumPy's words; the first where none is told."""
 
 
 class Duration(click.ParamType[float]):

@@ -25,7 +25,7 @@ class FlagUse:
 
     kind: Kind
     field: str
-    """Of the kind's dataclass of options."""
+    """Field of the kind's dataclass of options."""
     option: Option
     default: Any
 

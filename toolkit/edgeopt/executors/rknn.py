@@ -83,9 +83,9 @@ class Built:
     layers: tuple[TableLayer, ...]
     size_bytes: int
     sha256: str
-    """Of this file: every build writes another one."""
+    """SHA-256 of this file: every build writes another one."""
     version: str
-    """Of rknn-toolkit2."""
+    """Version of rknn-toolkit2."""
 
     @property
     def total_cycles(self) -> int:

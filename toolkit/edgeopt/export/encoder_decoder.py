@@ -37,7 +37,7 @@ from edgeopt.system.disk.files import read_file, write_beside
 
 _OPSET = 20
 _TOKENS, _PAST, _ROWS = 3, 5, 7
-"""Of the trace: torch takes 0 and 1 for fixed, and equal sizes for one."""
+"""Tokens, past and rows of the trace: torch takes 0 and 1 for fixed, and equal sizes for one."""
 _FEATURES, _HIDDEN = "input_features", "last_hidden_state"
 _CLASSES = ("ForConditionalGeneration", "MTModel")
 _REMEDY = "export it with optimum-cli export onnx, and name the folder that it writes"
@@ -56,7 +56,7 @@ class WrittenPair:
     folder: Path
     beside: tuple[Path, ...]
     drift: Drift
-    """Of its logits, the worst of a few answers."""
+    """Drift of its logits, the worst of a few answers."""
     vocabulary: int
     framework: str
     hears: bool

@@ -33,7 +33,7 @@ from edgeopt.system.disk.files import read_file, require_writable, write_beside
 
 RECIPE, LABELS, ALPHABET = "recipe.toml", "labels.txt", "alphabet.txt"
 _MOST_BYTES = 128 << 20
-"""Of a tokenizer."""
+"""Most bytes of a tokenizer."""
 _FIRST = "# Written by edgeopt export: yours to change; without this line the next export leaves it as it is."
 
 

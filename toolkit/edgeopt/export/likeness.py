@@ -33,7 +33,7 @@ class OutputDrift:
 
     name: str
     shape: tuple[int, ...]
-    """Of the first sample."""
+    """Shape of the first sample."""
     drift: Drift
 
 

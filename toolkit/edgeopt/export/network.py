@@ -26,7 +26,7 @@ class NetworkInput:
     dtype: str = "float32"
     """NumPy's word."""
     below: int = _UNKNOWN_INTEGERS
-    """Of whole numbers: all that are asked lie from 0 to below it."""
+    """Whole numbers lie from 0 to below it."""
 
     def draw(self, seed: int, free: Mapping[int, int]) -> NDArray[Any]:
         """Return numbers of a seed: for an even one from 0 to 1, for an odd one normal; whole ones from 0 to `below`.
@@ -47,7 +47,7 @@ class Network:
     """A network to export, and the metadata that its file gets."""
 
     name: str
-    """Of the model."""
+    """Name of the model."""
     framework: str
     """Who answers for the original: `PyTorch 2.13.0`."""
     module: Any
@@ -56,7 +56,7 @@ class Network:
     form: str = "module"
     """`module`, `program` (torch.export's) or `torchscript`: each goes another way."""
     program: Any = None
-    """Of the form `program`: what torch.export made."""
+    """For the form `program`: what torch.export made."""
     outputs: tuple[str, ...] = ()
     """Names of the tensors it returns; empty: as the answer's structure says."""
     recipe: Recipe | None = None

@@ -19,7 +19,7 @@ _MOST_SHOWN = 200
 _LONGEST_SIZE = 40
 """Characters of the name of a free dimension."""
 _NAME = re.compile(r"[\w.:/ -]*[^\W\d][\w.:/ -]*")
-"""Of a free dimension: letters, digits and what joins words; a formula has brackets and signs."""
+"""Name of a free dimension: letters, digits and what joins words; a formula has brackets and signs."""
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Frame: TypeAlias = NDArray[np.uint8]
 """One picture as OpenCV reads it: (height, width, 3), BGR, 0..255."""
@@ -54,10 +54,10 @@ class TensorSpec:
     dtype: str
     shape: tuple[int | str | None, ...]
     op: str = field(default="", compare=False, repr=False)
-    """Of an output: the operator that makes its values, where the graph is known."""
+    """Op of an output: the operator that makes its values, where the graph is known."""
 
     before: str = field(default="", compare=False, repr=False)
-    """Of an output: the operator in front of `op`, what is only added or normalised between left out."""
+    """The operator of an output in front of `op`, what is only added or normalised between left out."""
 
     is_unranked: bool = False
     """Whether even the number of dimensions is unknown; `shape` is empty then, as that of a scalar is."""

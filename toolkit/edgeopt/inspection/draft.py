@@ -70,7 +70,7 @@ class Drafted:
     picture: str = ""
     """The name of the picture that was shown; empty: none was."""
     readings: tuple[TriedReading, ...] = ()
-    """Of that picture: as written first, then the usual other ways to feed it."""
+    """Readings of that picture: as written first, then the usual other ways to feed it."""
     drawn: Path | None = None
     notes: tuple[Note, ...] = ()
 

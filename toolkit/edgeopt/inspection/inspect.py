@@ -85,9 +85,9 @@ class Inspection:
     partition: Partition | None = None
     """Where the target puts the nodes; None without a target."""
     writes: str = ""
-    """Of a language model: its context, tokens and cache."""
+    """Writes of a language model: its context, tokens and cache."""
     measured: str = ""
-    """Of the bundle of a language model: what `optimize` found."""
+    """Figures of the bundle of a language model: what `optimize` found."""
     notes: tuple[Note, ...] = ()
     """What would keep the model from running here."""
 

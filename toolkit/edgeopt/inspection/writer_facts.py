@@ -21,7 +21,7 @@ class WriterFacts:
     """A language model, in words."""
 
     file: Path
-    """Of its decoder."""
+    """File of its decoder."""
     recipe: str
     writes: str
     measured: str

@@ -47,7 +47,7 @@ class Candidate:
     """The model, relative to the output folder."""
     size_bytes: int
     sha256: str = ""
-    """Of the model; empty in files of older versions."""
+    """SHA-256 of the model; empty in files of older versions."""
     changes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     drift: Drift | None = None
@@ -57,9 +57,9 @@ class Candidate:
     """What is proven of its accuracy; None where nothing was judged, as of what is not proven faster."""
     latency: Latency | None = None
     speed: Ratio | None = None
-    """Of whole frames, against the baseline: what is judged."""
+    """Ratio of whole frames, against the baseline: what is judged."""
     execute: Ratio | None = None
-    """Of the stage `execute` alone, against the baseline."""
+    """Ratio of the stage `execute` alone, against the baseline."""
     refused: str = ""
     """Why it is never chosen; empty when it may be."""
     on_front: bool = False

@@ -16,12 +16,12 @@ from edgeopt.steps._context import AGREEMENT_PICTURES, CALIBRATION_PICTURES, CHE
 FORMS, MEASURE, CONFIRM, JUDGE, BUNDLE = "other forms", "measure in turns", "confirm", "judge", "write the bundle"
 """Parts behind the steps of the plan, in this order."""
 _OPENING_S = 1.0
-"""Of a candidate beside its frames: to make, open and write it."""
+"""Seconds of a candidate beside its frames: to make, open and write it."""
 _SEARCH_S, _SEARCH_FRAMES = 30.0, 1500
-"""Of a search for INT8 or pruned forms: seconds beside frames, and frames that it runs."""
+"""Seconds and frames of a search for INT8 or pruned forms: seconds beside frames, and frames that it runs."""
 _MOST_SEARCH_S = 180.0
 _STEP_S = 3.0
-"""Of a step that rewrites: seconds beside the frames of its candidate."""
+"""Seconds of a step that rewrites: seconds beside the frames of its candidate."""
 _JUDGED, _BUNDLE_S = 3, 8.0
 """Candidates that are judged beside the original; seconds of bundle, embedding and report beside frames."""
 

@@ -88,7 +88,7 @@ class Options:
     )
     """Names of the steps to leave out."""
     threads: Annotated[int, THREADS] = threads_option(MODEL, "all cores, or one where it is as fast")
-    """Of the engine; 0: the target's, or what is as fast."""
+    """Threads of the engine; 0: the target's, or what is as fast."""
     time_limit_s: Annotated[float, DURATION_S] | None = option(
         None,
         "Time for the whole command, such as 5m.",

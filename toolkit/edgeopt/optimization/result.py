@@ -37,13 +37,13 @@ class Inside:
 
     parts: tuple[str, ...]
     agreement: float
-    """Of its answers with those of the same model alone, 0 to 1."""
+    """Agreement of its answers with those of the same model alone, 0 to 1."""
     score: Accuracy | None = None
     """With the parts inside; None without labels."""
     frame_p50_ms: float | None = None
     frame_p99_ms: float | None = None
     speed: Ratio | None = None
-    """Of whole frames, against the same model alone; None where nothing is measured here."""
+    """Ratio of whole frames, against the same model alone; None where nothing is measured here."""
     judgement: Judgement | None = None
     """What is proven of its accuracy against the original; None in reports of older versions."""
 

@@ -94,7 +94,7 @@ class Run:
     """Why nothing is measured here; empty: all candidates are."""
     candidates: list[Candidate] = field(default_factory=list)
     frame_ms: float = 0.0
-    """Of the original, one frame timed where there is a time limit; 0: not known."""
+    """Milliseconds of the original, one frame timed where there is a time limit; 0: not known."""
     judged_scores: dict[str, Accuracy] = field(default_factory=dict)
     """Metric of the candidates that were scored on the labels that prove, by name."""
     to_label: str = ""

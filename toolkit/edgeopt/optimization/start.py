@@ -56,7 +56,7 @@ _PROVABLE = 0.5
 _LEAST_LOOKED, _LEAST_LABELS = 2, 8
 _LOOKED = "candidates/looked.json"
 _TURN_FRAMES = 4
-"""Of a turn: one to warm up and the least block."""
+"""Frames of a turn: one to warm up and the least block."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Gelu:
     last: Node
     """Whose output is the unit's."""
     dtype: np.dtype[Any]
-    """Of x and of all numbers."""
+    """Type of x and of all numbers."""
 
 
 def gelus(graph: Graph, *functions: str) -> Iterator[Gelu]:

@@ -14,7 +14,7 @@ from edgeopt.recipes.scoring.keypoints import told_shape
 from edgeopt.system.text import short
 
 _MOST_CHARACTERS = 2**18
-"""Of one entry; a thousand class names have 20,000."""
+"""Most characters of one entry; a thousand class names have 20,000."""
 _DETECT = "detect"
 """Ultralytics' task whose recipes also serve other exporters; a recipe of another of its tasks names it in `match`."""
 _END_TO_END = ("end_to_end_pose", "end_to_end_segment")

@@ -77,7 +77,7 @@ OUTPUT_KINDS = ("probability", "map")
 LEAST_EQUAL = 0.90
 """Share of equal elements that outputs of whole numbers need: in class maps most that differ lie on an edge."""
 _LEAST_READ = 0.99
-"""Of recognisers of text: where 1 of 100 characters differs, the error rate differs by 0.01 at most."""
+"""Least agreement of recognisers of text: where 1 of 100 characters differs, the error rate differs by 0.01 at most."""
 READERS = ("ctc",)
 """Decoders of the task ocr."""
 _MOST_LABEL_BYTES = 2**22
@@ -227,7 +227,7 @@ class Recipe:
     keypoints: Keypoints = field(default_factory=Keypoints)
     """Task keypoints: the points of a pose."""
     alphabet: Alphabet = field(default_factory=Alphabet)
-    """Of a recogniser of text."""
+    """Alphabet of a recogniser of text."""
     guesses: tuple[str, ...] = ()
     """Keys, such as `preprocess.colour`, whose values nobody told: `edgeopt recipe` writes them, who checks one takes
     it out."""

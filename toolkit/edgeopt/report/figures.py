@@ -17,9 +17,9 @@ class AxisScale(StrEnum):
 
     LINEAR = "linear"
     LOG = "log"
-    """Of numbers above zero."""
+    """A logarithm, for numbers above zero."""
     TAIL = "tail"
-    """Of percentiles from 0 to below 100: 90, 99 and 99.9 lie equally far apart."""
+    """A scale of percentiles from 0 to below 100: 90, 99 and 99.9 lie equally far apart."""
 
 
 class Emphasis(StrEnum):

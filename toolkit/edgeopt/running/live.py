@@ -27,7 +27,7 @@ from edgeopt.runtime.stream.sources.pictures import Pictures
 _MOST_JUDGED: Final = 10**6
 """Frames that are judged at most, the last ones: nine hours at 30 a second."""
 _FILM_PER_S: Final = 30.0
-"""Of a saved video whose source does not say."""
+"""Frames a second of a saved video whose source does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,10 @@ class LiveOptions:
         syntax=Syntax.FLAG,
     )
     threads: int = threads_option(STREAM, "as measured")
-    """Of each model; 0: as measured."""
+    """Threads of each model; 0: as measured."""
     code: Path | None = None
     """The folder of the functions that a pipeline calls; they are run."""
     recipe: str | None = None
-    """Of a model as it is: shipped name or path; None: read from the model."""
+    """Recipe of a model as it is: shipped name or path; None: read from the model."""
     target: str | None = None
-    """Of a model as it is: shipped name or path; None: this processor."""
+    """Target of a model as it is: shipped name or path; None: this processor."""

@@ -43,7 +43,7 @@ _MOST_LIGHTER = 2
 _MOST_SAMPLES = 64
 _MOST_TEST_BYTES = 64 << 20
 _MOST_BYTES = 4 << 20
-"""Of a manifest; that of a thousand class names has 60 KiB."""
+"""Most bytes of a manifest; that of a thousand class names has 60 KiB."""
 _MOST_THREADS = 1024
 
 
@@ -342,7 +342,7 @@ def make_selftest(file: str, data: bytes, samples: int) -> SelfTest:
 class _Manifest:
     schema: int
     sha256: str
-    """Of everything else in it."""
+    """SHA-256 of everything else in it."""
     artefacts: tuple[Artefact, ...]
     target: Target
     recipe: Recipe

@@ -40,7 +40,7 @@ class OpenedArtefact:
     samples: tuple[Sample, ...] = ()
     """The stored inputs of the bundle."""
     writer: LanguageModel | EncoderDecoder | None = None
-    """Of a language model, which answers prompts and no frames, or of a decoder with its encoder."""
+    """Writer of a language model, which answers prompts and no frames, or of a decoder with its encoder."""
 
 
 def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> OpenedArtefact:

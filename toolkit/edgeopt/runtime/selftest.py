@@ -37,7 +37,7 @@ _MOST_STORED = 2 << 20
 _MOST_SAMPLE = 16 << 20
 """Bytes of one sample: a model with larger inputs is not tested."""
 _MOST_BYTES = 64 << 20
-"""Of what a file unpacks to."""
+"""Most bytes of what a file unpacks to."""
 _MOST_CHECKED = 4096
 """Numbers of one output of one sample."""
 _STRIDE = 2_654_435_761

@@ -129,7 +129,7 @@ class Setting:
     engine: Engine
     precision: str
     name: str
-    """Of the first candidate that is made; see `numbered`."""
+    """Name of the first candidate that is made; see `numbered`."""
     most: int = 3
     """Models that a search gives: the fastest by agreement may still lose too much of the metric."""
 

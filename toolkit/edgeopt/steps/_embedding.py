@@ -33,7 +33,7 @@ _LEAST_OPSET = 13
 """From here on the ops that are written take their axes and sizes as inputs."""
 _RESERVED = {FRAME, FRAME_SCALE, FRAME_OFFSET, BOXES, SCORES, CLASSES, POINTS, MASKS, CLASS_MAP}
 PREFIX = "model/"
-"""Of all names of a model that uses one of ours."""
+"""Prefix of all names of a model that uses one of ours."""
 
 
 def why_not_embedded(target: Target) -> str:

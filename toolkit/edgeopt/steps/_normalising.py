@@ -17,7 +17,7 @@ from edgeopt.steps._embedding import PREFIX, prepared
 from edgeopt.steps._first_convolution import Normalisation, fold_normalisation
 
 _GREY = (0.114, 0.587, 0.299)
-"""Of blue, green and red, as OpenCV weighs them."""
+"""Weights of blue, green and red in grey, as OpenCV weighs them."""
 
 
 def why_no_picture(recipe: Recipe) -> str:

@@ -22,7 +22,7 @@ class Pruning:
     ratio: float = 0.0
     """Share of the channels that can be removed, 0 to 1; 0: none was asked for."""
     speedup: float = 0.0
-    """Of the whole model against the dense one; 0: none was asked for."""
+    """Speedup of the whole model against the dense one; 0: none was asked for."""
     keep_layers: tuple[str, ...] = ()
     """Names of nodes, their outputs or their weights of which no channel is removed."""
 

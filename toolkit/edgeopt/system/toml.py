@@ -63,7 +63,7 @@ class Within:
 DURATION_S = Within(0, 30 * 86400, above=True)
 DURATION_MS = Within(0, 30 * 86400e3, above=True)
 THREADS = Within(0, 1024)
-"""Of an engine, 0 for its own choice; what this machine can run is for `threads.engine_threads` to say."""
+"""Threads of an engine, 0 for its own choice; what this machine can run is for `threads.engine_threads` to say."""
 SEEDS = Within(0, 2**63 - 1)
 
 

@@ -26,7 +26,7 @@ _ALONE, _BESIDE = 1.0, 0.5
 
 A column is judged beside the whole: on layers of SqueezeNet in INT8 the worst channel has four times their noise."""
 FEWEST_VALUES = 4
-"""Of a column over all samples: of fewer no variation is known."""
+"""Fewest values of a column over all samples: of fewer no variation is known."""
 _INDEPENDENT = 16
 """Values of a column in one sample that count as independent: neighbours in a map are alike."""
 _UNITS = 1000.0

@@ -15,7 +15,7 @@ from edgeopt.tasks._likeness import FEWEST_VALUES, common_axis, weight_of_worst
 
 _LEAST_SHARE = 1e-8
 _MOST_ROWS = 4096
-"""Of one output of one sample whose columns are compared."""
+"""Most rows of one output of one sample whose columns are compared."""
 
 
 def worst_error(outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:

@@ -30,7 +30,7 @@ _NOTHING = 2**16 - 1
 """Class of every pixel where an output holds NaN; no model has so many."""
 _MOST_CLASSES = 4096
 _LOSS_PIXELS = 4096
-"""Of a picture, always the same, evenly spread: neighbours say the same."""
+"""Loss pixels of a picture, always the same, evenly spread: neighbours say the same."""
 _LEGEND = 8
 
 

@@ -32,11 +32,11 @@ from edgeopt.tasks._losses import worst_error
 
 _DECODER, _COSINE = "none", "cosine"
 _MOST_TEXTS = 3
-"""Of an answer in texts that one line shows."""
+"""Most texts of an answer in texts that one line shows."""
 _NAME = 28
 """Columns of a name in a picture."""
 _MOST_ELEMENTS = 2**18
-"""Of one output: enough for four digits of a cosine."""
+"""Most elements of one output: enough for four digits of a cosine."""
 
 
 class TensorsAsTheyAre(FrameTask):

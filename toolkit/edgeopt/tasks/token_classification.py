@@ -58,7 +58,7 @@ class Spans:
     spans: tuple[Span, ...]
     """In the order of the text."""
     words: int
-    """Of the text."""
+    """Words of the text."""
 
 
 class TokenClassification(FrameTask):

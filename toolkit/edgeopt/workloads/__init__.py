@@ -31,7 +31,7 @@ class Kind:
     noun: str
     """As messages call a workload of it: `a language model`."""
     place: int
-    """Of two kinds that claim a source, that with the lower number gets it."""
+    """Place of two kinds that claim a source, that with the lower number gets it."""
     claims: Callable[[str], bool]
     """Whether a source is of this kind: a file, a folder, a shipped name, an address. It opens no engine."""
     options: Mapping[str, type]

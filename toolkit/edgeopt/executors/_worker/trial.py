@@ -19,7 +19,7 @@ from edgeopt.system.declared import registry
 from edgeopt.system.processes.messages import Message, replies_apart, serve_messages
 
 _PAST_AXIS = 2
-"""Of a cache (batch, heads, tokens, head): how many tokens it holds."""
+"""Past axis of a cache (batch, heads, tokens, head): how many tokens it holds."""
 _MOST_HELD = 4
 """Sessions that wait for their first run."""
 

@@ -80,7 +80,7 @@ _FIELDS = frozenset({MEMORY_REUSE, MEMORY_PATTERN, LEVEL})
 
 
 _MOST_LINKED_BYTES = 64 << 20
-"""Of a graph whose weights lie in other files: one that is larger holds them itself."""
+"""Most linked bytes of a graph whose weights lie in other files: one that is larger holds them itself."""
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _WARNING, _FATAL = 2, 4
 """ONNX Runtime's severities; the first is its default."""

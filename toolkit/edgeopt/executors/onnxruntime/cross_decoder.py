@@ -16,7 +16,7 @@ from edgeopt.graph.tensors import TensorSpec
 
 HIDDEN, SEEN = "encoder_hidden_states", "encoder_attention_mask"
 HAS_PAST = "use_cache_branch"
-"""Of a graph that is both decoders."""
+"""Input of a graph that is both decoders."""
 _PART = re.compile(r"past_key_values\.(\d+)\.(decoder|encoder)\.(key|value)")
 
 

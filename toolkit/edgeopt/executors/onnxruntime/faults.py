@@ -17,7 +17,7 @@ _CUDA_PLACE = re.compile(r" ?;? GPU=-?\d+ ?; hostname=\S* ?; file=\S* ?; line=\d
 """How CUDA's and TensorRT's errors end."""
 _QUALIFIERS = ("const", "volatile", "noexcept", "mutable", "&", "&&", "[with")
 _MOST_WORDS = 6
-"""Of a type that a function returns."""
+"""Most words of a type that a function returns."""
 _UNMET = " was false."
 """Behind a condition in C++ that did not hold."""
 _RUN_NODE = re.compile(r"^(\w+) node\. Name:'([^']*)' Status Message: ")

@@ -34,7 +34,7 @@ TOLERANCE = 1e-3
 TEXTS = 3
 _TOKENS = 24
 _ONE_BY_ONE = 8
-"""Of the tokens of a text, the last ones: the cache is compared too."""
+"""Last tokens of a text, run one by one: the cache is compared too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class WrittenDecoder:
     model: Model
     recipe: Recipe
     drift: Drift
-    """Of its logits, the worst of a few texts."""
+    """Drift of its logits, the worst of a few texts."""
     vocabulary: int
     framework: str
     """What it was compared with."""

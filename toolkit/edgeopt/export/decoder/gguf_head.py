@@ -16,7 +16,7 @@ _SIZES: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 1
 """Bytes of a value, by its type."""
 _STRING, _ARRAY = 8, 9
 _MOST_VALUES: Final = 1 << 23
-"""Of all arrays: a vocabulary of a million tokens has three, and the package reads one by one."""
+"""Most values of all arrays: a vocabulary of a million tokens has three, and the package reads one by one."""
 _MOST_KEYS, _MOST_TENSORS, _MOST_DIMENSIONS = 1 << 16, 1 << 18, 8
 
 

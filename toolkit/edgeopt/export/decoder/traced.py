@@ -22,7 +22,7 @@ from edgeopt.system.declared.optional import require
 
 _OPSET = 20
 _ROWS, _TOKENS, _PAST = 2, 3, 5
-"""Of the trace: torch takes 0 and 1 for fixed, and equal sizes for one."""
+"""Rows, tokens and past of the trace: torch takes 0 and 1 for fixed, and equal sizes for one."""
 
 
 class TracedDecoder:

@@ -10,7 +10,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.graph.subgraphs import all_nodes
 
 _MOST_NODES = 2_000_000
-"""Of a model with its functions written out; exporters that make one of each layer stay below 50,000."""
+"""Most nodes of a model with its functions written out; exporters that make one of each layer stay below 50,000."""
 _MOST_DEPTH = 100
 """Functions in functions: onnx and the engines call themselves for each."""
 _REMEDY = "export the model again, without functions"

@@ -10,7 +10,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.system.disk.files import require_no_pointer
 
 HEAD_BYTES = 64
-"""Of a file: they tell what it is."""
+"""First bytes of a file: they tell what it is."""
 TORCH, TORCHSCRIPT = (".pt", ".pth", ".ckpt"), (".torchscript", ".ts")
 KERAS = (".keras", ".h5", ".hdf5")
 TENSORFLOW = (".tflite", ".pb", *KERAS)

@@ -21,7 +21,7 @@ LEAST_BYTES = 64 << 10
 """Smaller constants are loaded: they may be shapes, which are computed with."""
 _CHUNK_BYTES = 1 << 22
 _HASHES: dict[tuple[int, int, int, int], str] = {}
-"""Of content by device, inode, size and time of change: gigabytes are hashed once, under all their links."""
+"""Hashes of content by device, inode, size and time of change: gigabytes are hashed once, under all their links."""
 _WHOLE = 0.95
 """A file of which so much is wanted is linked as it is, not copied."""
 

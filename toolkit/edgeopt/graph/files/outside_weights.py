@@ -25,7 +25,7 @@ _REMEDY = "keep the external data files beside the model, whole"
 _MOST_FILE_BYTES = 2**31
 """A protobuf holds no more."""
 _PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
-"""Of the types of which a byte holds several numbers."""
+"""Packed bits of the types of which a byte holds several numbers."""
 
 
 def outside_tensors(proto: ModelProto) -> Iterator[TensorProto]:

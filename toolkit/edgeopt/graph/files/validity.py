@@ -23,7 +23,7 @@ _GIVEN_TYPES = frozenset(
     | {TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64}
 )
 _MOST_NUMBERS = 2**31
-"""Of one input: more takes 8 GB in float32, and no frame is that large."""
+"""Most numbers of one input: more takes 8 GB in float32, and no frame is that large."""
 _MOST_TOLD = 300
 """Characters of a library's words; some print a whole node."""
 _MOST_NAMED = 4

@@ -46,7 +46,7 @@ class Scored:
     labels: str
     """File name of the labels."""
     pictures_sha256: str
-    """Of the labels and the pictures' names, in order: equal ones may be compared."""
+    """Pictures SHA-256 of the labels and the pictures' names, in order: equal ones may be compared."""
     drawn: int = 0
     """How many were drawn from: pictures, or streams and blocks of them; 0: as many as pictures."""
     right: str = ""

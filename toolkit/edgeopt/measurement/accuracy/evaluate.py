@@ -26,7 +26,7 @@ from edgeopt.system.text import plural
 from edgeopt.tasks import Task
 
 _MOST_STATE_BYTES = 2**28
-"""Of all samples together."""
+"""Most state bytes of all samples together."""
 Progress = Callable[[str, int, int], None]
 """(what, done, of)"""
 

@@ -33,7 +33,7 @@ LEVEL = 0.05
 LEVELS_OF_LOOKS = (0.04, 0.005, 0.005)
 """Of a first look at a whole labelled set, and of two more where labels are added: most sets are looked at once."""
 LEVELS_IN_STAGES = (LEVEL / 3,) * 3
-"""Of looks at labels that a person adds to from the beginning."""
+"""Levels in stages of looks at labels that a person adds to from the beginning."""
 _POWER = 0.8
 """Probability with which the number of samples that is told decides."""
 _UNTESTED = "a safer candidate is not proven, so this one was not tested"

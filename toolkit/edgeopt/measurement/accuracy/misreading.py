@@ -44,7 +44,7 @@ _SCREENED, _JUDGED = 16, 64
 """Pictures for all readings, and for the recipe's and the best other ones."""
 _LEAST_PICTURES, _FINALISTS = 4, 3
 _LEAST_GAIN = 0.01
-"""Of a metric: below it, two readings are the same to a user."""
+"""Least gain of a metric: below it, two readings are the same to a user."""
 _LEAST_SURER, _LEAST_T = 0.05, 3.0
 """Without labels: what another reading must be surer by, and by how many standard errors of the pairs."""
 _NOTHING, _SURE = 0.02, 0.5

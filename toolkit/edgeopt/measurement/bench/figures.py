@@ -27,7 +27,7 @@ class AnswerGrowth:
 
     stage: str
     correlation: float
-    """Of ranks, -1..1 (Spearman)."""
+    """Correlation of ranks, -1..1 (Spearman)."""
     few_ms: float
     """Median of the quarter of frames with the fewest answers."""
     many_ms: float

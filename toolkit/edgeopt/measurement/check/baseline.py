@@ -32,7 +32,7 @@ class Baseline:
     recipe: str | None
     """As asked for; None: read from the model."""
     sha256: str
-    """Of the serialized model."""
+    """SHA-256 of the serialized model."""
     threads: int
     source: str
     size_bytes: int
@@ -42,9 +42,9 @@ class Baseline:
     """Nodes elsewhere than on the first provider."""
     scored: Scored | None
     peak_bytes: tuple[int, ...]
-    """Of fresh processes; empty: not measured."""
+    """Peak bytes of fresh processes; empty: not measured."""
     first_answer_ns: tuple[int, ...]
-    """Of fresh processes; empty: not measured."""
+    """First answer of fresh processes; empty: not measured."""
     trust: str
     trust_reasons: tuple[str, ...]
     environment: Environment

@@ -27,12 +27,12 @@ from edgeopt.system.amounts import Tenths
 from edgeopt.system.text import plural
 
 LIVE_MS: Mapping[str, float] = {"TTFT": 1000.0, "TPOT": 100.0}
-"""Of a good answer where nobody says: a reader waits a second, and reads ten tokens a second."""
+"""Limits of a good answer where nobody says: a reader waits a second, and reads ten tokens a second."""
 _LEAST_ANSWERS, _LONGEST = 6, 10
-"""Of each kind, though that takes up to so many times the seconds asked for."""
+"""Least answers and longest of each kind, though that takes up to so many times the seconds asked for."""
 _CONNECTS, _ROUND_TRIPS = 5, 20
 _TINY_TOKENS = 16
-"""Of the answers to the shortest prompt."""
+"""Tokens of the answers to the shortest prompt."""
 _PROBE_WORDS = 200
 _MANY_LOST, _WHOLE = 0.05, 0.9
 """Shares of requests without an answer, and of the tokens asked for, from which and below which it is told."""

@@ -26,7 +26,7 @@ _MOST_BODY = 1 << 22
 _MOST_READ = 1 << 16
 """Bytes of one read: more than a server writes at once, or a record of TLS holds."""
 _MOST_NUMBER = 1e12
-"""Of tokens, or of milliseconds: what a server says beyond it is no such number."""
+"""Largest count of tokens, or of milliseconds: what a server says beyond it is no such number."""
 _OK = 200
 
 

@@ -48,6 +48,6 @@ class EndpointOptions:
     key: str = field(default="", repr=False)
     timeout_s: float = 120.0
     limits_ms: Mapping[str, float] | None = None
-    """Of a good answer; None: `LIVE_MS`."""
+    """Limits of a good answer; None: `LIVE_MS`."""
     price_per_s: float | None = None
-    """Of the server's machine."""
+    """Price a second of the server's machine."""

@@ -22,7 +22,7 @@ from edgeopt.measurement.resources.cost import TokenCost
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 
 MANY_PIECES = 8
-"""Of fewer no one can tell whether they came one by one."""
+"""Enough pieces: of fewer no one can tell whether they came one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class EndpointResult:
     """How requests came together; empty: they did not."""
     loaded: EndpointTimes | None
     limits_ms: Mapping[str, float]
-    """Of a good answer, by `TTFT` and `TPOT`."""
+    """Limits of a good answer, by `TTFT` and `TPOT`."""
     output_tokens: int
     seconds: float
     findings: tuple[Finding, ...] = ()

@@ -347,7 +347,7 @@ class FreshStart:
     model: Path
     opening: Opening
     shapes: Shapes = field(default_factory=dict)
-    """Of its inputs, where the model leaves some free."""
+    """Shapes of its inputs, where the model leaves some free."""
 
 
 def time_first_answers(

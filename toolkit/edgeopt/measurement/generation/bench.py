@@ -43,7 +43,7 @@ from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.text import plural
 
 _LEAST_ANSWERS = 6
-"""Of each length: fewer give a median no interval."""
+"""Least answers of each length: fewer give a median no interval."""
 _MOST_TEXT_BYTES = 16 << 20
 LONGER = 12
 """Times the seconds asked for, while a budget is not decided."""

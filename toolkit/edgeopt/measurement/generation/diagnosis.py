@@ -25,7 +25,7 @@ _FREEZE_RATIO = 10.0
 _MOST_OF_IT = 0.5
 """A part of a time is its cause where it is the larger one: mending another cannot halve it."""
 _MANY_TOKENS = 8
-"""Of fewer pieces no one can tell whether they came one by one."""
+"""Enough tokens: of fewer pieces no one can tell whether they came one by one."""
 _AT_ONCE = 0.05
 """Share of an answer in which all its pieces come: a model that writes takes longer, even behind a long prompt."""
 _BURST = 0.5
@@ -56,17 +56,17 @@ class Symptoms:
     again: str = "edgeopt bench MODEL"
     """The command that measures it again."""
     network_ms: float | None = None
-    """Of a round trip, and of connecting where each request connects."""
+    """Milliseconds of a round trip, and of connecting where each request connects."""
     queue_ms: float | None = None
     """One request at a time."""
     tiny_ttft_ms: float | None = None
-    """Of the shortest prompt, one request at a time."""
+    """TTFT of the shortest prompt, one request at a time."""
     tiny_prompt_tokens: float | None = None
     """That the server counts for it."""
     prompt_tokens: float | None = None
-    """Of the longest prompt."""
+    """Prompt tokens of the longest prompt."""
     ttft_ms: float | None = None
-    """Of the longest prompt, one request at a time."""
+    """TTFT of the longest prompt, one request at a time."""
     server_ttft_ms: float | None = None
     """The same, as the server sees it, without queue and network."""
     tpot_ms: float | None = None
@@ -78,11 +78,11 @@ class Symptoms:
     """From the request to the end of its answer."""
     output_tokens: float | None = None
     tiny_after_ratio: float | None = None
-    """Of the shortest prompt: time after the first token over the time before it."""
+    """Ratio at the shortest prompt: time after the first token over the time before it."""
     gap_max_ms: float | None = None
     """The longest between two pieces of one answer, one request at a time."""
     short_prompt_tokens: float | None = None
-    """Of the shortest of the lengths that were asked for, where there are several."""
+    """Short prompt tokens of the shortest of the lengths that were asked for, where there are several."""
     short_ttft_ms: float | None = None
     short_tpot_ms: float | None = None
     doubts: tuple[str, ...] | None = None

@@ -15,7 +15,7 @@ from edgeopt.system.text import format_ms, plural
 LEAST_ANSWERS = 6
 """Fewer give a median no interval: 2^-5 is the chance that all of six lie on one side of it."""
 _WIDE_RATIO = 0.5
-"""Of the median, which its interval spans: rules compare times by factors of 1.3 and more."""
+"""Share of the median, which its interval spans: rules compare times by factors of 1.3 and more."""
 _NOTICED_MS = 100.0
 """An interval below it decides nothing that a person notices."""
 

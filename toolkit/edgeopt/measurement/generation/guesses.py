@@ -29,7 +29,7 @@ _WIDTHS = (1, 2, 3, 5, 9)
 """Tokens of a run whose cost is measured; those between are interpolated."""
 _ROUNDS = 9
 _QUARTILE, _REPLICATES, _SEED = 0.25, 500, 0
-"""Of the times of a run; of the bootstrap over texts and rounds of timing."""
+"""Quartile, replicates and seed of the times of a run; of the bootstrap over texts and rounds of timing."""
 DRAFT, TEXT = "draft", "text"
 LEAST_GAIN = 1.05
 """Predicted: less is not worth trying."""
@@ -48,7 +48,7 @@ class GuessPlan:
     gain: float
     """Predicted TPOT without guesses over that with them."""
     low: float
-    """Of the interval of 95 % of the gain, from texts and times drawn anew."""
+    """Low of the interval of 95 % of the gain, from texts and times drawn anew."""
     high: float
 
     @property

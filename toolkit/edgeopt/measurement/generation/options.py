@@ -56,7 +56,7 @@ class GenerationOptions:
         shown=f"of answers {MAX_MISS:.0%}",
     )
     price_per_s: float | None = None
-    """Of this machine."""
+    """Price a second of this machine."""
     load: str = option("", "Of a language model: answers under this load too.", group="How frames arrive", shown="none")
     """Such as `closed:4` or `poisson:2`: also answers under this load, prompts of all lengths by turns; empty: none."""
     slots: tuple[int, ...] = option(
@@ -78,7 +78,7 @@ class GenerationOptions:
     repeats: int = option(
         COLD_STARTS, "Starts of each kind for --cold.", group="Measured besides", syntax=Syntax.WHOLE, least=1
     )
-    """Of each kind."""
+    """Repeats of each kind."""
     guesses: int | None = option(
         None,
         "Of a language model: tokens guessed a run; auto: as many as are predicted to pay.",

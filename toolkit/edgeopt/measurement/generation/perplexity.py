@@ -23,9 +23,9 @@ class TextScore:
     """A model on windows of a text, side by side."""
 
     losses: tuple[float, ...]
-    """Of each window: the mean of -log(probability of the next token), in nats."""
+    """Losses of each window: the mean of -log(probability of the next token), in nats."""
     likeliest: tuple[NDArray[np.int64], ...]
-    """Of each window: the token that greedy decoding would choose behind each of its tokens."""
+    """Likeliest of each window: the token that greedy decoding would choose behind each of its tokens."""
 
     def joined(self, more: TextScore) -> TextScore:
         """Return these windows and more of them."""

@@ -29,7 +29,7 @@ class LengthTimes:
     tpot: Summary
     itl: Summary
     tokenize: Summary
-    """Of the prompt's text; the prompt itself is fed as tokens, so that it has its length."""
+    """Nanoseconds of the prompt's text; the prompt itself is fed as tokens, so that it has its length."""
     detokenize: Summary
     """Making texts of all tokens of an answer."""
     prefill: Summary
@@ -68,7 +68,7 @@ class GenerationResult:
     first_ttft_ms: float
     """Of the very first answer, to a prompt of the first length: with the load, a cold start in a running process."""
     token_bytes: int
-    """Of the cache."""
+    """Token bytes of the cache."""
     context: int
     lengths: tuple[LengthTimes, ...]
     seconds: float
@@ -78,9 +78,9 @@ class GenerationResult:
     disturbed: tuple[str, ...] = ()
     """What else the machine did meanwhile."""
     forecast: GuessForecast | None = None
-    """Of guesses; None where none were asked for."""
+    """Forecast of guesses; None where none were asked for."""
     price_per_s: float | None = None
-    """Of the machine, in the currency of the prices."""
+    """Price a second of the machine, in the currency of the prices."""
     cold: ColdStart | None = None
     """Starts of fresh processes up to the second token of a prompt of the first length."""
 

@@ -65,9 +65,9 @@ class SourceBench:
     cpu: str
     load_ms: float
     token_bytes: int
-    """Of the cache of an answer."""
+    """Token bytes of the cache of an answer."""
     heard_bytes: int
-    """Of the cache of one row of what was heard."""
+    """Bytes of the cache for one row of what was heard."""
     context: int
     output_tokens: int
     sources: tuple[SourceTimes, ...]

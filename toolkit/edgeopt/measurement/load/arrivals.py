@@ -14,7 +14,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.load.models import OpenLoad, examples
 
 _MOST_ARRIVALS: Final = 10**8
-"""Of one timetable: two columns of 8 bytes each."""
+"""Most arrivals of one timetable: two columns of 8 bytes each."""
 _MOST_JITTER: Final = 0.49
 """Periods; above it frames of one camera could overtake each other."""
 

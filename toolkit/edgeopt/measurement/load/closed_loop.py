@@ -81,7 +81,7 @@ class MarkedFrames:
         self._pool = Pool(session, lambda: task, _feed, most=1, clock=clock)
         self._stages = (*(["load"] if self._loads else []), *self._pool.stages)
         self._row = [0] * (_STAGES + len(self._pool.stages))
-        """Of one frame: begin, end, time to load it, and the time of each further stage."""
+        """Columns of one frame: begin, end, time to load it, and the time of each further stage."""
         self._rows = np.zeros((256, len(self._row)), np.int64)
         self._inputs: list[int] = []
         self._counts: list[int] = []

@@ -118,11 +118,11 @@ class LoadResult:
     jitter_ns: float | None
     """Standard deviation of the time between answers of one stream."""
     jitter_p99: Quantile | None
-    """Of the distance of that time from the period, for a fixed rate."""
+    """Jitter p99 of the distance of that time from the period, for a fixed rate."""
     budget: BudgetResult
     """Lost frames are misses."""
     longest_miss_run: int
-    """Of one stream."""
+    """Longest miss run of one stream."""
     misses_per_minute: float
     throughput_per_s: float
     utilisation_ratio: float

@@ -42,7 +42,7 @@ class OpenedModel:
 
     model: Model
     path: Path
-    """Of the model."""
+    """Path of the model."""
     target: Target
     choice: Choice
     correction: Correction = field(default_factory=Correction)

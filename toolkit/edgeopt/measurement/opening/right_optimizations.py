@@ -39,7 +39,7 @@ _TOLERANCE = 1e-3
 _INTEGER_TOLERANCE = 0.1
 """Of a model with integers inside: kernels round halves otherwise than float ones, a step of the grid each time."""
 Shape: TypeAlias = tuple[int | str | None, ...]
-"""Of a tensor; what is no number is free."""
+"""Shape of a tensor; what is no number is free."""
 _NUDGE = 1e-3
 """What inputs are changed by, relative, to see how much rounding a model makes of a little."""
 _COPIES = 2

@@ -24,7 +24,7 @@ class StageCost:
     """A frame, all its runs together."""
     p50_ms: float
     share_ratio: float
-    """Of the mean frame."""
+    """Share of the mean frame."""
     budget_ratio: float
     """Its mean over the budget of the whole frame."""
     runs_mean: float = 1.0

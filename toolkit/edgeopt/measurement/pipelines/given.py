@@ -34,7 +34,7 @@ class OpenedPipeline:
     description: Description
     """As the file says it, with its paths; of a bundle the bundle's."""
     target: Target
-    """Of the first model."""
+    """Target of the first model."""
     asked_target: str
     """As the user wrote it; empty for a bundle, which brings its own."""
     notes: tuple[Note, ...] = ()

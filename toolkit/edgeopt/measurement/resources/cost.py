@@ -60,9 +60,9 @@ class TokenCost:
     """Cost of the tokens of a language model, in the currency of the prices; a prompt's are paid with its answer's."""
 
     per_token: float
-    """Of an answer."""
+    """Nanoseconds a token of an answer."""
     tokens_per_s: float
-    """Of answers, all clients together, prompts included in the time."""
+    """Tokens a second of answers, all clients together, prompts included in the time."""
 
     @property
     def per_thousand(self) -> float:

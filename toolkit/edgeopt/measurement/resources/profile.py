@@ -37,7 +37,7 @@ class NodeTime:
     total_us: int
     calls: int
     share_ratio: float
-    """Of the time of all nodes."""
+    """Share of the time of all nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Side:
     size_bytes: int
     """With its external data."""
     sha256: str
-    """Of the serialized model."""
+    """SHA-256 of the serialized model."""
 
 
 def open_sides(

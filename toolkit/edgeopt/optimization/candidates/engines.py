@@ -29,7 +29,7 @@ class Engines:
     """The engines that candidates are opened with."""
 
     own: Engine
-    """Of the target; of one that is compiled for, or that its rules stand for: this machine's processor."""
+    """The engine of the target; of one that is compiled for, or known by its rules alone, this machine's processor."""
     others: tuple[Engine, ...]
     """Beside it on the same device; of a target that is compiled for: the device itself."""
     notes: tuple[Note, ...]

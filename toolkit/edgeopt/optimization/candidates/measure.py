@@ -44,7 +44,7 @@ _BATCHES = 2
 _LEAST_BLOCK = 3
 """Slow models are timed over 30 frames at least."""
 PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
-"""Of a fresh process: short, because processes differ by more than rounds."""
+"""Proof pace of a fresh process: short, because processes differ by more than rounds."""
 _SLOW_S = 0.5
 """A frame that takes longer."""
 _ALONE = 0.7
@@ -96,7 +96,7 @@ class Bench:
     one_open: bool = False
     """Whether memory holds one session at a time; its turns are then the proof, as each opens a session anew."""
     time_limit_s: float | None = None
-    """Of the whole run, to say which one would have been enough."""
+    """Time limit of the whole run, to say which one would have been enough."""
     until_s: float = math.inf
     """On the monotonic clock: what is left of a time limit then is for judging accuracy."""
     same: frozenset[str] = frozenset()

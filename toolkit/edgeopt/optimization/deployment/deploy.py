@@ -55,9 +55,9 @@ class _Part:
     """One model of a bundle."""
 
     name: str
-    """Of its file there."""
+    """Name of its file there."""
     file: str
-    """Of the output folder."""
+    """File of the output folder."""
     candidate: Candidate
     precision: str
     target: Target

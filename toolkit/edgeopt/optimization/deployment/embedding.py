@@ -46,10 +46,10 @@ class EmbeddedParts:
 
     context: Context
     name: str = ""
-    """Of the chosen candidate."""
+    """Name of the chosen candidate."""
     steps: Mapping[str, Step] = field(default_factory=dict)
     recipe: Recipe | None = None
-    """Of the bundle; None: nothing is embedded."""
+    """Recipe of the bundle; None: nothing is embedded."""
     inside: Inside | None = None
     """What is measured of the chosen model with the parts inside."""
     notes: Sequence[Note] = ()

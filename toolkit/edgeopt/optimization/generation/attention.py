@@ -28,7 +28,7 @@ from edgeopt.recipes.recipe import Recipe
 _QUERY, _KEY, _VALUE, _PAST_KEY, _PAST_VALUE, _LAST, _TOTAL = range(7)
 """Inputs of the op; those behind are constants, or it is not tried."""
 _MOST_BYTES = 64 << 20
-"""Of the scores of one part of a prompt at the end of the context, which a piece holds and tiles do not."""
+"""Most bytes of the scores of one part of a prompt at the end of the context, which a piece holds and tiles do not."""
 _LEAST_ROUNDS, _MOST_ROUNDS, _SECONDS = 6, 24, 0.4
 _MARGIN = 0.05
 _STARTS = 4

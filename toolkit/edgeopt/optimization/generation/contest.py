@@ -50,7 +50,7 @@ class Entrant:
     told: str
     precision: str
     file: Path
-    """Of an encoder with a decoder its folder."""
+    """The file; of an encoder with a decoder its folder."""
     score: TextScore | None = None
     windows: int = 0
     """By which it was judged: the first ones of the order in which they are asked."""
@@ -74,7 +74,7 @@ class FormContest:
     original: Any
     """A `LanguageModel`, or an `EncoderDecoder`."""
     windows: Sequence[Any]
-    """Of a text; or what an encoder hears or reads, with the original's answers."""
+    """Windows of a text; or what an encoder hears or reads, with the original's answers."""
     prompts: Sequence[Prompt]
     asked: AnswerOptions
     threads: int
@@ -82,14 +82,14 @@ class FormContest:
     seconds: float
     """For the long rounds."""
     parts: Sequence[str]
-    """Of an answer in which a form must be proven slower to go out."""
+    """Parts of an answer in which a form must be proven slower to go out."""
     listener: Listener
     score: Callable[[Any, Sequence[Any]], TextScore] = score_text
     """What judges a model by windows."""
     judged_s: float = math.inf
     """When the original has to be judged, on the monotonic clock: windows that are left then judge nothing."""
     base: TextScore = field(init=False)
-    """Of the original, in the order in which windows are asked."""
+    """Scores of the original, in the order in which windows are asked."""
 
     def __post_init__(self) -> None:
         given, count = self.windows, len(self.windows)

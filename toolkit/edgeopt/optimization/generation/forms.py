@@ -101,7 +101,7 @@ FUSED = MatrixForm(
     "as given, attention and norms as single ops",
     lambda material: Outcome(material.model, {"": 1}),
 )
-"""Of a model that another exporter wrote (`fusion.py`); the other forms are made of it then."""
+"""Fused form of a model that another exporter wrote (`fusion.py`); the other forms are made of it then."""
 FORMS = (
     MatrixForm(
         "w8a8",

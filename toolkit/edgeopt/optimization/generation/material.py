@@ -35,7 +35,7 @@ class DecoderMaterial:
     threads: int
     free_head: int
     max_rise: float
-    """Of the perplexity that is allowed, as a share."""
+    """Max rise of the perplexity that is allowed, as a share."""
     listener: Listener
     _grams: dict[str, Gram] = field(default_factory=dict)
     _rounded: dict[tuple[str, int, int], Blocks] = field(default_factory=dict)

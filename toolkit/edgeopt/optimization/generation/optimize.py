@@ -55,7 +55,7 @@ from edgeopt.system.processes.time_limit import require_time, time_left_s
 from edgeopt.system.text import format_bytes, plural
 
 _SHARE = 4
-"""Of the seconds of the contest; guesses get one."""
+"""Share of the seconds of the contest; guesses get one."""
 _LONGER = 3
 """Times the seconds of the contest that proving a budget may take."""
 
@@ -194,7 +194,7 @@ class Workplace:
     """The original."""
     left: Left
     recipe: Recipe
-    """Of the forms."""
+    """Recipe of the forms."""
     is_last_enough: bool
     """Whether forms may leave out what only the logits of earlier tokens need."""
     attention: AttentionTrials

@@ -21,7 +21,7 @@ class LanguageOptions:
 
     prompt_tokens: int = prompt_tokens_option(PROMPT_TOKENS)
     output_tokens: int = output_tokens_option(OUTPUT_TOKENS)
-    """Of the answers for which it is made fast."""
+    """Output tokens of the answers for which it is made fast."""
     max_drop: float | None = option(
         None,
         "Of a language model: the share by which its perplexity may rise.",

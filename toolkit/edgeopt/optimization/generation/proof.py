@@ -25,7 +25,7 @@ _MOST_PROVEN = 2
 _FEWEST = 2
 """Fresh processes that give an interval, where the run ends early: it is wide, and says itself what it proves."""
 _ROUNDS = 3
-"""Of a fresh process: short, because processes differ by more than rounds."""
+"""Rounds of a fresh process: short, because processes differ by more than rounds."""
 _START_S = 2.0
 """About what one takes until its first answer."""
 

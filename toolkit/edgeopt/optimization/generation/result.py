@@ -44,7 +44,7 @@ class LanguageForm:
     out: str = ""
     """Why it went out of the contest; empty: it did not."""
     windows: int = 0
-    """Of the text, by which it was judged."""
+    """Windows of the text, by which it was judged."""
     word: str = ""
     """KEPT, LOST or NOT DECIDED, by the bounds of the rise; empty for the original."""
 
@@ -70,7 +70,7 @@ class LanguageReport:
     prompt_tokens: int
     output_tokens: int
     max_rise: float
-    """Of the perplexity that is allowed, as a share."""
+    """Max rise of the perplexity that is allowed, as a share."""
     text: str
     """That judged."""
     windows: int
@@ -91,7 +91,7 @@ class LanguageReport:
     guessing: GuessChoice | None = None
     """Whether the bundle guesses; None where nothing was tried."""
     told_lengths: str = ""
-    """Of what an encoder hears or reads, and of its answers; empty: of prompts, see `lengths`."""
+    """Lengths of what an encoder hears or reads, and of its answers; empty: of prompts, see `lengths`."""
     told_judge: str = ""
     """What judged, where that is no text."""
     asks: str = "--prompt TEXT"

@@ -25,7 +25,7 @@ class TimeShare(Enum):
     ROUNDS = 0.65
     """The fastest of them are timed longer: what is left is for fresh processes."""
     WORDS = 0.75
-    """Of what hears, the words of its answers are compared with transcripts."""
+    """The words in the answers of a model that hears are compared with transcripts by then."""
     PROVEN = 0.97
     BUDGET = 1.05
     """What is left of a tenth more is for the bundle."""

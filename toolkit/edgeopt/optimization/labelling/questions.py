@@ -69,7 +69,7 @@ class Counted:
     worse: int
     better: int
     changed: int
-    """Of these samples."""
+    """Changed answers among these samples."""
 
 
 def count_pairs(

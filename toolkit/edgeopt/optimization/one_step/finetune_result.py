@@ -48,7 +48,7 @@ class FinetuneResult:
     """Tensors within the graph that were compared."""
     curve: tuple[HeldOutCheck, ...]
     metric: str = ""
-    """Of the labels; empty: there were none."""
+    """Metric of the labels; empty: there were none."""
     of_teacher: float | None = None
     labelled: FigureChange | None = None
     """The metric; labels decide nothing here."""

@@ -30,7 +30,7 @@ class PruneResult:
     """The pruned model, and where the rest lies."""
 
     report: Report
-    """Of the run: all points, measured."""
+    """Report of the run: all points, measured."""
     written: Candidate | None
     """Whose model the file is; None: the dense model stays, and no file is written."""
     file: Path | None

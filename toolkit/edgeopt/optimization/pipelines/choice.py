@@ -31,7 +31,7 @@ class Combination:
 
     forms: tuple[StageForm, ...]
     frame_ms: float
-    """Of the whole frame, the stages without a model included."""
+    """Ratio of the whole frame, the stages without a model included."""
     loss: float
     """The sum over the forms: what the whole is expected to lose."""
 

@@ -21,7 +21,7 @@ class ModelForms:
 
     stage: str
     threads: int
-    """Of its sessions."""
+    """Threads of its sessions."""
     bundles: Mapping[str, Path]
     """By the candidate's name, the original first."""
     time_ratio: Mapping[str, float]

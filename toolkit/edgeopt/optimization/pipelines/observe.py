@@ -24,7 +24,7 @@ from edgeopt.system.disk.files import write_beside
 from edgeopt.system.order_statistic import order_statistic
 
 _REPEATS = 2
-"""Of each picture the fastest counts: what disturbs the machine goes, what the picture holds stays."""
+"""Repeats of each picture the fastest counts: what disturbs the machine goes, what the picture holds stays."""
 _MOST_INPUTS = 512
 """Pictures, or samples, that a model behind others is calibrated on."""
 _MOST_TAIL = 3.0

@@ -33,11 +33,11 @@ class JointReport:
     metric: str
     """What the whole is judged by: a metric on labels, or `agreement`."""
     may_lose: float
-    """Of the metric, or of the agreement."""
+    """The loss that is allowed: of the metric, or of the agreement."""
     pictures: int
     """The whole was judged on so many."""
     forms: tuple[tuple[StageForm, ...], ...]
-    """Of each model, the original first."""
+    """Forms of each model, the original first."""
     fixed_ms: float
     """What a frame takes outside the models."""
     tail_ratio: float

@@ -30,7 +30,7 @@ class Facts:
     answers: tuple[NDArray[Any], ...] = ()
     """What its only output gave for a few made-up pictures, where it is a row or a table of numbers; empty: not run."""
     sound_rate_hz: int = 0
-    """Of the example that was given, where it is a sound; 0: none was."""
+    """Sound rate of the example that was given, where it is a sound; 0: none was."""
 
 
 @dataclass(slots=True)

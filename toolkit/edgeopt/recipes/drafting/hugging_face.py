@@ -80,7 +80,7 @@ _SIDE = 224
 _WAVEFORM = 16_000
 """Samples of a second of speech."""
 _FRAMES = 1500
-"""Of Whisper's encoder where its configuration does not tell: of thirty seconds."""
+"""Positions of Whisper's encoder where its configuration does not tell: of thirty seconds."""
 _LEAST_UNCROPPED = 384
 """Pixels: to a shorter side than this a processor with a `crop_pct` cuts what it has made larger."""
 _REMEDY = "copy the folder again, or pass --recipe"
@@ -96,7 +96,7 @@ class NetworkHead:
     """The task of a network's class."""
 
     task: str
-    """Of its recipe."""
+    """Task of its recipe."""
     decoder: str
     metric: str
     outputs: tuple[str, ...] = ()
@@ -126,11 +126,11 @@ class Configuration:
     """The configurations beside a network."""
 
     values: Mapping[str, Any]
-    """Of `config.json`."""
+    """Values of `config.json`."""
     processor: Mapping[str, Any] = field(default_factory=dict)
-    """Of the processor of pictures or sounds; empty: there is none."""
+    """Values of the processor of pictures or sounds; empty: there is none."""
     alphabet: Alphabet = field(default_factory=Alphabet)
-    """Of a network that hears letters; empty: none is told."""
+    """Alphabet of a network that hears letters; empty: none is told."""
 
     @property
     def class_name(self) -> str:

@@ -24,7 +24,7 @@ class OptimumTask:
     opened_by: tuple[str, ...]
     """Classes of transformers that open weights for it; the first that knows the network does."""
     ends: tuple[str, ...] = ()
-    """Of the names of classes that are made for it."""
+    """Ends of the names of classes that are made for it."""
     loader: str = _ANY
     """Optimum's class that loads its ONNX file."""
 

@@ -18,7 +18,7 @@ Norm: TypeAlias = tuple[float, tuple[float, ...], tuple[float, ...]]
 """Scale, mean and std of (value * scale - mean) / std."""
 _PIXEL = 1 / 255
 _LEAST, _MOST = 1e-6, 1e6
-"""Of a std, and of any of these numbers: what a recipe takes."""
+"""Least and most of a std, and of any of these numbers: what a recipe takes."""
 NORMS: Mapping[str, Norm] = {
     "0 to 255": (1.0, (0.0,), (1.0,)),
     "0 to 1": (_PIXEL, (0.0,), (1.0,)),

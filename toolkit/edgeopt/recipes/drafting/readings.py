@@ -12,9 +12,9 @@ from edgeopt.recipes.recipe import NO_DECODER, READERS, Evaluation, Postprocess,
 from edgeopt.recipes.texts.alphabet import Alphabet
 
 _MOST_CLASSES = 256
-"""Of a map that is taken for classes of pixels: more channels are features."""
+"""Most classes of a map that is taken for classes of pixels: more channels are features."""
 _LEAST_SCORES = 11
-"""Of a recogniser's step: ten digits and the blank."""
+"""Least scores of a recogniser's step: ten digits and the blank."""
 _HIGHEST_LINE, _SHORTEST_STRIDE, _LONGEST_STRIDE = 96, 4, 8
 """Pixels of a line of text, and along it from step to step."""
 _IMAGENET_CLASSES = (1000, 1001)

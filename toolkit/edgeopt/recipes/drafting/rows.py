@@ -31,7 +31,7 @@ _CLASSES = frozenset(
     | {"probabilities", "softmax", "softmaxout", "label", "labels", "category", "categories", "tags", "emotion"}
 )
 _CLASS_COUNTS = frozenset({1000, 1001, 21841, 21843})
-"""Of ImageNet."""
+"""Numbers of classes of ImageNet."""
 _FEATURE_COUNTS = frozenset({64, 128, 192, 256, 320, 384, 512, 768, 1024, 1280, 1536, 2048})
 """Widths of layers that are compared, not read."""
 _POINT_COUNTS = frozenset(

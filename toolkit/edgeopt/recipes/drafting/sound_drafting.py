@@ -36,7 +36,7 @@ _SOUND = frozenset(["audio", "audios", "wav", "wave", "waveform", "waveforms", "
 """Words in the name of an input that hears: bands, or either."""
 _USUAL_BANDS = (80, 128, 64, 40)
 _MOST_BANDS = 256
-"""Of one frame: a larger size holds several frames beside each other, which no recipe makes."""
+"""Most bands of one frame: a larger size holds several frames beside each other, which no recipe makes."""
 _MFCC = (Features.TORCHAUDIO_MFCC, Features.LIBROSA_MFCC)
 _MOST_SAMPLES = 2**26
 

@@ -32,7 +32,7 @@ _WAVE, _BAR, _DARK = (200, 180, 120), (200, 140, 60), (16, 16, 16)
 _BARS = 3
 """Classes of a picture."""
 _STRIP = 0.08
-"""Of a picture's height: a vector's strip."""
+"""Height of a vector's strip, of a picture's height."""
 
 
 @dataclass(frozen=True, slots=True)

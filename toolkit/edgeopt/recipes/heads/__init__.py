@@ -25,7 +25,7 @@ from edgeopt.recipes.recipe import Postprocess
 from edgeopt.system.declared import registry
 
 Outputs = Sequence[TensorSpec]
-"""Of the model, in its order."""
+"""Outputs of the model, in its order."""
 Decode = Callable[[Sequence[Array], Postprocess, Size, float], Candidates]
 """(outputs, numbers, (height, width) of the input, score threshold) -> candidates above the threshold"""
 

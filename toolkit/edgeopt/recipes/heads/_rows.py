@@ -32,7 +32,7 @@ class FoundBoxes:
     classes: str
     """(n,) int64."""
     count: int
-    """Of classes there are."""
+    """Number of classes."""
     more: str = ""
     """(n, numbers) float32: what the rows hold behind a box and its classes; of landmarks x and y in pixels of the
     model's input. Empty: nothing."""

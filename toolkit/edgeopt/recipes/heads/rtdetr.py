@@ -29,7 +29,7 @@ from edgeopt.recipes.outputs.learned import BOX, Columns, LearnedHead, columns_o
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _QUERIES = 300
-"""Of Ultralytics' RT-DETR."""
+"""Number of queries of Ultralytics' RT-DETR."""
 
 
 def _why_unfit(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:

@@ -28,7 +28,7 @@ from edgeopt.recipes.outputs.learned import rows_with_objectness
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _COCO_ANCHORS = ((10.0, 13, 16, 30, 33, 23), (30.0, 61, 62, 45, 59, 119), (116.0, 90, 156, 198, 373, 326))
-"""Of YOLOv5 at strides 8, 16, 32, in pixels."""
+"""COCO anchors of YOLOv5 at strides 8, 16, 32, in pixels."""
 _MOST_ANCHORS = 9
 """Anchors of one cell."""
 

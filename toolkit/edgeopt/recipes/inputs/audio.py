@@ -92,7 +92,7 @@ class Audio:
     """The model's; sounds of another rate are resampled. 0: the recipe takes no sounds."""
     features: Features = Features.WAVEFORM
     samples: Samples = 0
-    """Of one window; 0: as many as the model's input has."""
+    """Samples of one window; 0: as many as the model's input has."""
     hop: Samples = 0
     """From the beginning of one window to that of the next; 0: a sound is one window, cut or padded."""
     context: Samples = 0
@@ -110,9 +110,9 @@ class Audio:
     window: Window = Window.USUAL
     edges: Edges = Edges.USUAL
     bands: Annotated[int, Within(0, 512)] = 0
-    """Of the mel scale."""
+    """Bands of the mel scale."""
     coefficients: Annotated[int, Within(0, 512)] = 0
-    """Of MFCC."""
+    """Coefficients of MFCC."""
     low_hz: Hertz = 0.0
     high_hz: Hertz = 0.0
     log: Log = Log.USUAL

@@ -27,7 +27,7 @@ from edgeopt.system.disk.files import list_folder, require_no_pointer, require_r
 from edgeopt.system.text import plural
 
 _MOST_FRAMES = 10**7
-"""Of a video, 90 hours; what damaged heads tell beyond it is no count."""
+"""Most frames of a video, 90 hours; what damaged heads tell beyond it is no count."""
 _DEEPEST = 3
 """Folders below the one that is named: `train/cat/more`."""
 _STREAM = 256
@@ -41,7 +41,7 @@ class FramePart:
     """A stretch of one frame of a source, such as a window of a sound."""
 
     place: int
-    """Of the frame in its source."""
+    """Place of the frame in its source."""
     begin_s: float
     end_s: float
 
@@ -58,13 +58,13 @@ class Frames:
     """Set when the source holds the model's inputs themselves, which are not preprocessed: what `read` gives."""
     notes: tuple[Note, ...] = field(default=())
     states: Mapping[str, str] = field(default_factory=dict)
-    """Of a stream for a recurrent model: state input to the output that feeds it in the next sample."""
+    """States of a stream for a recurrent model: state input to the output that feeds it in the next sample."""
     paths: tuple[Path, ...] = ()
     """The files that are read; none of synthetic frames."""
     streams: tuple[int, ...] = ()
     """Which stream each frame belongs to, for a recurrent model; empty: all to one."""
     parts: tuple[FramePart, ...] = ()
-    """Of windows: what of which frame of the source each is."""
+    """Parts of windows: what of which frame of the source each is."""
     carried: Callable[[int], Tensors] | None = None
     """States that the model itself leaves before the i-th frame, where `read` gives none."""
     kind: str = "picture"
@@ -156,7 +156,7 @@ class SourceKind:
     told: str
     """Like `texts (.txt)`."""
     suffixes: frozenset[str]
-    """Of its files, in lower case."""
+    """Suffixes of its files, in lower case."""
     open: Callable[[Path], Frames]
     """Opens one file; raises InvalidFileError where it holds something else."""
     made_up: Callable[[Recipe, int], Frames]

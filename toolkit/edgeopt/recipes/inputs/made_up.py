@@ -20,7 +20,7 @@ from edgeopt.system.text import plural
 _SHAPES = 40
 """On a made-up picture."""
 _MOST_BYTES = 1 << 30
-"""Of made-up samples that are held at the same time."""
+"""Most bytes of made-up samples that are held at the same time."""
 
 
 def synthetic_frames(size: Sequence[int], count: int = 16) -> Frames:

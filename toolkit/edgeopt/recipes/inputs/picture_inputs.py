@@ -10,7 +10,7 @@ from edgeopt.recipes.drafting.readings import are_features
 from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES, Layout
 
 _LARGEST_BANDS = 128
-"""Of a window of sound as bands and frames; larger ones are pictures."""
+"""Largest bands of a window of sound as bands and frames; larger ones are pictures."""
 
 
 def may_be_picture(tensor: TensorSpec) -> bool:

@@ -34,7 +34,7 @@ _COMPANIONS = frozenset({".txt", ".json", ".jsonl", ".xml", ".csv", ".tsv", ".md
 _SHOWN = 5
 """Files, or kinds of them, in a note."""
 _MOST_BYTES = 256 << 20
-"""Of one picture; OpenCV decodes up to 2^30 pixels."""
+"""Most bytes of one picture; OpenCV decodes up to 2^30 pixels."""
 _DEPTHS = (8, 10, 12, 14, 16)
 """Bits of cameras whose numbers stand unscaled in 16 bits."""
 _DEEP = (b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")

@@ -18,11 +18,11 @@ from edgeopt.system.toml import Within
 PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
 """Element types of an input that can take a picture."""
 MOST_PIXELS_A_SIDE = 8192
-"""Of an input or a crop; a square frame of that side has 800 MB in float32."""
+"""Most pixels a side of an input or a crop; a square frame of that side has 800 MB in float32."""
 _MOST_ELEMENTS = 2**28
-"""Of one input: 1 GiB of float32."""
+"""Most elements of one input: 1 GiB of float32."""
 _MOST_PIXELS = 2**26
-"""Of a picture scaled before it is cropped; only very long pictures have more."""
+"""Most pixels of a picture scaled before it is cropped; only very long pictures have more."""
 
 Side = Annotated[int, Within(1, MOST_PIXELS_A_SIDE)]
 """Pixels."""
@@ -92,7 +92,7 @@ class Input:
     states: Mapping[str, str] = field(default_factory=dict)
     """Of a recurrent model: state input to the output that feeds it in the next sample, for example `h = "hn"`."""
     constants: Mapping[str, Annotated[float, Within(-1e18, 1e18)]] = field(default_factory=dict)
-    """Of inputs beside a sound that always hold one number, for example `sr = 16000`."""
+    """Constants of inputs beside a sound that always hold one number, for example `sr = 16000`."""
 
     def __post_init__(self) -> None:
         if self.size and len(self.size) != 2:
@@ -139,7 +139,7 @@ class Geometry:
     offset_x: float
     offset_y: float
     width: int
-    """Of the frame."""
+    """Width of the frame."""
     height: int
 
     @classmethod

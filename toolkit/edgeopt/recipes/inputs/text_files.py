@@ -20,7 +20,7 @@ PAIR = "\t"
 _TEXT, _SECOND = "text", "text_pair"
 _MOST_BYTES = 1 << 28
 _MOST_CHARACTERS = 1 << 20
-"""Of one text: a book has as many."""
+"""Most characters of one text: a book has as many."""
 _REMEDY = "write UTF-8: one text a line (.txt), or a column text (.csv), or objects with text (.jsonl)"
 
 

@@ -17,7 +17,7 @@ from edgeopt.graph.sound import Sound
 from edgeopt.system.disk.files import read_file
 
 _MOST_BYTES = 1 << 30
-"""Of one file; an hour of 48 kHz stereo in 24 bits is 1.04e9."""
+"""Most bytes of one file; an hour of 48 kHz stereo in 24 bits is 1.04e9."""
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _RATES = (1000, 768_000)
 _UNKNOWN_BYTES = 0x7FFF0000

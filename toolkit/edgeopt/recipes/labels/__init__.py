@@ -25,7 +25,7 @@ _LOOKED = 20
 SPLITS = ("val", "valid", "validation", "test", "eval", "dev")
 """Folders of a data set that judge; the first that is there is read."""
 _MOST_NAME_BYTES = 255
-"""Of a file name on the systems that we know."""
+"""Most name bytes of a file name on the systems that we know."""
 
 
 @dataclass(frozen=True, slots=True)

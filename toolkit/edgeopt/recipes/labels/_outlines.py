@@ -12,7 +12,7 @@ from edgeopt.recipes.scoring.run_lengths import read_string
 from edgeopt.system.text import short
 
 _MOST_PIXELS = 2**26
-"""Of a picture: a mask of it has so many bits."""
+"""Most pixels of a picture: a mask of it has so many bits."""
 _REMEDY = (
     "write segmentation as polygons [[x, y, x, y, x, y, ...]] in pixels, or as run lengths {size: [height, width], "
     "counts}; images have width and height"

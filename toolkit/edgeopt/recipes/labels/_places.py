@@ -20,7 +20,7 @@ from edgeopt.system.text import plural
 _PICTURES = 100
 """Decoded for their size, spread over all: a second at most."""
 _SLACK = 0.02
-"""Of a side: how far a box may reach over the border; annotators are not exact."""
+"""Slack of a side: how far a box may reach over the border; annotators are not exact."""
 _MOST, _ALL, _SOME = 0.5, 0.95, 0.25
 """Shares of the boxes: a few wrong ones are the labels' own noise."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 30
 """All of COCO's training labels have 448 MiB."""
 _MOST_NAME_BYTES = 255
-"""Of a category's name, which reports print."""
+"""Most name bytes of a category's name, which reports print."""
 _ROBOFLOW = "_annotations.coco.json"
 """Among the pictures of a split."""
 _NAMED = 5
@@ -28,7 +28,7 @@ _NAMED = 5
 _MOST_WRONG = 0.5
 """Share of the annotations that may be left out."""
 _MOST_PIXELS = 2**24
-"""Of a place in a picture: up to here float32, in which boxes are matched, tells pixels apart."""
+"""Most pixels of a place in a picture: up to here float32, in which boxes are matched, tells pixels apart."""
 _REMEDY = (
     "needed: images (id, file_name), annotations (image_id, category_id, bbox [left, top, width, height] in pixels), "
     "categories (id, name)"
@@ -42,7 +42,7 @@ class BoxLabels(Labels):
     coco: Mapping[str, Any] = field(default_factory=dict)
     """Images, annotations and categories in COCO's words, checked, with what scoring of boxes reads and no more."""
     beside: Sequence[Mapping[str, Any]] = ()
-    """Of each annotation what the file tells beside its box: `keypoints`, `segmentation`, `area`.
+    """For each annotation what the file tells beside its box: `keypoints`, `segmentation`, `area`.
 
     Unchecked: a task that reads them does it, as a detector's labels may hold there what they like.
     """

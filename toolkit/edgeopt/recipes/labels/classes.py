@@ -37,7 +37,7 @@ class ClassLabels(Labels):
     classes: tuple[int, ...] = ()
     """One index a picture, from 0."""
     names: tuple[str, ...] = ()
-    """Of the classes, where the labels name them."""
+    """Names of the classes, where the labels name them."""
 
     def select(self, kept: Sequence[int]) -> Self:
         """Return the labels of the pictures at these positions only."""

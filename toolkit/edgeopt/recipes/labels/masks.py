@@ -26,7 +26,7 @@ from edgeopt.system.processes.quiet import quiet_natives
 Mask = NDArray[np.uint16]
 """(height, width) the class of each pixel; `UNLABELLED` is not scored."""
 UNLABELLED = 255
-"""Of a pixel that no one labelled: VOC, Cityscapes (train ids) and ADE20K write it so."""
+"""Value of a pixel that no one labelled: VOC, Cityscapes (train ids) and ADE20K write it so."""
 _MOST_BYTES = 1 << 28
 _CHECKED = 50
 """Masks that are read before work begins, spread over all."""

@@ -52,7 +52,7 @@ class LearnedHead:
 
     scores: Columns
     scale: Scale
-    """Of scores and objectness."""
+    """Scale of scores and objectness."""
     background: int | None = None
     """Which of the scores says that nothing is there."""
     objectness: Columns | None = None

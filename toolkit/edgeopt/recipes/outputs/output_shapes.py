@@ -180,4 +180,4 @@ _READERS: dict[str, Callable[[Sequence[Shape], Recipe], str]] = {
     "simcc": _simcc,
     "poses": _poses,
 }
-"""Of decoders of masks and poses."""
+"""Readers of decoders of masks and poses."""

@@ -31,7 +31,7 @@ class Keypoints:
     """The table `[keypoints]` of a recipe."""
 
     count: Annotated[int, Within(0, _MOST_POINTS)] = 0
-    """Of one pose; 0: as the exporter or the outputs say, else COCO's 17."""
+    """Points of one pose; 0: as the exporter or the outputs say, else COCO's 17."""
     values: Annotated[int, Within(0, 3)] = 0
     """Numbers a point in a detector's rows: 2 (x, y) or 3 (and how sure); 0: as the exporter says, else 3."""
     names: tuple[str, ...] = ()

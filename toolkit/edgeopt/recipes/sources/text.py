@@ -14,7 +14,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import plural
 
 _LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
-"""Of made-up words: the more frequent ones in English first."""
+"""Letters of made-up words: the more frequent ones in English first."""
 _SEEN = 64
 """Given texts whose length is looked at."""
 

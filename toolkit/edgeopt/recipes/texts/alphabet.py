@@ -11,7 +11,7 @@ from edgeopt.system.disk.files import read_text
 
 _MOST_BYTES = 2**20
 _MOST_CHARACTERS = 2**18
-"""Of a metadata entry; PP-OCRv5's dictionary of 18,383 lines has 37,000."""
+"""Most characters of a metadata entry; PP-OCRv5's dictionary of 18,383 lines has 37,000."""
 _KEY = "character"
 """Metadata key of RapidOCR: the dictionary, one character a line."""
 _REMEDY = "one character a line, UTF-8, as PaddleOCR's dictionaries have it"

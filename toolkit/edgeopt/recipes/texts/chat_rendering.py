@@ -21,7 +21,7 @@ from edgeopt.system.processes.guarded import serve_guarded
 _TRAINING: Final = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """Marks what a training learns; it writes nothing."""
 _MOST_CHARACTERS: Final = 16 << 20
-"""Of a conversation: far beyond every context."""
+"""Most characters of a conversation: far beyond every context."""
 
 
 def render(question: Mapping[str, Any]) -> Mapping[str, Any]:

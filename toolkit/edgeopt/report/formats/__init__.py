@@ -37,7 +37,7 @@ class Format:
     render: Callable[[Document, Paper], str]
     """Returns the whole text, a line break at its end."""
     suffix: str = ""
-    """Of the file that is written beside every result; empty: none is."""
+    """Suffix of the file that is written beside every result; empty: none is."""
 
 
 def names() -> tuple[str, ...]:

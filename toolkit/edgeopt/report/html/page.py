@@ -22,7 +22,7 @@ from edgeopt.report.html.points import draw_points
 
 _KINDS = {".jpg": "image/jpeg", ".png": "image/png", ".svg": "image/svg+xml"}
 _MOST_BYTES = 1 << 20
-"""Of one picture: a page is mailed."""
+"""Most bytes of one picture: a page is mailed."""
 
 
 def draw_picture(figure: Figure, folder: Path | None) -> Markup | None:

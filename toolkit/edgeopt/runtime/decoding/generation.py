@@ -96,7 +96,7 @@ class AnswerOptions:
     stop: tuple[str, ...] = ()
     """The answer ends before any of these."""
     chunk_tokens: int = 0
-    """Of a prompt that are run at once, at most: other answers wait no longer; 0: as the recipe says."""
+    """Chunk tokens of a prompt that are run at once, at most: other answers wait no longer; 0: as the recipe says."""
     guesses: int | None = None
     """Tokens that are guessed and verified in one run; the answer is the same. 0: none; None: as the recipe says."""
     uses_draft: bool = True
@@ -147,7 +147,7 @@ class Account:
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
-    """Of the prompt that a cache held already."""
+    """Reused tokens of the prompt that a cache held already."""
     computed_tokens: int = 0
     """That went through the model, rejected guesses too."""
     tokenize_ns: int = 0
@@ -163,18 +163,18 @@ class Account:
     token_at_ns: tuple[int, ...] = ()
     """When each token was there."""
     runs: int = 0
-    """Of the model after the prompt."""
+    """Runs of the model after the prompt."""
     guessed_tokens: int = 0
     accepted_tokens: int = 0
-    """Of the guessed ones: the model chose the same."""
+    """Accepted tokens of the guessed ones: the model chose the same."""
     draft_tokens: int = 0
     """That went through the draft, besides `computed_tokens`."""
     reason: str = ""
     """Why it is over: `end`, `stop`, `length`, `cancelled`; empty while it is not."""
     cut_tokens: int = 0
-    """Of the prompt, left out because it filled the context."""
+    """Cut tokens of the prompt, left out because it filled the context."""
     windows: int = 1
-    """Of a sound, that were heard one after the other."""
+    """Windows of a sound, that were heard one after the other."""
 
     @property
     def acceptance(self) -> float | None:

@@ -35,7 +35,7 @@ from edgeopt.system.text import short
 _KEPT_PREFIXES = 4
 """In memory."""
 _KEPT_CACHES = 2
-"""Of answers that are over: the next prompt that begins alike goes on where they stand."""
+"""Number of kept caches of answers that are over: the next prompt that begins alike goes on where they stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class Origin:
     """From what a language model was opened."""
 
     file: Path
-    """Of the model itself."""
+    """File of the model itself."""
     size_bytes: int
     """With weights in other files."""
     threads: int
-    """Of the engine."""
+    """Threads of the engine."""
     precision: str = ""
     """As a bundle tells it; empty: not known."""
     sha256: str = ""
-    """Of the file, where a bundle tells it."""
+    """SHA-256 of the file, where a bundle tells it."""
     notes: tuple[Note, ...] = ()
     """Why other models of the bundle do not run here, and what may not fit."""
     entries: Mapping[str, str] = field(default_factory=dict)
-    """Of the session, where no bundle tells them: with these another process opens the same."""
+    """Entries of the session, where no bundle tells them: with these another process opens the same."""
 
 
 class LanguageModel(Closing):
@@ -97,7 +97,7 @@ class LanguageModel(Closing):
         self.origin = origin or Origin(Path(), 0, 0)
         self._end, self._begin = tuple(end), list(begin)
         self.parts = cache_parts(session.inputs, session.outputs, free_head)
-        """Of the cache."""
+        """Parts of the cache."""
         self.shares = shares_cache(session, self.parts)
         """Whether a run writes behind the past in the same memory."""
         self.pairs = self.shares and rounds_rows(session)
@@ -111,7 +111,7 @@ class LanguageModel(Closing):
         self.origin = replace(self.origin, notes=(*self.origin.notes, *notes))
         self._vocabulary = vocabulary
         self.guesses, self.chunk = guesses, chunk
-        """Of an answer that does not say otherwise."""
+        """Guesses and chunk of an answer that does not say otherwise."""
         self.is_exact = guesses > 0
         """Whether answers are exact that do not say otherwise; see `AnswerOptions.exact`."""
         self._open_draft = open_draft

@@ -24,7 +24,7 @@ _LAST = 5
 _PAUSE_S, _FRAME_S = 0.2, 0.02
 """What is taken for a pause: a fifth of a second, whose power is counted in frames."""
 _TOLD = ("token_at_ns", "reason")
-"""Of an account, what is not summed over windows."""
+"""Fields of an account that are not summed over windows."""
 
 
 def fitted_sound(sound: Sound, audio: Audio, long: Long) -> list[Sound]:

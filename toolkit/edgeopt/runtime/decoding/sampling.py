@@ -27,7 +27,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     """What the logits of tokens that were there already are divided by, or multiplied where they are negative."""
     seed: int = 0
-    """Of what is drawn: the same one draws the same tokens."""
+    """Seed of what is drawn: the same one draws the same tokens."""
 
     def __post_init__(self) -> None:
         limits = {"temperature": (0, 100), "top_k": (0, 1 << 20), "top_p": (0, 1), "repetition_penalty": (0.01, 100)}

@@ -32,7 +32,7 @@ from edgeopt.runtime.selftest import (
 _PROMPT, _NEXT = 8, 4
 """Tokens of a prompt, which run at once, and those behind it, one a run: both ways are tried, and the cache."""
 _MOST_LOGITS = 1024
-"""Of a token, from all over the vocabulary."""
+"""Most logits of a token, from all over the vocabulary."""
 _LOST_BY_ROUNDING = 0.2
 """How far forms lie from their floats that lose next to nothing: 0.02 in 8 bits, 0.07 to 0.16 in 4 (`tiny_lm`)."""
 _STRIDE = 2_654_435_761

@@ -21,7 +21,7 @@ CODECS: Final = {".mp4": "mp4v", ".m4v": "mp4v", ".mov": "mp4v", ".mkv": "mp4v",
 _RESERVE_BYTES: Final = 2 << 20
 """Kept free for what the end of a video needs: without its index a video does not play."""
 _INDEX_BYTES: Final = 64
-"""Of one frame in the index."""
+"""Index bytes of one frame in the index."""
 _LONGEST_STILL: Final = 300
 """Frames for which a picture stands still at most, where frames were lost."""
 

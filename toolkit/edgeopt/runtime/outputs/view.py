@@ -16,7 +16,7 @@ from edgeopt.runtime.outputs import Shown
 from edgeopt.system.text import plural
 
 _QUALITY: Final = 80
-"""Of a JPEG, of 100."""
+"""Quality of a JPEG, of 100."""
 _WAIT_S: Final = 0.5
 _PAGE: Final = Path(__file__).with_name("page.html")
 """Whole: it loads nothing but its own frames and figures."""

@@ -119,7 +119,7 @@ def _copy(source: Path, folder: Path) -> None:
 class _Manifest:
     schema: int
     sha256: str
-    """Of everything else in it."""
+    """SHA-256 of everything else in it."""
     pipeline: Mapping[str, Any]
     models: Mapping[str, str]
     """The SHA-256 of each model's manifest, by stage."""

@@ -30,15 +30,15 @@ class Stage:
     model: str = ""
     """An ONNX file, relative to the file that names it, or a shipped model."""
     recipe: str = ""
-    """Of the model: a shipped name, or a file relative to this one; empty: read from the model."""
+    """Recipe of the model: a shipped name, or a file relative to this one; empty: read from the model."""
     crop: str = ""
     """The stage whose boxes are cut out of what it took."""
     most: Annotated[int, Within(1, 1000)] = _MOST_CROPS
-    """Of a crop: pictures a frame; the best boxes stay."""
+    """Most crops a frame; the best boxes stay."""
     margin: Annotated[float, Within(0, 2)] = 0.0
-    """Of a crop: by what share of its size a box is made larger, on each side."""
+    """Margin of a crop: by what share of its size a box is made larger, on each side."""
     least_score: Annotated[float, Within(0, 1)] = 0.0
-    """Of a crop: boxes below are left out."""
+    """Least score of a crop: boxes below are left out."""
     call: str = ""
     """A Python function of the app, `module:function`; its code is never part of a bundle."""
     takes: tuple[str, ...] = ()
@@ -80,11 +80,11 @@ class Description:
     eval: str = ""
     """Labels of the last stage's answers, relative to the file; empty: agreement with the original judges."""
     max_drop: Annotated[float, Within(0, 1)] = MAX_DROP
-    """Of the metric, where labels judge the whole."""
+    """Max drop of the metric, where labels judge the whole."""
     least_agreement: Annotated[float, Within(0, 1)] = LEAST_AGREEMENT
     """With the answers of the original, where no labels judge."""
     folder: Path = field(default=Path(), compare=False)
-    """Of the file; paths are relative to it."""
+    """Folder of the file; paths are relative to it."""
 
     @property
     def models(self) -> tuple[Stage, ...]:

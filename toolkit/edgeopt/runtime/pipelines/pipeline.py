@@ -23,7 +23,7 @@ from edgeopt.system.processes.closing import Closing
 from edgeopt.tasks import find_task
 
 PARTS = ("preprocess", "execute", "postprocess")
-"""Of a stage with a model; `execute` includes copies to and from a device."""
+"""Parts of a stage with a model; `execute` includes copies to and from a device."""
 AppStage: TypeAlias = Callable[..., Any]
 """The app's own function: it is given the answers that its stage takes, in their order."""
 

@@ -19,7 +19,7 @@ class MemoryChange:
     at_s: float
     """Since the scheduler began."""
     memory_mib: float
-    """Of the model, as given or as seen when it was loaded."""
+    """Memory of the model, as given or as seen when it was loaded."""
     reason: str
 
     def __str__(self) -> str:

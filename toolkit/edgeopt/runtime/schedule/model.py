@@ -35,11 +35,11 @@ class Model:
     """A bundle that takes part in a schedule."""
 
     path: str | Path
-    """Of the bundle, or of the output folder of `edgeopt optimize`."""
+    """Path of the bundle, or of the output folder of `edgeopt optimize`."""
     terms: Terms = field(default_factory=Terms)
     """Priority, budget and rate of the model."""
     threads: int | None = None
-    """Of the engine; None: as the bundle was measured."""
+    """Threads of the engine; None: as the bundle was measured."""
     is_kept: bool = False
     """Whether it is never unloaded."""
     memory_mib: float | None = None
@@ -66,7 +66,7 @@ class Scheduled:
     """Whether it is unloaded as soon as these frames are done."""
     used_ns: int = 0
     ring: StageRing = field(default_factory=lambda: StageRing((TURN,)))
-    """Of the stages of `turn` and the runtime, once it was loaded."""
+    """Ring of the stages of `turn` and the runtime, once it was loaded."""
 
     def load(self) -> str | None:
         """Load the bundle on its cores and learn how long it runs; return why its frames cannot go together, if asked.

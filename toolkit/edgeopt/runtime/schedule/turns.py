@@ -115,7 +115,7 @@ class Ticket:
     """A frame that waits."""
 
     name: str
-    """Of its model."""
+    """Name of its model."""
     stream: int
     arrived_ns: int
     due_ns: float
@@ -166,7 +166,7 @@ class _Model:
     had_turn_ns: int = 0
     streams: dict[int, _Stream] = field(default_factory=dict)
     times_ns: dict[int, deque[int]] = field(default_factory=dict)
-    """Of the last runs, by their number of frames."""
+    """Times of the last runs, by their number of frames."""
     safe_ns: dict[int, int] = field(default_factory=dict)
     """What such a run takes at most, most of the time."""
 

@@ -10,9 +10,9 @@ class Limits:
     """The limits of a request in size and time; beyond them it is refused."""
 
     body_bytes: int = 8 << 20
-    """Of a request."""
+    """Body bytes of a request."""
     picture_pixels: int = 50_000_000
-    """Of one picture: 150 MB when decoded."""
+    """Picture pixels of one picture: 150 MB when decoded."""
     answer_tokens: int = 0
     """That a request may ask for; 0: what the context holds."""
     seconds: float = 300.0
@@ -28,4 +28,4 @@ class Limits:
     grace_s: float = 30.0
     """That answers may still take when the server is told to stop."""
     chunk_tokens: int = 32
-    """Of a prompt in one run while others are written, who wait no longer for their next token."""
+    """Chunk tokens of a prompt in one run while others are written, who wait no longer for their next token."""

@@ -20,7 +20,7 @@ class Times:
     frames: int
     """How many frames the percentiles tell of. A p99 of fewer than 100 is their longest time."""
     total_ms: float
-    """Of all frames since the start."""
+    """Total of all frames since the start."""
     total_frames: int
     """That had it since the start."""
 
@@ -38,7 +38,7 @@ class Stats:
     failed: int
     """Frames whose run ended in an error."""
     missed: int
-    """Of the served: answered after their budget."""
+    """Served frames that were answered after their budget."""
     frame: Times
     """From the first stage's begin to the answer."""
     stages: Mapping[str, Times]
@@ -46,7 +46,7 @@ class Stats:
     age: Times
     """From a frame's capture to its answer, waiting included."""
     last_age_ms: float | None
-    """Of the newest answer."""
+    """Age of the newest answer."""
 
     @property
     def waiting(self) -> int:

@@ -16,7 +16,7 @@ class Capture:
     source: Source
     desk: Desk
     fps: float | None
-    """Of a source that has no rate of its own; None: as they come, or when they are wanted."""
+    """Frames a second of a source that has no rate of its own; None: as they come, or when they are wanted."""
     _due_ns: float = -1.0
 
     @property

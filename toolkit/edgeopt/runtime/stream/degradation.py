@@ -98,9 +98,9 @@ class Ladder:
         self._measured: set[int] = set()
         """Levels whose time ratio was measured here."""
         self._timings: list[Timing] = []
-        """Of the window that is being filled."""
+        """Timings of the window that is being filled."""
         self._history: deque[Timing] = deque(maxlen=rules.window * _MOST_PATIENCE)
-        """Of all windows at this level."""
+        """History of all windows at this level."""
         self._calm_windows, self._patience = 0, 1
         self._tried_up = False
         """Whether this level was reached by going up, and has not proven itself yet."""

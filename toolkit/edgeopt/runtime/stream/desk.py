@@ -19,7 +19,7 @@ from edgeopt.runtime.stream.sources import Captured
 _EVENTS: Final = 256
 """The last ones are kept."""
 _OBJECTS_BYTES: Final = 512
-"""Of Python's own objects around a frame."""
+"""Bytes of Python's own objects around a frame."""
 WHEN_TAKEN: Final = -1
 """In place of an instant: the frame lies in its source until somebody wants it, and is captured when it is taken."""
 

@@ -16,9 +16,9 @@ class StreamResult:
     """The answer for one frame."""
 
     index: int
-    """Of the frame among all that came in; what is missing between two results was dropped or failed."""
+    """Index of the frame among all that came in; what is missing between two results was dropped or failed."""
     name: str
-    """Of the frame in its source: a file, or `source#12`."""
+    """Name of the frame in its source: a file, or `source#12`."""
     frame: Sample = field(repr=False)
     """As the source gave it; `print` leaves it out."""
     answer: Any

@@ -16,7 +16,7 @@ from edgeopt.runtime.stream.runner import Runner, name_of, runner_of
 FULL = "full"
 _FULL_LOAD: Final = LevelLoad()
 _AREA: Final = 0.5
-"""Of a smaller input, of the full one."""
+"""Share of the full input that a smaller one has."""
 _STEP: Final = 32
 """Pixels: networks halve their input five times."""
 

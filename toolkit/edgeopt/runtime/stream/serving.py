@@ -32,7 +32,7 @@ class ServedFrame:
     began_ns: int
     done_ns: int
     times_ns: tuple[int, ...]
-    """Of the stages, in the order of the runtime's."""
+    """Times of the stages, in the order of the runtime's."""
     is_overlapped: bool
     waited_for_frame: bool
     """Whether no frame waited when the worker came for it."""

@@ -73,7 +73,7 @@ class AnswerInstants:
 
 
 _USUAL_FPS = 30.0
-"""Of frames whose rate nobody wrote down."""
+"""Usual fps of frames whose rate nobody wrote down."""
 _STALLED_NS: Final = 5 * 10**9
 _RULES: Final = Degradation()
 _JOIN_S: Final = 1.0

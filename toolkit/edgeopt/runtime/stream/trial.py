@@ -11,7 +11,7 @@ _SETTLING: Final = 4
 """Frames that are not counted after each change."""
 _FRAMES: Final = 16
 _LEAST_GAIN: Final = 0.05
-"""Of the period; less is noise."""
+"""Least gain of the period; less is noise."""
 _BUSY: Final = 0.75
 """Share of frames that waited for the worker: below it the source decides the period."""
 

@@ -27,7 +27,7 @@ class Fitted:
     """An activation and what stands for it."""
 
     name: str
-    """Of the tensor that the activation makes."""
+    """Name of the tensor that the activation makes."""
     fit: Fit
     noise: float
     """Mean over channels of the error's power over the variance of the channel."""

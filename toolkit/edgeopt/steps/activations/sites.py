@@ -38,7 +38,7 @@ class Site:
     """One activation, behind a layer that can take a slope and a shift for each channel."""
 
     name: str
-    """Of the tensor that it makes."""
+    """Name of the tensor that it makes."""
     kind: str
     function: Function
     node: Node
@@ -47,7 +47,7 @@ class Site:
     maker: Node
     """The weighted node, or the Add of a bias behind a product, that makes `x` for it alone."""
     axis: int
-    """Of the channels."""
+    """Axis of the channels."""
     channels: int
     elements: int
     """Numbers that it computes for one input."""

@@ -29,7 +29,7 @@ CHOICE = "activations.json"
 """Beside each candidate: what another run needs to make the same."""
 _PICTURES = 64
 _SHARES = (0.1, 0.2, 0.3, 0.5)
-"""Of all numbers that activations compute, in a candidate that keeps those that lose most."""
+"""Shares of all numbers that activations compute, in a candidate that keeps those that lose most."""
 _SECONDS, _BLOCK = 1.5, 3
 _QUICK_PICTURES = 4
 """That calibrate an integer model which is timed and not kept."""
@@ -47,7 +47,7 @@ class Replacement:
 
     form: str
     share: float
-    """Of all numbers, those that stay as they were."""
+    """Share of the numbers that stay as they were."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class DeviceForm(Outcome):
     precision: str
     is_quantized: bool
     suffix: str
-    """Of the compiled file."""
+    """Suffix of the compiled file."""
     place: Callable[[], Partition]
     """Say where its nodes run."""
     prove: Callable[[Partition, Path | None, Sequence[Tensors]], tuple[Note, ...]]
@@ -41,7 +41,7 @@ class Toolchain:
     """The compiler for one vendor's devices."""
 
     executor: str
-    """Of the targets that it compiles for."""
+    """Executor of the targets that it compiles for."""
     forms: Callable[[Context, Model], Sequence[DeviceForm]]
     """Return the forms of a float model worth compiling, the cheapest first; none where the device runs no form."""
 

@@ -31,7 +31,7 @@ from edgeopt.steps.quantize.patterns import channel_axis, name_of
 from edgeopt.system.text import plural
 
 LARGEST = 65504.0
-"""Of float16: (2 - 2^-10) 2^15."""
+"""Largest of float16: (2 - 2^-10) 2^15."""
 _SMALLEST = 2.0**-24
 _MARGIN = 4.0
 """Other pictures may reach further than those that were watched."""

@@ -16,7 +16,7 @@ from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.steps.convert.blocks import Blocks, k_quant
 
 BITS, BLOCK = 8, 32
-"""Of a table of its own: a row that is looked up costs no time, and its errors reach every layer."""
+"""Bits and block of a table of its own: a row that is looked up costs no time, and its errors reach every layer."""
 LEAST_BYTES = 1 << 14
 """A smaller table is left as it is."""
 

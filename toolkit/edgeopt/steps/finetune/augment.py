@@ -22,7 +22,7 @@ SqueezeNet and YOLOX-nano reach 0.79 and 0.73, the digits detector 0.27."""
 _LEAST_AREA = 0.45
 """Share of a picture that a cut keeps at least."""
 _ZOOM = (0.6, 1.5)
-"""Of a detector's picture."""
+"""Zoom of a detector's picture."""
 _MOSAIC = 0.25
 """Share of a detector's pictures that are four of them."""
 _LIGHT, _TINT, _OFFSET = 0.2, 0.06, 12.0

@@ -24,7 +24,7 @@ class Checkpoint:
     """Where a training stands after a step."""
 
     key: str
-    """Of what is trained, on what and how; another training takes nothing of it up."""
+    """Hash of what is trained, on what and how; another training takes nothing of it up."""
     facts: Mapping[str, Any]
     """Plain values."""
     arrays: Arrays = field(default_factory=dict)

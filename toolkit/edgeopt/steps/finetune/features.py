@@ -30,7 +30,7 @@ class Feature:
 
     name: str
     axis: int
-    """Of the channels; -1: both have the same shape, and all is compared."""
+    """Axis of the channels; -1: both have the same shape, and all is compared."""
     mine: NDArray[np.int64]
     """Channels of the student."""
     theirs: NDArray[np.int64]

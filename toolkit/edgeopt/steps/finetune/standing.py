@@ -35,14 +35,14 @@ class Standing:
     seconds: float = 0.0
     """Spent so far, over all runs."""
     rate: float = 0.0
-    """Of `RATES`; 0: not known yet."""
+    """Rate of `RATES`; 0: not known yet."""
     best: float = math.inf
     since_best: int = 0
     """Checks since the best one, or the last return to it."""
     returns: int = 0
     """Since the best check."""
     share: float = 1.0
-    """Of the rate, after all returns."""
+    """Share of the rate, after all returns."""
     curve: tuple[HeldOutCheck, ...] = ()
 
     @property

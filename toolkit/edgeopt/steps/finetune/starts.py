@@ -40,7 +40,7 @@ class Start:
     how: str
     model: Model
     losses: Mapping[str, float]
-    """Of all forms, on held-out pictures."""
+    """Losses of all forms, on held-out pictures."""
 
     @property
     def note(self) -> Note:

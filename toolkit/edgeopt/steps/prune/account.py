@@ -100,7 +100,7 @@ class StoredCut:
     repair: str = ""
     """How what is left was fitted to the dense model's outputs: `local`, `sequential`; empty: not at all."""
     expected_ratio: float = 1.0
-    """Of speeds by the table of measured layers; the candidate's own was measured whole."""
+    """Expected ratio of speeds by the table of measured layers; the candidate's own was measured whole."""
     loss: float = 0.0
     """On held-out calibration pictures, against the dense model."""
     channels: Mapping[str, int] = field(default_factory=dict)

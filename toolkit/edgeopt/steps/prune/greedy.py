@@ -11,7 +11,7 @@ from edgeopt.steps.prune.costs import Cut
 from edgeopt.steps.prune.network.layer_shapes import Keep
 
 _LEAST_SAVED = 5e-4
-"""Of the dense model's time: what saves less is noise of the table."""
+"""Least saved of the dense model's time: what saves less is noise of the table."""
 _LEAST_LOSS = 1e-4
 """Losses below it are alike: a held-out picture or two decide them."""
 
@@ -35,7 +35,7 @@ class CutChoice:
     removed: tuple[str, ...]
     """Names of blocks that are gone, in the order in which they went."""
     saved_ratio: float
-    """Of the dense model's time, as the table has it."""
+    """Share of the dense model's time, as the table has it."""
     loss: float
     """The sum of what each cut loses alone."""
 

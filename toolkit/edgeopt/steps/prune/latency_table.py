@@ -34,7 +34,7 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 2, 5
 _ALIKE, _GRAIN_MS, _CALM = 0.05, 0.001, 0.9
 """A time is believed where the two least are so alike; rounds go on until so many layers' times are."""
 _MOST_BYTES = 2**28
-"""Of the numbers that one model of branches reads, makes and holds."""
+"""Most bytes of the numbers that one model of branches reads, makes and holds."""
 _PREFIX, _KERNEL = "L", "_kernel_time"
 
 

@@ -19,7 +19,7 @@ JUDGED_PICTURES = 24
 """Held-out ones: more tell little more, and each is run for every cut."""
 FITTED_PICTURES = 128
 _MOST_BYTES = 2**28
-"""Of all pictures that are held in memory."""
+"""Most bytes of all pictures that are held in memory."""
 
 
 class HeldOutLoss:

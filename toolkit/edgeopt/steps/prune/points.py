@@ -28,10 +28,10 @@ UNTIMED = (0.05, 0.09, 0.16)
 LEAST_SPEEDUP = 1.03
 """Below it the dense model stays: so little is not worth any loss."""
 MOST_LOSS = 0.5
-"""Of a point's own loss: beyond it no point is made, nor any faster one."""
+"""Most of a point's own loss: beyond it no point is made, nor any faster one."""
 _CUT = Note(NoteKind.WARNING, "the time limit ended the search", LONGER)
 _MOST_TRIES = 4
-"""Of a speed that was asked for: the table's estimate is mended by what was measured."""
+"""Most tries of a speed that was asked for: the table's estimate is mended by what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Goal:
     ratio: float = 0.0
     """Share of the channels that can be removed, by number."""
     speedup: float = 0.0
-    """Of the whole model, measured."""
+    """Speedup of the whole model, measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class PruneSearch:
     dense: Dense
     costs: Costs
     loss: Callable[[Model], float]
-    """Of a model against the dense one, on held-out pictures."""
+    """Loss of a model against the dense one, on held-out pictures."""
     repair: Callable[[Mapping[str, NDArray[np.int64]]], Iterable[Mended]]
     """Returns the dense model with some channels kept, its weights mended, in the best way first; see `Repairs`."""
     measure: Callable[[Model], Ratio] | None

@@ -31,7 +31,7 @@ from edgeopt.steps.quantize.calibration.watching import groups_of, shapes_of, wi
 from edgeopt.system.processes.time_limit import require_time
 
 MOST_BYTES = 512 << 20
-"""Of all Gram matrices together."""
+"""Most bytes of all Gram matrices together."""
 POSITIONS = 128
 """Sampled positions of a layer's output in one picture."""
 _FETCHED_BYTES = 256 << 20
@@ -116,7 +116,7 @@ class Statistics:
     moments: Mapping[str, Moments]
     """By a layer's key."""
     constants: Mapping[str, NDArray[Any]]
-    """Of the model."""
+    """Constants of the model."""
     pictures: int
     skipped: Mapping[str, str]
     """By the name of a layer without moments: why."""

@@ -79,7 +79,7 @@ class WholeModels:
 
 _MOST_SECONDS = 180.0
 _SHARE = 0.5
-"""Of the time that is left for searches: integers need the rest."""
+"""Share of the time that is left for searches: integers need the rest."""
 _CUT = "the time limit leaves no time to look at the pictures"
 _LEAST_S, _LOOKS = 8.0, 4
 """Seconds beside looks at the pictures without which no point is found, and runs of each picture in these looks: with
@@ -87,7 +87,7 @@ less time the work is not begun, and integers get it."""
 _DRAFT = "best-so-far.onnx"
 """What an interrupt of the search leaves."""
 _LEAST_MS = 2.0
-"""Of one run: below it the search, most of a minute, is made only where an amount was asked for."""
+"""Least milliseconds of one run: below it the search, most of a minute, is made only where an amount was asked for."""
 _TIMED_RUNS = 20
 _INTEGERS = "w8a8"
 _ASKED = "kept as asked"

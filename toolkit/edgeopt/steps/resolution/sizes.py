@@ -9,7 +9,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.resolution.smaller import Size
 
 SHARES = (0.92, 0.85, 0.77)
-"""Of the sides: 0.85, 0.72 and 0.59 of the pixels; the mildest first."""
+"""Shares of the sides: 0.85, 0.72 and 0.59 of the pixels; the mildest first."""
 _LEAST = 0.5
 _SHRINKING = ("Conv", "MaxPool", "AveragePool", "LpPool")
 

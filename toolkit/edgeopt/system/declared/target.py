@@ -29,7 +29,7 @@ DEVICES = ("cpu", "gpu", "npu")
 PRECISIONS = frozenset({"fp32", "fp16", "bf16", "w8a8", "w8a16", "w8", "w4"})
 """Schemes and element types; a profile also joins an integer scheme with a float type, as `w8a8+fp16`."""
 _OPSETS = Within(7, 28)
-"""Of ONNX: from the first that ONNX Runtime reads, to those not yet written."""
+"""Opsets of ONNX: from the first that ONNX Runtime reads, to those not yet written."""
 
 
 @dataclass(frozen=True, slots=True)

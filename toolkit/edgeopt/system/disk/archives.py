@@ -18,7 +18,7 @@ from edgeopt.system.disk.files import require_regular
 from edgeopt.system.text import short
 
 _MOST_SHARE = 0.5
-"""Of the memory that is free: arrays are loaded whole, and a model works beside them."""
+"""Share of the memory that is free: arrays are loaded whole, and a model works beside them."""
 _MOST_ARRAYS = 10_000
 _READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _DAMAGED = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from edgeopt.errors import InvalidFileError, UnavailableError
 
 MOST_BYTES = 64 << 20
-"""Of a file that describes something; the largest report of a real run is 1 MiB."""
+"""Most bytes of a file that describes something; the largest report of a real run is 1 MiB."""
 
 _POINTERS = (
     (b"version https://git-lfs.github.com/spec/", "Git LFS", "git lfs pull"),

@@ -23,7 +23,7 @@ from pathlib import Path
 _STORES_ABOVE = ((".dvc", "cache"), (".git", "annex", "objects"))
 """In the folder of a repository: what its links lead into."""
 _SNAPSHOTS, _BLOBS = "snapshots", "blobs"
-"""Of a repository in Hugging Face's cache: links, and the files that they lead to."""
+"""Snapshots and blobs of a repository in Hugging Face's cache: links, and the files that they lead to."""
 _NESTED = (("files", "md5"), ("annex", "objects"), ("lfs", "objects"), (".dvc", "cache"))
 """The last folders of a store that spreads its files over folders of its own."""
 _SPREAD = re.compile(r"[0-9a-f]{2}")

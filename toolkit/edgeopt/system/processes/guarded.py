@@ -21,7 +21,7 @@ _START_S = 120.0
 _WAIT = 4.0
 """How much longer than it may compute a child is waited for: others may have the processor."""
 _MEMORY_BYTES = 1 << 30
-"""Of address space beyond what the child has when it begins."""
+"""Memory bytes of address space beyond what the child has when it begins."""
 
 
 class GuardError(ValueError):

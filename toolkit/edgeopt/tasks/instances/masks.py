@@ -28,7 +28,7 @@ class Instances:
     classes: NDArray[np.int64]
     """(n,): class index, from 0."""
     runs: tuple[Runs, ...]
-    """Of each, its mask in COCO's run lengths: a full mask for each of 100 things would fill the memory."""
+    """Masks of each thing, its mask in COCO's run lengths: a full mask for each of 100 things would fill the memory."""
     size: tuple[int, int]
     """Height and width of the frame."""
 

@@ -28,7 +28,7 @@ class Reading:
     size: tuple[int, int]
     """Height and width of the input."""
     threshold: float
-    """Of scores."""
+    """Threshold of scores."""
 
 
 Decoder = Callable[[Sequence[Array], Reading], Poses]

@@ -81,7 +81,7 @@ class WriterBaseline:
     size_bytes: int
     token_bytes: int
     text_sha256: str
-    """Of the windows that judged it; empty: none did."""
+    """Text SHA-256 of the windows that judged it; empty: none did."""
     losses: tuple[float, ...]
     times_ns: tuple[tuple[float, ...], ...]
     """One row an answer, by `PARTS`."""

@@ -36,7 +36,7 @@ class ComparedWriter:
     file: str
     size_bytes: int
     token_bytes: int
-    """Of the cache."""
+    """Token bytes of the cache."""
     threads: int
     times_ms: Mapping[str, float]
     """Medians by `PARTS`."""
@@ -66,7 +66,7 @@ class WriterComparison:
     seconds: float
     notes: tuple[Note, ...] = ()
     told_lengths: str = ""
-    """Of what an encoder hears or reads, and of its answers; empty: of prompts."""
+    """Lengths of what an encoder hears or reads, and of its answers; empty: of prompts."""
 
     @property
     def exit_code(self) -> int:

@@ -113,7 +113,7 @@ class JudgingText:
     """The text that judges, and that prompts are cut from."""
 
     name: str
-    """Of its file; empty: random tokens, which judge nothing."""
+    """Name of its file; empty: random tokens, which judge nothing."""
     content: str
     windows: tuple[Any, ...]
     """Of its tokens; or what an encoder hears or reads, as `HeldOut`. None where nothing judges, or tokens differ."""

@@ -20,7 +20,7 @@ from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions
 
 LEAST_ANSWERS = 12
-"""Of a run: fewer say little about a median."""
+"""Least answers of a run: fewer say little about a median."""
 _LONGER, _LONGER_S = 12, 60.0
 """Times the seconds asked for, and seconds: after the longer of both a run ends with fewer answers than wanted."""
 _DRAIN_S = 10.0

@@ -14,7 +14,7 @@ from edgeopt.measurement.generation.under_load.load import Answered, LoadRun
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 
 _NEVER_NS = 1 << 60
-"""Of what was given up: longer than any limit."""
+"""Time of what was given up: longer than any limit."""
 _GROWING = 0.1
 """Seconds by which waiting grows in a second: above it, and with twice as many waiting as slots, no queue keeps up."""
 
@@ -69,7 +69,7 @@ class LoadTimes:
     requests_per_s: float
     """Answered in these seconds."""
     tokens_per_s: float
-    """Of answers."""
+    """Tokens a second of answers."""
     prompt_tokens_per_s: float
     texts_a_run: float
     """Next tokens that a run gives, mean."""

@@ -21,7 +21,7 @@ from edgeopt.system.disk.files import write_beside
 from edgeopt.system.text import format_bytes, plural
 
 _WARM_TOKENS = 8
-"""Of the answers that warm slots up."""
+"""Tokens of the answers that warm slots up."""
 
 
 def cut_prompt(texts: Sequence[int], count: int, chance: np.random.Generator) -> list[int]:

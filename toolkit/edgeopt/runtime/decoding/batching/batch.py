@@ -16,7 +16,7 @@ from edgeopt.runtime.decoding.language_model import common_start
 MOST_OVERTAKEN = 8
 """Requests that came later and got a slot before; after so many it is one's turn."""
 OLDEST_EVERY = 4
-"""Of so many parts of prompts one is that of the oldest."""
+"""Every fourth prompt chunk goes to the oldest request, so that none starves."""
 
 
 def next_admitted(waiting: Sequence[Request], fits: Callable[[Request], bool]) -> Request | None:
@@ -64,7 +64,7 @@ class BatchWork:
     tokens: int = 0
     """That these runs gave."""
     reused_tokens: int = 0
-    """Of prompts: not run, as a row of the cache or a stored prefix held them."""
+    """Reused tokens of prompts: not run, as a row of the cache or a stored prefix held them."""
     layouts: int = 0
     """How often the memory was laid out for other numbers of texts and tokens."""
     answers: int = 0

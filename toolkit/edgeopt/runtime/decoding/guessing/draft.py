@@ -31,7 +31,7 @@ class DraftGuesser:
         self._decoder: Decoder | None = None
         self.computed_tokens = 0
         self._start = 0
-        """Of the text that the draft sees: one longer than its context is seen from here on."""
+        """Start of the text that the draft sees: one longer than its context is seen from here on."""
         self._held: list[int] = []
         self._sure = 0
         """First tokens of `_held` that are of the text; guesses stand behind them."""

@@ -43,7 +43,7 @@ _KNOWN: Final = ("model", "response_format", "temperature", "stream")
 _FORMS = ("json", "text")
 _MOST_TEMPERATURE = 1.0
 _ALL_TOKENS = 1 << 30
-"""Of each window: its end or the model's context ends the answer."""
+"""All tokens of each window: its end or the model's context ends the answer."""
 
 
 class Sounds:

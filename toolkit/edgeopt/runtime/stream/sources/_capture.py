@@ -18,9 +18,9 @@ _READ_MS: Final = 5000
 _MOST_FPS: Final = 1000.0
 _USUAL_FPS: Final = 30.0
 _WAITED_RATIO: Final = 0.3
-"""Of a period: a frame that is read faster lay in a buffer."""
+"""Share of a period: a frame that is read faster lay in a buffer."""
 _MOST_BUFFERED_S: Final = 2.0
-"""Of reading what lay in buffers; what is faster for longer is no camera."""
+"""Most seconds of reading what lay in buffers; what is faster for longer is no camera."""
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 8.0
 

@@ -13,7 +13,7 @@ from edgeopt.steps.activations.forms._least_squares import solve, where
 _KNOTS = np.linspace(-2.5, 2.0, 37)
 _FLOORS = (-0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0)
 _FLOOR = -0.2
-"""Of z, where a gain makes any other of it."""
+"""Lowest z, where a gain makes any other of it."""
 _LEAST, _MOST = -0.4, -0.04
 """Between these lies the floor of a channel: the gain is its share of `_FLOOR`."""
 

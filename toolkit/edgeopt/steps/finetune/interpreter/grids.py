@@ -49,11 +49,11 @@ class StoredIntegers:
     """Smallest integer less the zero point."""
     high: int
     output_axis: int = 0
-    """Of a weight: what counts output channels."""
+    """Output axis of a weight: what counts output channels."""
     keeps_pairs: bool = False
     """Whether two neighbours must not saturate 16 bits; see `edgeopt.steps.quantize.grids.weights`."""
     factors: tuple[str, ...] = ()
-    """Of a bias: the scales of input and weight, whose product its scale is."""
+    """Factors of a bias: the scales of input and weight, whose product its scale is."""
 
 
 @dataclass(frozen=True, slots=True)

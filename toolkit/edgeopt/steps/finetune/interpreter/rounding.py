@@ -24,7 +24,7 @@ from edgeopt.steps.finetune.interpreter.plan import NodeStep, Values
 from edgeopt.steps.quantize.grids.weights import MOST_OF_TWO
 
 _LEAST, _MOST = 1 / 64, 64.0
-"""Of a factor."""
+"""Least and most of a factor."""
 _PAIR, _SHORT_OF_PAIR = MOST_OF_TWO * (1 + 1e-6), MOST_OF_TWO * (1 - 1e-3)
 """Two neighbours of up to 128 steps before rounding, halves to even, have no more behind it; a larger one is made a bit
 smaller than that."""

@@ -30,9 +30,9 @@ class Case:
 
     node: Node
     shapes: Sequence[Shape | None]
-    """Of the inputs; None: left out."""
+    """Shapes of the inputs; None: left out."""
     axes: Sequence[int | None]
-    """Of the samples in the inputs; None: the same for all samples, or left out."""
+    """Axes of the samples in the inputs; None: the same for all samples, or left out."""
     made: Sequence[Shape]
     known: Sequence[torch.Tensor | None]
     samples: int
@@ -60,7 +60,7 @@ class Ruling:
     """How a node computes all samples."""
 
     axes: Sequence[int]
-    """Of the samples, for each output."""
+    """Axes of the samples, for each output."""
     replaced: Mapping[int, torch.Tensor] = field(default_factory=dict)
     """Constants in the place of inputs."""
     repeats: Mapping[int, int] = field(default_factory=dict)

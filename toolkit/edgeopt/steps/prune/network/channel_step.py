@@ -32,7 +32,7 @@ _FLAT, _SLOPED = 0.15, 0.3
 _OFF, _MOST_OFF = 0.2, 3
 """A time that lies further from its step, as a share, is off; more than so many of sixteen, and there is no step."""
 _LEAST_SAVING = 0.3
-"""Of the time, from 64 channels to 16: what saves less tells nothing of steps."""
+"""Least saving of the time, from 64 channels to 16: what saves less tells nothing of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def channel_step(engine: Engine, precision: str, *, is_here: bool = True) -> Cha
 
 
 _PROBED: dict[tuple[str, str, str, int], ChannelStep] = {}
-"""Of this process: a machine's step does not change within a run."""
+"""Multiples that were probed in this process: a machine's step does not change within a run."""
 
 
 def told_step(target: Target, why: str = "it is not here to be measured") -> ChannelStep:

@@ -71,9 +71,9 @@ class LayerShape:
     """The same for layers that take the same time: op, sizes, attributes, what follows."""
     layer: TimedLayer
     sizes: Mapping[str, tuple[int, ...]]
-    """Of its tensors, by name."""
+    """Sizes of its tensors, by name."""
     values: Mapping[str, NDArray[Any]]
-    """Of its constants, in the dense model."""
+    """Values of its constants, in the dense model."""
     opset: int = 17
 
     @property
@@ -259,7 +259,7 @@ class _Cut:
     axis: int
     group: str
     entries: NDArray[np.int64]
-    """Of the axis, by channel."""
+    """Entries of the axis, by channel."""
 
 
 def _cuts(groups: ChannelGroups) -> dict[str, list[_Cut]]:

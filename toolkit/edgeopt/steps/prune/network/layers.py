@@ -29,7 +29,7 @@ class ConvolutionWindow:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[int, ...]
-    """Of the beginnings; of a transposed convolution: what is cut off there. Empty where `auto_pad` says it."""
+    """Pads of the beginnings; of a transposed convolution: what is cut off there. Empty where `auto_pad` says it."""
     auto_pad: str
     is_transposed: bool
 
@@ -79,7 +79,7 @@ class Layer:
     """A node that weighs its input with a constant."""
 
     name: str
-    """Of its first output."""
+    """Name of its first output."""
     op: str
     source: str
     """The activation that it reads."""
@@ -92,12 +92,12 @@ class Layer:
     window: ConvolutionWindow | None
     """None: a matrix."""
     is_rows: bool = False
-    """Of a matrix: whether its rows make the outputs (Gemm with transB)."""
+    """Whether, of a matrix, its rows make the outputs (Gemm with transB)."""
     scale: float = 1.0
     """What the product is multiplied by (Gemm's alpha)."""
     bias_scale: float = 1.0
     is_left: bool = False
-    """Of a matrix: whether it stands before the activation, whose columns it then weighs."""
+    """Whether, of a matrix, it stands before the activation, whose columns it then weighs."""
 
     @property
     def input_axis(self) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.groups import Group
 
 _MOST_LEVELS = 8
-"""Of one group: a finer choice costs time and changes little."""
+"""Most levels of one group: a finer choice costs time and changes little."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from edgeopt.steps.prune.statistics import Statistics
 from edgeopt.system.processes.time_limit import require_time
 
 _DAMPING = 1e-6
-"""Of the mean variance of a column."""
+"""Damping of the mean variance of a column."""
 
 
 class _Layer:

@@ -26,7 +26,7 @@ class Repaired:
     how: str
     """`none`, `local` or `sequential`."""
     losses: Mapping[str, float]
-    """Of all that were tried."""
+    """Losses of all that were tried."""
     models: Mapping[str, Model]
     """The same."""
 

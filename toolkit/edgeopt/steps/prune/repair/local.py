@@ -16,7 +16,7 @@ from edgeopt.steps.prune.repair._fit import make_up
 from edgeopt.steps.prune.statistics import Statistics
 
 RIDGE = 1e-8
-"""Of the mean variance of a kept column."""
+"""Ridge of the mean variance of a kept column."""
 
 
 def repair_local(

@@ -27,13 +27,13 @@ from edgeopt.steps.prune.repair._stepwise import Stepwise, peak_bytes
 from edgeopt.steps.prune.statistics import Looks, watch
 
 RIDGE = 0.5
-"""Of the mean variance of a column. SqueezeNet, 9 and 24 % gone, KL: 0.037, 0.480 at 0.1; 0.033, 0.482 at 1."""
+"""Ridge of the mean variance of a column. SqueezeNet, 9 and 24 % gone, KL: 0.037, 0.480 at 0.1; 0.033, 0.482 at 1."""
 _MOST_PRODUCTS = 5_000_000_000
 """Multiply-adds of one pass over a layer's sampled rows; of more rows every second, third, ... is taken."""
 MOST_BYTES = 1 << 30
-"""Of activations of all pictures that are held at once."""
+"""Most bytes of activations of all pictures that are held at once."""
 MOST_TARGET_BYTES = 1 << 29
-"""Of the dense model's sampled outputs: of more, fewer positions are sampled in each picture."""
+"""Most target bytes of the dense model's sampled outputs: of more, fewer positions are sampled in each picture."""
 _LEAST_POSITIONS = 8
 
 

@@ -24,7 +24,7 @@ from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.text import plural
 
 _VERSION = 3
-"""Of what an entry holds and of how it is computed."""
+"""Version of what an entry holds and of how it is computed."""
 _SUM_BYTES = 32
 
 

@@ -60,7 +60,7 @@ class Watcher:
             entries: Session entries with which the engine computes what the model says; None: it needs none.
         """
         self.entries = dict(entries or {})
-        """Of its sessions; those that optimize nothing, once the engine aborted where it optimized."""
+        """Entries of its sessions; those that optimize nothing, once the engine aborted where it optimized."""
         self._model, self._axes, self._groups = model, axes, groups
         self._threads, self._seed, self._plain_layout = threads, seed, plain_layout
         self._session = self._open(groups[0]) if len(groups) == 1 else None

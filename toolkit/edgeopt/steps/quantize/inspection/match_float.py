@@ -37,9 +37,9 @@ class Counterpart:
 
     name: str
     limits: Limits = NO_LIMITS
-    """Of the Relu or Clip behind the float tensor."""
+    """Limits of the Relu or Clip behind the float tensor."""
     later: Limits = NO_LIMITS
-    """Of the one that the integer model still has behind its tensor: what lies beyond is lost anyway."""
+    """Limits of the activation that the integer model still has behind its tensor: what lies beyond is lost anyway."""
 
 
 class Values:

@@ -59,11 +59,11 @@ class LayerRow:
     """One layer: what integers cost its output in accuracy, and what they save in time."""
 
     name: str
-    """Of the tensor that it makes."""
+    """Name of the tensor that it makes."""
     sqnr_db: float
-    """Of that tensor on its grid, mean over channels."""
+    """SQNR of that tensor on its grid, mean over channels."""
     answer_db: float | None
-    """Of the answer with this tensor alone on integers; None where that was not tried."""
+    """Agreement of the answer with this tensor alone on integers; None where that was not tried."""
     float_ms: float
     integer_ms: float
     is_kept: bool

@@ -42,7 +42,7 @@ from edgeopt.tasks import make_task
 
 _PICTURES = 8
 _POSITIONS = 4096
-"""Of each picture and tensor: enough for a share of 0.1 %."""
+"""Positions of each picture and tensor: enough for a share of 0.1 %."""
 _CHECKED_PICTURES = 2
 _CHANNELS_LAST = ("MatMulIntegerToFloat", "NhwcMaxPool")
 _MOST_NAMED = 4
@@ -218,7 +218,7 @@ class _Candidate:
     inside: list[NDArray[np.bool_]] = field(default_factory=list)
     """Whether the integer is at neither end of its grid."""
     outside: list[float] = field(default_factory=list)
-    """Of each picture, the share of values beyond the grid."""
+    """Outside of each picture, the share of values beyond the grid."""
 
 
 class _Pairs:

@@ -145,7 +145,7 @@ class IntegerLayer:
     scheme: Scheme
     weight: NDArray[np.float32]
     bias: NDArray[np.float32] | None
-    """Of a convolution: zeros where it has none; None of anything else."""
+    """Bias of a convolution: zeros where it has none; None of anything else."""
     samples: NDArray[np.float32]
     """Shape (n, channels)."""
     inputs: NDArray[np.float32]

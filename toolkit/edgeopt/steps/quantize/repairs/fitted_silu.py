@@ -53,7 +53,7 @@ class SiluFit:
     """A SiLU and the HardSwish that stands for it."""
 
     name: str
-    """Of the tensor that the SiLU makes."""
+    """Name of the tensor that the SiLU makes."""
     slope: NDArray[np.float32]
     """b, shape (channels,), as are the next three."""
     shift: NDArray[np.float32]

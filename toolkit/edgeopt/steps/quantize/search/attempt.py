@@ -55,7 +55,7 @@ class KeptTensor:
     name: str
     score_db: float
     cost_ms: float | None
-    """Of its layers in float against integers, below zero where float is faster; None where none was timed."""
+    """Cost of its layers in float against integers, below zero where float is faster; None where none was timed."""
     saved_agreement: float | None
     """What agreement loses when it is quantized after all; None where that was not tried."""
 
@@ -92,7 +92,7 @@ class SearchResult:
     calibration: Calibration | None = None
     """What calibration saw of the model as it came, for a search for another engine."""
     times: LayerTimes | None = None
-    """Of layers, where they were measured."""
+    """Times of layers, where they were measured."""
 
     @property
     def why_none(self) -> tuple[Note, ...]:

@@ -45,7 +45,7 @@ def _kinds() -> Mapping[str, Any]:
 
 
 _MOST_NUMBERS = 1 << 31
-"""Of one array."""
+"""Most numbers of one array."""
 
 
 def to_plain(value: Any) -> Any:

@@ -30,7 +30,7 @@ from edgeopt.system.processes.time_limit import OutOfTime
 
 LEAST_AGREEMENT = 0.85
 _CALIBRATION_SHARE = 0.4
-"""Of the time limit; what is left pays for at least a few attempts."""
+"""Calibration share of the time limit; what is left pays for at least a few attempts."""
 _LEAST_IMAGES, _KEPT_IMAGES = 4, 8
 
 

@@ -56,7 +56,7 @@ class SearchState:
     last: Variant | None = None
     """The last proposal."""
     longest_s: float = 0.0
-    """Of one attempt."""
+    """Most seconds of one attempt."""
     looked_at: set[str] = field(default_factory=set)
     """Forms that were looked at for layers that they compute otherwise."""
     _quick: float | None = None

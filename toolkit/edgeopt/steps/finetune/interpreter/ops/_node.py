@@ -24,13 +24,13 @@ class Node:
     """Op, attributes and opset of one node."""
 
     op: str
-    """Of another domain than ONNX's: `domain.name`."""
+    """An op of another domain than ONNX's: `domain.name`."""
     name: str
-    """Of its first output that has one."""
+    """Name of its first output that has one."""
     attributes: Mapping[str, Any]
     """Numbers, texts, lists of them, and torch tensors."""
     opset: int
-    """Of the default domain."""
+    """Opset of the default domain."""
     outputs: int
     """How many are asked for, counted up to the last that has a name."""
 
