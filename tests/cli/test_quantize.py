@@ -94,6 +94,24 @@ def test_the_command_prints_json_that_holds_every_attempt(tmp_path: Path, brief:
     assert told["tensors"][0].keys() >= {"name", "channel_sqnr_db", "sqnr_db", "answer_sqnr_db", "rounded"}
 
 
+def test_the_seed_reaches_the_search(tmp_path: Path, brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, search = [], search_giving((0.9, 1.0))
+
+    def seen(*arguments: object, seed: int, **options: object) -> SearchResult:
+        seeds.append(seed)
+        return search(*arguments, **options)
+
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", seen)
+    CliRunner().invoke(
+        cli,
+        ["quantize", "digits_detector", "-t", "cpu", "--seed", "7", "--threads", "1", "-o", str(tmp_path / "a.onnx")],
+    )
+    wishes = ["--steps", "quantize", "--seed", "8", "--threads", "1", "-o", str(tmp_path / "out")]
+    CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", "cpu", *wishes])
+    assert seeds[0] == 7
+    assert set(seeds[1:]) == {8}
+
+
 def test_a_slower_form_is_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((0.9, 1.0), (2.0, 0.3)))
     made = quantize("digits_detector", out=tmp_path / "a.onnx", threads=1)

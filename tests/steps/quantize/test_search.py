@@ -34,7 +34,7 @@ def cosine(model: Model, source: Model) -> float:
     return float(np.mean(cosines))
 
 
-def searched(model: Model) -> SearchResult:
+def searched(model: Model, seed: int = 0) -> SearchResult:
     """Return what a search finds where every form is as fast as another."""
     return search_int8(
         model,
@@ -43,7 +43,16 @@ def searched(model: Model) -> SearchResult:
         agreement=lambda one: cosine(one, model),
         speed=lambda one: 1.2,
         forms=(Form.QDQ, Form.NHWC),
+        seed=seed,
     )
+
+
+def test_the_seed_decides_which_positions_the_scores_rest_on() -> None:
+    model = mobile()
+    first, again, other = (searched(model, seed).scores_db for seed in (0, 0, 1))
+    assert first == again
+    assert first.keys() == other.keys()
+    assert first != other
 
 
 def attempt(speed: float, agreement: float) -> Attempt:

@@ -19,7 +19,7 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, ModelName
+from edgeopt.cli._values import Duration, ModelName, WholeNumber
 from edgeopt.errors import EXIT_MISSED
 from edgeopt.measurement.common_options import SAMPLE_KINDS
 
@@ -41,6 +41,13 @@ from edgeopt.measurement.common_options import SAMPLE_KINDS
 @threads_option()
 @click.option("--time-limit", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
 @max_drop_option
+@click.option(
+    "--seed",
+    type=WholeNumber(min=0),
+    default=0,
+    show_default=True,
+    help="Decides which positions of its tensors calibration keeps, on which the forms rest.",
+)
 @click.option(
     "--replay",
     default="",
@@ -68,6 +75,7 @@ def quantize(
     threads: int | None,
     time_limit: float,
     max_drop: float | None,
+    seed: int,
     replay: str,
     form: str,
 ) -> None:
@@ -90,6 +98,7 @@ def quantize(
             threads=threads or 0,
             time_limit_s=time_limit,
             max_drop=max_drop,
+            seed=seed,
             replay=replay,
             say=progress.say,
             tell=progress.progress,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, TypedDict
 
-from edgeopt.measurement.common_options import LABEL_KINDS, SAMPLE_KINDS, shapes_option, threads_option
+from edgeopt.measurement.common_options import LABEL_KINDS, SAMPLE_KINDS, seed_option, shapes_option, threads_option
 from edgeopt.recipes.allowed import MAX_DROP
 from edgeopt.steps._pruning import AUTO
 from edgeopt.system.declared.options import Syntax, option
@@ -151,6 +151,8 @@ class Options:
         shown="not done",
     )
     """How long the step `finetune` trains at most, which is then done; None: it is done only where `steps` names it."""
+    seed: int = seed_option(STEPS, "which positions of its tensors calibration keeps, on which INT8 forms rest")
+    """Decides what calibration draws: forms that hold under several seeds owe nothing to chance."""
 
     def __post_init__(self) -> None:
         require_ranges(self)
@@ -173,5 +175,6 @@ class FrameOptimizeWishes(TypedDict, total=False):
     prefer: Prefer
     selftest: SelfTestInputs
     prune: str
+    seed: int
     keep_layers: tuple[str, ...]
     finetune_s: float | None

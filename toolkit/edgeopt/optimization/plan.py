@@ -72,6 +72,8 @@ class Plan:
     prefer: Prefer = Prefer.SPEED
     selftest: SelfTestInputs = SelfTestInputs.PICTURES
     pruning: Pruning = Pruning()  # noqa: RUF009, frozen
+    seed: int = 0
+    """Decides what calibration draws."""
     training_s: float = TRAINING_S
     tried: Mapping[str, Step] = field(default_factory=dict)
     """What is embedded though nobody asked, where the bundle's whole frames are proven faster with it."""
@@ -214,6 +216,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         prefer=Prefer(options.prefer),
         selftest=SelfTestInputs(options.selftest),
         pruning=pruning or Pruning(),
+        seed=options.seed,
         training_s=TRAINING_S if options.finetune_s is None else options.finetune_s,
         tried=_tried(recipe, target, skipped) if DEFAULT in wanted and not any(map(_embeds, planned.values())) else {},
     )

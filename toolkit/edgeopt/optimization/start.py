@@ -141,6 +141,7 @@ def open_context(
         ends_at=began_s + plan.time_limit_s if plan.time_limit_s else float("inf"),
         time_limit_s=plan.time_limit_s,
         pruning=plan.pruning,
+        seed=plan.seed,
         training_s=plan.training_s,
         max_drop=plan.max_drop,
         is_calibrated=plan.calib is not None,

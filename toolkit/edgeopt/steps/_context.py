@@ -166,6 +166,8 @@ class Context:
     """Whose decisions hold in place of what is measured here; None: nobody's."""
     pruning: Pruning = Pruning()  # noqa: RUF009, frozen
     """How much the step `prune` removes."""
+    seed: int = 0
+    """Decides which positions of each tensor calibration keeps."""
     training_s: float = TRAINING_S
     """How long the step `finetune` trains at most."""
     max_drop: float = 0.01

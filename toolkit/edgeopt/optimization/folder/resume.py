@@ -71,6 +71,7 @@ def _plan_values(plan: Plan) -> Mapping[str, object]:
         "max_drop": plan.max_drop,
         "prune": str(plan.pruning),
         "keep_layers": sorted(plan.pruning.keep_layers),
+        **({"seed": plan.seed} if plan.seed else {}),
         **({"finetune_s": plan.training_s} if FINETUNE in plan.steps else {}),
         "threads": plan.threads if plan.threads_asked else 0,  # measured ones may differ when a run is resumed
     }

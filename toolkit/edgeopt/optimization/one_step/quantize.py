@@ -56,6 +56,7 @@ def quantize(
     threads: int = 0,
     time_limit_s: float = TIME_LIMIT_S,
     max_drop: float | None = None,
+    seed: int = 0,
     replay: str | Path = "",
     say: Callable[[str], None] | None = None,
     tell: Progress | None = None,
@@ -73,6 +74,7 @@ def quantize(
         threads: 0: the target's, or one per physical core.
         time_limit_s: For calibration and attempts; labels are judged afterwards.
         max_drop: Metric that may be lost; None: the recipe's.
+        seed: Decides which positions of its tensors calibration keeps.
         replay: Output folder or report of an earlier `optimize`, or the decisions beside a file: that form is made
             again, and nothing is searched. Empty: no such thing.
         say: Hears one line for each attempt.
@@ -90,6 +92,7 @@ def quantize(
         threads=threads,
         time_limit_s=time_limit_s,
         shapes=shapes or {},
+        seed=seed,
     )
     device = find_device(target)  # what cannot run is refused before the model is read
     require_providers(device)

@@ -118,6 +118,7 @@ def _seen(model: Model, context: Context, found: Sites) -> Mapping[str, Observat
         model_inputs(task, frames),
         {name_of(site.x): site.axis for site in found.sites},
         threads=context.threads,
+        seed=context.seed,
         progress=lambda done: context.listener.progress("watch activations", done, len(frames)),
         cache=context.files.path(CALIBRATION),
     ).observations

@@ -39,6 +39,7 @@ def quantize_by_rule(context: Context, model: Model) -> list[Outcome]:
         least_agreement=_AS_GOOD_AS_FLOAT,
         time_limit_s=min(_MOST_SECONDS, context.search_seconds(context.engine)),
         progress=tell,
+        seed=context.seed,
         on_attempt=lambda attempt: context.listener.say(f"  {attempt.name}: agreement {attempt.agreement:.3f}"),
     )
     context.notes += result.why_none

@@ -229,6 +229,7 @@ def open_search(
         on_attempt=attempted,
         cache=context.files.path(CALIBRATION),
         known=context.calibrations.get(model.fingerprint),
+        seed=context.seed,
         like=like,
     )
     return OpenSearch(find, end)

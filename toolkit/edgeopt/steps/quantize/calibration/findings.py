@@ -82,6 +82,7 @@ def study(
     progress: Callable[[int], None] | None = None,
     cache: Path | None = None,
     known: Calibration | None = None,
+    seed: int = 0,
 ) -> Findings:
     """Calibrate, and choose and score the grid of every tensor that may be quantized.
 
@@ -95,6 +96,7 @@ def study(
         cache: Folder in which calibration keeps finished chunks; None: nowhere.
         known: What an earlier calibration of this model on these images saw, for whatever target; used where it
             holds every tensor, channel by channel of the same axis.
+        seed: Decides which positions of each tensor are kept.
 
     Raises:
         UnsupportedError: If a weight that integers would hold is NaN or infinite, or an input is NaN.
@@ -109,7 +111,7 @@ def study(
     ):
         seen = {name: known.observations[name] for name in axes}
         return with_method(Findings(replace(known, observations=seen), {}, {}), graph, rules, method)
-    calibration = calibrate(model, frames, axes, progress=progress, cache=cache)
+    calibration = calibrate(model, frames, axes, seed=seed, progress=progress, cache=cache)
     return with_method(Findings(calibration, {}, {}), graph, rules, method)
 
 

@@ -50,6 +50,7 @@ def search_int8(
     cache: Path | None = None,
     known: Calibration | None = None,
     like: Sequence[Variant] = (),
+    seed: int = 0,
 ) -> SearchResult:
     """Return the attempts at an INT8 form of `model`, best first.
 
@@ -68,6 +69,7 @@ def search_int8(
         cache: Folder in which calibration keeps finished chunks for a search after an interrupt; None: nowhere.
         known: `SearchResult.calibration` of a search of this model on these images, for another engine.
         like: What was decided for another model with the same operators: these alone are made, and nothing is searched.
+        seed: Decides which positions of each tensor calibration keeps.
 
     Raises:
         UnsupportedError: If the weights of a layer are NaN or infinite, or the opset is too old.
@@ -77,9 +79,9 @@ def search_int8(
     started = time.monotonic()
     kept: list[Tensors] = []
     frames = _in_time(_keep_first(calibration_inputs, kept), started + _CALIBRATION_SHARE * time_limit_s)
-    findings = study(model, open_graph(model), frames, rules, progress=progress, cache=cache, known=known)
+    findings = study(model, open_graph(model), frames, rules, progress=progress, cache=cache, known=known, seed=seed)
     few = kept or list(islice(frames, _KEPT_IMAGES))  # where calibration is known, it read none
-    sources = Sources(model, findings, rules, few)
+    sources = Sources(model, findings, rules, few, seed=seed)
     state = SearchState(sources, agreement, speed, least_agreement, started + time_limit_s)
     try:
         _try(state, ((variant, None) for variant in like) if like else proposals(state, forms, threads), on_attempt)

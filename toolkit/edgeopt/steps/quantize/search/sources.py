@@ -34,6 +34,8 @@ class Sources:
     """By that and the method."""
     off: dict[str, frozenset[str]] = field(default_factory=dict)
     """By form the keys of the nodes that it computes otherwise; found on the way."""
+    seed: int = 0
+    """Decides which positions of each tensor calibration keeps."""
 
     @property
     def seen(self) -> Mapping[str, Observation]:
@@ -72,7 +74,7 @@ class Sources:
 
     def _study(self, model: Model, changed: bool, method: Method) -> Findings:
         if changed:
-            return study(model, open_graph(model), self.frames, self.rules, method=method)
+            return study(model, open_graph(model), self.frames, self.rules, method=method, seed=self.seed)
         if method is FIRST_METHOD:
             return self.findings
         return with_method(self.findings, open_graph(model), self.rules, method)
