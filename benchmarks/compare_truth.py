@@ -18,8 +18,9 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
+from edgeopt import compare
 from edgeopt.graph.model import find_model
-from edgeopt.measurement.compare.run import Comparison, compare
+from edgeopt.measurement.compare.result import Comparison
 from edgeopt.measurement.statistics.ratio import Change
 
 

@@ -442,11 +442,9 @@ def make_baseline(folder: Path) -> list[Path]:
     """A baseline with everything that one can hold."""
     scored = Scored(Accuracy("AP", 0.5, 2, {"AP50": 0.6}), (0.4, 0.5), "labels.json", "0" * 64)
     facts = {field.name: "x" for field in dataclasses.fields(Baseline)}
-    numbers = {"threads": 1, "size_bytes": 10, "off_device": 0, "placement": {"CPUExecutionProvider": 3}}
-    lists = {"peak_bytes": (1, 2, 3), "first_answer_ns": (1, 2, 3), "trust_reasons": ("quiet",)}
-    whole = (
-        facts | numbers | lists | {"scored": scored, "environment": FACTS, "samples": _samples(), "trust": "trusted"}
-    )
+    held = {"accuracy": scored.to_json(), "size": 10, "memory": [1, 2, 3], "cold_start": [1, 2, 3]}
+    own = {"threads": 1, "settings": {"recipe": None}, "held": held, "trust": "trusted", "trust_reasons": ("quiet",)}
+    whole = facts | own | {"environment": FACTS, "samples": _samples()}
     write_baseline(Baseline(**whole), folder / "baseline.json")
     return [folder / "baseline.json", folder / "baseline.npz"]
 
@@ -454,7 +452,8 @@ def make_baseline(folder: Path) -> list[Path]:
 def read_baseline_whole(path: Path) -> object:
     """Read a baseline, whichever of its two files is spoiled."""
     found = read_baseline(path.with_suffix(".json"))
-    return found.locate(path), found.samples.summary(), found.environment.why_not_comparable(FACTS)
+    times = found.samples.summary() if found.samples else None
+    return found.locate(path), times, found.environment.why_not_comparable(FACTS)
 
 
 def make_result(folder: Path) -> list[Path]:

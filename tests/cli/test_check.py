@@ -135,11 +135,11 @@ def test_an_accuracy_is_judged_by_the_interval_of_its_drop(lost, allowed, verdic
     after = before.copy()
     after[np.random.default_rng(0).permutation(2000)[:lost]] = 0
     now = scored(after)
-    assert judge_accuracy(drop_between(scored(before), now), now, allowed).verdict is verdict
+    assert judge_accuracy(drop_between(scored(before), now), now.accuracy, allowed).verdict is verdict
 
 
 def test_without_a_baselines_accuracy_nothing_is_decided():
-    judged = judge_accuracy(None, scored(np.ones(5)), 0.01, "it was scored on other pictures")
+    judged = judge_accuracy(None, scored(np.ones(5)).accuracy, 0.01, "it was scored on other pictures")
     assert (judged.verdict, judged.detail) == (INCONCLUSIVE, "it was scored on other pictures")
 
 
@@ -249,16 +249,11 @@ def some_baseline(**changes: object) -> Baseline:
     values = {
         "name": "model",
         "model": "model.onnx",
-        "recipe": None,
+        "workload": "a single model of frames",
+        "settings": {"recipe": None},
         "sha256": "0",
         "threads": 1,
-        "source": "pictures",
-        "size_bytes": 100,
-        "placement": {"CPUExecutionProvider": 3},
-        "off_device": 0,
-        "scored": scored(np.ones(40)),
-        "peak_bytes": (1, 2, 3),
-        "first_answer_ns": (4, 5, 6),
+        "held": {"accuracy": scored(np.ones(40)).to_json(), "size": 100, "memory": [1, 2, 3]},
         "trust": "noisy",
         "trust_reasons": ("steal: much",),
         "environment": Environment({"cpu.model": Fact(Use.CRITICAL, "A")}),
@@ -271,7 +266,9 @@ def test_a_baseline_reads_as_it_was_written(tmp_path):
     written = some_baseline()
     write_baseline(written, tmp_path / "b.json")
     found = read_baseline(tmp_path / "b.json")
-    assert replace(found, samples=written.samples) == written
+    assert replace(found, samples=written.samples, held=written.held) == written
+    assert Scored.from_json(found.held["accuracy"]) == scored(np.ones(40))
+    assert (found.held["size"], found.held["memory"]) == (100, [1, 2, 3])
     np.testing.assert_array_equal(found.samples.times_ns, written.samples.times_ns)
 
 
@@ -279,10 +276,13 @@ def test_a_baseline_reads_as_it_was_written(tmp_path):
     ("damage", "message"),
     [
         (lambda text: "{", "is not JSON"),
-        (lambda text: text.replace('"schema": 2', '"schema": 1', 1), "has schema 1, this edgeopt reads 2"),
+        (lambda text: text.replace('"schema": 3', '"schema": 2', 1), "has schema 2, this edgeopt reads 3"),
         (lambda text: text.replace("edgeopt baseline", "something"), "is no baseline"),
-        (lambda text: text.replace('"size_bytes"', '"size"'), "is damaged"),
-        (lambda text: text.replace('"resampled"', '"sampled"'), "is damaged"),
+        (lambda text: text.replace('"sha256"', '"sha"'), "is damaged"),
+        (
+            lambda text: text.replace('"held": {', '"held": [{').replace('},\n  "holds_times"', '}],\n  "holds_times"'),
+            "is damaged",
+        ),
         (lambda text: text.replace('"critical"', '"odd"'), "is damaged"),
     ],
 )

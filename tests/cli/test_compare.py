@@ -21,13 +21,13 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null, Script
 from edgeopt.graph.model import save_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.bench.stored import read_stored, require_comparable
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.compare.result import Compared
 from edgeopt.measurement.compare.run import mark_front
 from edgeopt.measurement.compare.summary import summarize
 from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.sides import Quality, SideFacts
 from edgeopt.measurement.statistics.ratio import (
     Change,
     Ratio,
@@ -42,7 +42,8 @@ from edgeopt.measurement.turns.interleaved import AGAIN, join_legs, run_interlea
 from edgeopt.measurement.turns.side_by_side import distinct_labels
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import render
-from edgeopt.tasks import Accuracy, FrameTask
+from edgeopt.system.machine.environment import Environment
+from edgeopt.tasks import FrameTask
 
 VERDICTS = {"FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE"}
 
@@ -227,8 +228,8 @@ def test_two_models_of_one_name_are_told_apart_by_what_was_typed():
 
 
 def row(label: str, value: float | None = None, size: int = 100) -> Compared:
-    scored = None if value is None else Scored(Accuracy("AP", value, 10, {}), (), "labels.json", "0")
-    return Compared(label, label, size, {}, {}, scored, None, False)
+    facts = SideFacts(label, label, size, "0", 1, Environment({}))
+    return Compared(facts, {}, {}, None if value is None else Quality("AP", value))
 
 
 def front(rows: list[Compared], faster: dict[tuple[str, str], Change]) -> list[str]:
@@ -383,8 +384,8 @@ def test_the_command_compares_the_shipped_model_with_itself(tmp_path):
     assert (first["label"], second["label"]) == ("digits_detector", "digits_detector (2)")
     assert values["parts"][:2] == ["execute", "frame"]
     assert set(second["ratios"]) == set(values["null"]) == set(values["parts"])
-    assert second["drop"] == {"value": 0.0, "low": 0.0, "high": 0.0}
-    assert first["accuracy"] == second["accuracy"]
+    assert second["quality"]["loss"] == {"name": "drop", "value": 0.0, "low": 0.0, "high": 0.0}
+    assert first["quality"]["value"] == second["quality"]["value"]
     assert "NaN" not in (tmp_path / "compare.json").read_text()
     for part, ratio in second["ratios"].items():
         assert ratio["verdict"].upper() in VERDICTS

@@ -43,8 +43,10 @@ def test_the_same_model_compared_loses_nothing(bundle, small, text):
     assert done.exit_code == 0, done.output
     first, second = json.loads(done.stdout)["rows"]
     assert first["label"] == "mine"
-    assert second["rise"]["value"] == pytest.approx(0.0, abs=1e-9)
-    assert second["agreement"] == 1.0
+    assert second["quality"]["metric"] == "perplexity"
+    assert second["quality"]["loss"]["name"] == "rise"
+    assert second["quality"]["loss"]["value"] == pytest.approx(0.0, abs=1e-9)
+    assert second["quality"]["agreement"] == 1.0
     assert set(second["ratios"]) == {"answer", "TTFT", "TPOT"}
 
 
@@ -123,7 +125,6 @@ def test_a_baseline_whose_model_is_gone_judges_by_what_it_holds(small, text, tmp
             ["compare", "digits_detector", "digits_detector", "--prompt-tokens", "4"],
             "--prompt-tokens is for a language model, and digits_detector",
         ),
-        (["compare", "tiny_lm", "tiny_lm", "--out", "x"], "--out is for a single model of frames"),
         (["compare", "tiny_lm", "tiny_lm", "--prompt-tokens", "2000"], "the context of"),
         (["check", "tiny_lm", "-b", "nothing.json"], "does not exist"),
         (["check", "tiny_lm", "-b", "nothing.json", "--skip", "placement"], "no check of a language model named"),
@@ -143,7 +144,9 @@ def test_what_does_not_go_is_one_line(args, told):
 
 def test_a_damaged_baseline_is_told(tmp_path):
     file = tmp_path / "baseline.json"
-    file.write_text('{"schema": 1, "kind": "edgeopt baseline of a language model"}', "utf-8")
+    file.write_text('{"schema": 3, "kind": "edgeopt baseline"}', "utf-8")
     assert "is damaged" in run("check", "tiny_lm", "-b", str(file)).output
-    file.write_text('{"schema": 1}', "utf-8")
-    assert "is no baseline of a language model" in run("check", "tiny_lm", "-b", str(file)).output
+    file.write_text('{"schema": 3}', "utf-8")
+    assert "is no baseline of edgeopt check" in run("check", "tiny_lm", "-b", str(file)).output
+    file.write_text('{"schema": 1, "kind": "edgeopt baseline of a language model"}', "utf-8")
+    assert "has schema 1, this edgeopt reads 3" in run("check", "tiny_lm", "-b", str(file)).output

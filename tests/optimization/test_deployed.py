@@ -12,7 +12,6 @@ from edgeopt import executors
 from edgeopt.executors import SessionOptions
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.setup import open_setup
-from edgeopt.measurement.check.run import _starts
 from edgeopt.measurement.fresh_process import child
 from edgeopt.measurement.fresh_process.start import fresh_request
 from edgeopt.measurement.opening import threads as measured_threads
@@ -25,6 +24,7 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.target import find_target
 from edgeopt.system.machine import threads
+from edgeopt.workloads.frames.guards import starts_of
 
 ENTRIES = {"onnxruntime": ("session.intra_op.allow_spinning", "0"), "openvino": ("ENABLE_CPU_PINNING", "NO")}
 """An entry for each engine that is not its default."""
@@ -76,7 +76,7 @@ def test_every_way_to_a_bundle_opens_it_as_it_was_measured(deployed):
     sides = open_sides([folder], target="cpu", recipe=None, threads=0)
     setup = open_setup(folder, target="cpu", recipe=None, options=BenchOptions())
     again = subject.open_again()[1]
-    (start,) = _starts(sides).values()
+    (start,) = starts_of(sides).values()
     request = json.loads(fresh_request(start.model, start.opening))
     child._run(request)  # what a fresh process of a cold start or of the peak memory does
     assert opened == [(first.sha256, measured)] * len(opened)

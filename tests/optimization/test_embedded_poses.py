@@ -13,10 +13,9 @@ from click.testing import CliRunner
 from figures import POINTS, rod, write_rods
 from fixture_bundles import packed
 
-from edgeopt import Runtime
+from edgeopt import Runtime, compare
 from edgeopt.cli import cli
 from edgeopt.graph.model import load_model
-from edgeopt.measurement.compare.run import compare
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.inputs.preprocess import Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Centres, find_recipe
@@ -75,6 +74,6 @@ def test_compare_finds_the_same_poses_and_says_that_a_threshold_is_inside(
     labels = write_rods(tmp_path, range(12))
     found = compare(bundles["alone"], bundles["inside"], eval=str(labels), seconds=0.2)
     assert any("drops boxes below 0.2" in str(note) for note in found.notes)
-    before, after = (one.scored.accuracy.value for one in found.rows)
+    before, after = (row.quality.value for row in found.rows)
     assert before == pytest.approx(after, abs=1e-9)
     assert before > 0.8

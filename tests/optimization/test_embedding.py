@@ -14,11 +14,10 @@ from fixture_brief import briefly
 from fixture_bundles import packed
 
 import edgeopt
-from edgeopt import Runtime
+from edgeopt import Runtime, compare
 from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.accuracy.judgement import Judgement, Word, judge_numbers
-from edgeopt.measurement.compare.run import compare
 from edgeopt.measurement.opening.given import OpenedModel, open_given
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.candidate import Candidate

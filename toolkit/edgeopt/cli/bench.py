@@ -42,7 +42,7 @@ def bench(ctx: click.Context, /, *, model: str | None, form: str, **options: Any
     source = named_source(ctx, model)
     values = read_values(ctx, source)
     with Progress(quiet=form != TERMINAL) as progress:
-        done = perform("bench", (source,), None, values, progress.progress)
+        done = perform("bench", source, None, values, progress.progress)
     show(done.document, form)
     ctx.exit(done.exit_code)
 

@@ -47,14 +47,14 @@ def check(
     del options
     from edgeopt.report.formats import render
     from edgeopt.system.disk.files import require_writable, write_beside
-    from edgeopt.verbs._perform import perform
+    from edgeopt.verbs.check import checked
 
     files = {name: file for name, file in (("junit", junit), ("markdown", markdown), ("html", html)) if file}
     for file in files.values():
         require_writable(file)
     values = read_values(ctx, model)
     with Progress(quiet=form != TERMINAL) as progress:
-        done = perform("check", (model,), None, values, progress.progress)
+        done = checked(model, None, values, progress.progress)
     document = done.document
     for name, file in files.items():
         write_beside(file, render(document, name))

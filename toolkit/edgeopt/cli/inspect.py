@@ -21,7 +21,7 @@ def inspect(ctx: click.Context, /, *, model: str, form: str, **options: Any) -> 
     del options
     from edgeopt.verbs._perform import perform
 
-    show(perform("inspect", (model,), None, read_values(ctx, model)).document, form)
+    show(perform("inspect", model, None, read_values(ctx, model)).document, form)
 
 
 COMMAND = inspect

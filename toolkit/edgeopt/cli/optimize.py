@@ -63,7 +63,7 @@ def optimize(ctx: click.Context, /, *, model: str, form: str, **options: Any) ->
     with Progress(
         quiet=form != TERMINAL, limit_s=values.get("time_limit_s"), is_whole=True, began_s=began_s
     ) as progress:
-        done = perform("optimize", (model,), None, values, progress)
+        done = perform("optimize", model, None, values, progress)
     show(done.document, form)
     ctx.exit(done.exit_code)
 

@@ -27,7 +27,7 @@ def serve(ctx: click.Context, /, *, bundle: str, **options: Any) -> None:
     from edgeopt.verbs._perform import perform
 
     values = read_values(ctx, bundle)
-    show_line(str(perform("serve", (bundle,), None, values, _tell).summary), err=True)
+    show_line(str(perform("serve", bundle, None, values, _tell).summary), err=True)
 
 
 def _tell(line: str) -> None:

@@ -26,7 +26,7 @@ _INTEGERS = ("started_ns", "done_ns", "intended_ns", "arrived_ns", "stream", "ro
 _FLAGS = ("dropped", "failed")
 _PER_ROW = ("times_ns", "frame_ns", "warmup", *_INTEGERS, *_FLAGS)
 _WALL = ("wall_ns", "wall_row")
-_ABOUT = ("stages", "variant", "epoch_ns", "clock_cost_ns")
+_ABOUT = ("stages", "variant", "whole", "epoch_ns", "clock_cost_ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +45,8 @@ class Samples:
     warmup: NDArray[np.bool_]
     """(n,)"""
     variant: str = ""
+    whole: str = FRAME
+    """What the whole of a row is called: a frame, an answer."""
     started_ns: NDArray[np.int64] | None = None
     """When the frame was taken from the queue."""
     done_ns: NDArray[np.int64] | None = None
@@ -72,7 +74,7 @@ class Samples:
 
     def __post_init__(self) -> None:
         n = len(self.frame_ns)
-        if len({*self.stages, FRAME, OVERHEAD}) < len(self.stages) + 2:
+        if len({*self.stages, self.whole, OVERHEAD}) < len(self.stages) + 2:
             raise ValueError(f"stages need names of their own, not {', '.join(self.stages)}")
         if self.times_ns.shape != (n, len(self.stages)):
             raise ValueError(f"times_ns is {self.times_ns.shape}, not ({n}, {len(self.stages)})")
@@ -116,12 +118,12 @@ class Samples:
         return self.times_ns[:, self.stages.index(name)]
 
     def part(self, name: str) -> NDArray[np.int64]:
-        """Return (n,) the times of `frame` or of one stage.
+        """Return (n,) the times of the whole or of one stage.
 
         Raises:
             ValueError: If it is neither.
         """
-        return self.frame_ns if name == FRAME else self.stage(name)
+        return self.frame_ns if name == self.whole else self.stage(name)
 
     def _columns(self, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         return {name: column for name in names if (column := getattr(self, name)) is not None}
@@ -144,9 +146,9 @@ class Samples:
         return self.select(~self.lost)
 
     def summary(self) -> dict[str, Summary]:
-        """Return `frame`, each stage and `overhead`, over served frames after warm-up."""
+        """Return the whole, each stage and `overhead`, over served frames after warm-up."""
         rows = self.steady().served()
-        summaries = {name: summarize(rows.part(name)) for name in (FRAME, *self.stages)}
+        summaries = {name: summarize(rows.part(name)) for name in (self.whole, *self.stages)}
         return summaries | {OVERHEAD: summarize(rows.overhead_ns)}
 
     def to_json(self) -> dict[str, Any]:
@@ -199,8 +201,8 @@ class Samples:
             wanted = np.bool_ if name in ("warmup", *_FLAGS) else np.int64
             if not isinstance(column, np.ndarray) or column.dtype != wanted:
                 raise ValueError(f"{name} is no array of {wanted.__name__}")
-        if not isinstance(self.variant, str) or {type(self.epoch_ns), type(self.clock_cost_ns)} != {int}:
-            raise ValueError("variant is no text, or epoch_ns and clock_cost_ns are no whole numbers")
+        if {type(self.variant), type(self.whole)} != {str} or {type(self.epoch_ns), type(self.clock_cost_ns)} != {int}:
+            raise ValueError("variant or whole is no text, or epoch_ns and clock_cost_ns are no whole numbers")
         if self.wall_row is not None and not ((self.wall_row >= 0) & (self.wall_row < len(self))).all():
             raise ValueError("wall_row names rows that are not there")
 
@@ -218,7 +220,7 @@ def join_samples(parts: Sequence[Samples]) -> Samples:
     """
     first, lengths = parts[0], [len(part) for part in parts]
     starts = np.cumsum([0, *lengths[:-1]])
-    if any((part.stages, part.variant) != (first.stages, first.variant) for part in parts):
+    if any((part.stages, part.whole, part.variant) != (first.stages, first.whole, first.variant) for part in parts):
         raise ValueError("only runs of the same stages and variant can be joined")
     found = [part._columns((*_PER_ROW, *_WALL)) for part in parts]
     for columns, start in zip(found, starts, strict=True):

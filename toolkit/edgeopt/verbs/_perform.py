@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from edgeopt.errors import EdgeoptError
@@ -50,14 +49,12 @@ class Performed:
         return int(getattr(self.result, "exit_code", 0))
 
 
-def perform(
-    verb: str, sources: tuple[str, ...], options: Any, values: Mapping[str, Any], hears: Any = None
-) -> Performed:
-    """Do a verb.
+def perform(verb: str, source: str, options: Any, values: Mapping[str, Any], hears: Any = None) -> Performed:
+    """Do a verb that each kind does in a file of its own.
 
     Args:
         verb: A name of `workloads.VERBS`.
-        sources: What it is pointed at: one, or several of one kind.
+        source: What it is pointed at.
         options: The kind's own dataclass; None: the defaults.
         values: Fields of it that differ, by name.
         hears: Listens to what the verb tells of its progress; None: nobody does.
@@ -66,24 +63,24 @@ def perform(
         EdgeoptError: If the kind refuses the verb or an option, or the work fails.
         TypeError: If no kind has such an option.
     """
-    module, asked = prepare(verb, sources, options, values)
-    given = sources if verb == "compare" else sources[0]
-    return Performed(module.work(given, asked, hears), module.summarize)
+    kind, chosen = prepare(verb, (source,), options, values)
+    module = kind.module(verb)
+    return Performed(module.work(source, chosen, hears), module.summarize)
 
 
-def prepare(verb: str, sources: tuple[str, ...], options: Any, values: Mapping[str, Any]) -> tuple[ModuleType, Any]:
-    """Return the file in which a kind does a verb, and the options for it.
+def prepare(verb: str, sources: tuple[str, ...], options: Any, values: Mapping[str, Any]) -> tuple[Kind, Any]:
+    """Return the kind that does a verb, and its options.
 
     Raises:
         EdgeoptError: If the kind refuses the verb or an option.
         TypeError: If no kind has such an option.
     """
     kind = require_same_kind(sources) if len(sources) > 1 else kind_of(sources[0], verb, str(values.get("task", "")))
-    module = kind.module(verb)
+    kind.require_verb(verb)
     require_taken(kind, verb, values, sources)
     if options is None:
         require_whole(kind, verb, values)
-    return module, kind.make_options(verb, values, options)
+    return kind, kind.make_options(verb, values, options)
 
 
 def with_options_of_kinds(verb: str) -> Callable[[Function], Function]:

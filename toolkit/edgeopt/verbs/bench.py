@@ -30,4 +30,4 @@ def bench(
     Raises:
         EdgeoptError: If something cannot be used, wishes contradict each other, or are for another kind.
     """
-    return perform("bench", (str(workload),), options, wishes, tell).result
+    return perform("bench", str(workload), options, wishes, tell).result

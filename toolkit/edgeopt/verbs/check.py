@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Unpack
 
-from edgeopt.verbs._perform import Result, perform, with_options_of_kinds
+from edgeopt.measurement.check.run import check as check_sides
+from edgeopt.measurement.check.summary import summarize
+from edgeopt.verbs._perform import Performed, Result, prepare, with_options_of_kinds
 from edgeopt.verbs.wishes import CheckWishes
 
 Tell = Callable[[str, int, int], None]
@@ -30,4 +32,11 @@ def check(
     Raises:
         EdgeoptError: If the baseline is missing or damaged, or the workload cannot be used.
     """
-    return perform("check", (str(workload),), options, wishes, tell).result
+    return checked(str(workload), options, wishes, tell).result
+
+
+def checked(source: str, options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed:
+    """Do what `check` does, and say how it is shown."""
+    kind, chosen = prepare("check", (source,), options, wishes)
+    report = check_sides(kind.module("check"), source, chosen, tell, noun=kind.noun, names=kind.checks)
+    return Performed(report, summarize)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Unpack
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.verbs._perform import Performed, Result, perform, with_options_of_kinds
+from edgeopt.measurement.compare.run import compare as compare_sides
+from edgeopt.measurement.compare.summary import summarize
+from edgeopt.verbs._perform import Performed, Result, prepare, with_options_of_kinds
 from edgeopt.verbs.wishes import CompareWishes
 
 Tell = Callable[[str, int, int], None]
@@ -41,4 +43,5 @@ def compared(sources: tuple[str, ...], options: object, wishes: Mapping[str, obj
             f"a comparison needs two, {len(sources)} given",
             remedy="name the model to compare with first, then the others; edgeopt bench measures one",
         )
-    return perform("compare", sources, options, wishes, tell)
+    kind, chosen = prepare("compare", sources, options, wishes)
+    return Performed(compare_sides(kind.module("compare"), sources, chosen, tell), summarize)

@@ -34,4 +34,4 @@ def optimize(
     Raises:
         EdgeoptError: On what the user can mend before work begins, or where nothing can be written.
     """
-    return perform("optimize", (str(workload),), options, {"target": "cpu", **wishes}, listener).result
+    return perform("optimize", str(workload), options, {"target": "cpu", **wishes}, listener).result

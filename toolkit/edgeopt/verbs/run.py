@@ -20,5 +20,6 @@ def answer(workload: str, sample: str | None, values: Mapping[str, Any], hears: 
     Raises:
         EdgeoptError: If it gives no answer at all.
     """
-    module, options = prepare("run", (workload,), None, values)
+    kind, options = prepare("run", (workload,), None, values)
+    module = kind.module("run")
     return Performed(module.work(workload, options, hears, sample), module.summarize)

@@ -36,6 +36,7 @@ class CompareWishes(FrameCompareWishes, total=False):
     target: str
     recipe: str | None
     out: str | Path | None
+    code: str | Path | None
     prompt_tokens: int
     output_tokens: int
 
@@ -45,6 +46,7 @@ class CheckWishes(FrameCheckWishes, total=False):
 
     target: str
     recipe: str | None
+    code: str | Path | None
     budget: AnswerBudget | None
     prompt_tokens: int
     output_tokens: int

@@ -1,6 +1,7 @@
 """Kinds of workload: what a command is pointed at. Each folder here is a kind and ends in `KIND`.
 
-A verb that a kind has is a file of its folder with the verb's name. Packages add kinds through entry points of the
+A verb that a kind has is a file of its folder with the verb's name; `compare` and `check` are both in `sides.py`.
+Packages add kinds through entry points of the
 group `edgeopt.workloads`. Nothing outside this folder knows a kind by its name.
 """
 
@@ -21,6 +22,8 @@ from edgeopt.system.declared import registry
 from edgeopt.system.declared.options import Syntax, default_of, flags_of, options_of
 
 VERBS = ("inspect", "bench", "compare", "check", "optimize", "run", "serve")
+SIDE_VERBS = ("compare", "check")
+"""Verbs that are written once, over the sides that a kind opens in its file `sides.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,24 @@ class Kind:
     """By verb why it is refused, and what to do instead."""
     require: Callable[[str], None]
     """Raise EdgeoptError where a source of this kind is not there, or damaged."""
+    checks: tuple[str, ...] = ()
+    """What `check` can leave out: `latency`, and the names of the guards of its sides."""
     exports: Callable[[str, str], bool] = lambda *_: False
     """Whether `optimize` exports a source first that becomes this kind, for a task that the user named, or empty."""
 
     def has(self, verb: str) -> bool:
         """Return whether the kind has a verb."""
-        return verb in self.options and find_spec(f"{self.package}.{verb}") is not None
+        return verb in self.options and find_spec(f"{self.package}.{file_of(verb)}") is not None
+
+    def require_verb(self, verb: str) -> None:
+        """Raise where the kind has not a verb.
+
+        Raises:
+            EdgeoptError: Why, and what to do instead.
+        """
+        if not self.has(verb):
+            problem, remedy = self.refusals[verb]
+            raise EdgeoptError(problem, remedy=remedy)
 
     def module(self, verb: str) -> ModuleType:
         """Import the file of a verb.
@@ -55,10 +70,8 @@ class Kind:
         Raises:
             EdgeoptError: If the kind refuses it.
         """
-        if not self.has(verb):
-            problem, remedy = self.refusals[verb]
-            raise EdgeoptError(problem, remedy=remedy)
-        return import_module(f"{self.package}.{verb}")
+        self.require_verb(verb)
+        return import_module(f"{self.package}.{file_of(verb)}")
 
     def make_options(self, verb: str, values: Mapping[str, Any], options: Any = None) -> Any:
         """Return the options of a verb.
@@ -81,6 +94,16 @@ class Kind:
             return replace(chosen, **values)
         shared = {each.name: getattr(options, each.name) for each in fields(options)}
         return wanted(**{**shared, **values})
+
+
+def file_of(verb: str) -> str:
+    """Return the file of a kind's folder in which it does a verb."""
+    return "sides" if verb in SIDE_VERBS else verb
+
+
+def names_of_checks() -> str:
+    """Return what `check` can leave out, of all kinds, as help lists it."""
+    return ", ".join(dict.fromkeys(name for kind in reversed(kinds()) for name in kind.checks))
 
 
 @cache

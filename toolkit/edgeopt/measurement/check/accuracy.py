@@ -62,15 +62,15 @@ def check_accuracy(
     scored = score_side(now, labelled, tell)
     known = score_side(then, labelled, tell) if then else stored
     if known is None:
-        return judge_accuracy(None, scored, allowed, f"{why_gone}, and it was written without labels")
+        return judge_accuracy(None, scored.accuracy, allowed, f"{why_gone}, and it was written without labels")
     if known.accuracy.metric != scored.accuracy.metric:
         text = f"{why_gone}, and it was scored in {known.accuracy.metric}, this one in {scored.accuracy.metric}"
-        return judge_accuracy(None, scored, allowed, text)
+        return judge_accuracy(None, scored.accuracy, allowed, text)
     if why := known.why_not_telling:
-        return judge_accuracy(None, scored, allowed, f"the baseline {why}")
+        return judge_accuracy(None, scored.accuracy, allowed, f"the baseline {why}")
     drop = drop_between(known, scored)
     why_none = f"{why_gone}, and it was scored on other labelled pictures ({known.labels})"
-    return judge_accuracy(drop, scored, allowed, why_none if drop is None else "")
+    return judge_accuracy(drop, scored.accuracy, allowed, why_none if drop is None else "")
 
 
 def score_baseline(side: Side, labelled: LabelledFrames | None, tell: Progress | None = None) -> Scored | None:
@@ -96,15 +96,12 @@ class _Likeness:
     """Why the answers are other ones; empty: they are not."""
 
 
-def note_on_baseline(frames: Frames, scored: Scored | None) -> tuple[Note, ...]:
-    """Return what a baseline without labels cannot guard; none where it holds an accuracy.
+def note_on_baseline(frames: Frames) -> tuple[Note, ...]:
+    """Return what a baseline without labels cannot guard.
 
     Args:
         frames: With which it is written.
-        scored: The accuracy that it holds.
     """
-    if scored is not None:
-        return ()
     unseen = "so check sees no loss of accuracy that leaves most answers as they are"
     if is_made_up(frames):
         unseen = "and its samples are made up: check cannot pass accuracy against it"

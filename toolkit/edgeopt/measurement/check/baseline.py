@@ -1,4 +1,4 @@
-"""The baseline of `edgeopt check` as a file: figures, raw samples beside it, and where the model lies."""
+"""The baseline of `edgeopt check` as a file: figures, raw samples beside it, and where the workload lies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.samples import Samples
 from edgeopt.system.disk import assets
 from edgeopt.system.disk.files import write_beside
@@ -18,37 +17,32 @@ from edgeopt.system.disk.links import pinned
 from edgeopt.system.machine.environment import Environment
 from edgeopt.system.toml import read_object
 
-SCHEMA = 2
+SCHEMA = 3
 _KIND = "edgeopt baseline"
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """One model or bundle as it was when it was good."""
+    """One workload as it was when it was good."""
 
     name: str
+    workload: str
+    """Its kind, as messages call it: `a language model`."""
     model: str
     """Path from the file's own folder, or a shipped name."""
-    recipe: str | None
-    """As asked for; None: read from the model."""
+    settings: Mapping[str, Any]
+    """How it was opened and fed, by `CheckedSides.settings`."""
     sha256: str
-    """SHA-256 of the serialized model."""
+    """SHA-256 of its models."""
     threads: int
-    source: str
-    size_bytes: int
-    placement: Mapping[str, int]
-    """Nodes by provider; empty where the engine does not say."""
-    off_device: int
-    """Nodes elsewhere than on the first provider."""
-    scored: Scored | None
-    peak_bytes: tuple[int, ...]
-    """Peak bytes of fresh processes; empty: not measured."""
-    first_answer_ns: tuple[int, ...]
-    """First answer of fresh processes; empty: not measured."""
+    held: Mapping[str, Any]
+    """What each guard holds, by its name; a guard that was left out is not there."""
     trust: str
+    """`trusted`, `noisy` or `invalid`; empty where no times were measured."""
     trust_reasons: tuple[str, ...]
     environment: Environment
-    samples: Samples
+    samples: Samples | None
+    """None: no times were measured."""
 
     def locate(self, file: Path) -> str | None:
         """Return what to open it by, or None if nothing is there any more.
@@ -83,22 +77,19 @@ def write_baseline(baseline: Baseline, file: Path) -> None:
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
-    baseline.samples.save(raw_beside(file))
+    if baseline.samples is not None:
+        baseline.samples.save(raw_beside(file))
     values = {
         "schema": SCHEMA,
         "kind": _KIND,
         "name": baseline.name,
+        "workload": baseline.workload,
         "model": baseline.model,
-        "recipe": baseline.recipe,
+        "settings": dict(baseline.settings),
         "sha256": baseline.sha256,
         "threads": baseline.threads,
-        "source": baseline.source,
-        "size_bytes": baseline.size_bytes,
-        "placement": dict(baseline.placement),
-        "off_device": baseline.off_device,
-        "accuracy": baseline.scored.to_json() if baseline.scored else None,
-        "peak_bytes": list(baseline.peak_bytes),
-        "first_answer_ns": list(baseline.first_answer_ns),
+        "held": dict(baseline.held),
+        "holds_times": baseline.samples is not None,
         "trust": baseline.trust,
         "trust_reasons": list(baseline.trust_reasons),
         "environment": baseline.environment.to_json(),
@@ -112,32 +103,37 @@ def read_baseline(file: Path) -> Baseline:
     Raises:
         InvalidFileError: If it is absent, damaged, of another schema or another kind of file.
     """
-    remedy = f"write it once from a good model: edgeopt check MODEL --baseline {file} --update"
+    remedy = remedy_of(file)
     values = read_object(file, schema=SCHEMA, remedy=remedy)
     if values.get("kind") != _KIND:
         raise InvalidFileError(f"{file} is no baseline of edgeopt check", remedy=remedy)
     try:
-        return _parse(values, Samples.read(raw_beside(file)))
+        return _parse(values, Samples.read(raw_beside(file)) if values["holds_times"] else None)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InvalidFileError(f"{file} is damaged: {error!r}", remedy=remedy) from error
+        raise damaged(file, error) from error
 
 
-def _parse(values: Mapping[str, Any], samples: Samples) -> Baseline:
+def remedy_of(file: Path) -> str:
+    """Return what to do where a baseline cannot be used."""
+    return f"write it once from a good model: edgeopt check MODEL --baseline {file} --update"
+
+
+def damaged(file: Path, error: Exception) -> InvalidFileError:
+    """Return that a baseline does not hold what it should."""
+    return InvalidFileError(f"{file} is damaged: {error!r}", remedy=remedy_of(file))
+
+
+def _parse(values: Mapping[str, Any], samples: Samples | None) -> Baseline:
     return Baseline(
         name=str(values["name"]),
+        workload=str(values["workload"]),
         model=str(values["model"]),
-        recipe=values["recipe"],
+        settings=dict(values["settings"].items()),
         sha256=str(values["sha256"]),
         threads=int(values["threads"]),
-        source=str(values["source"]),
-        size_bytes=int(values["size_bytes"]),
-        placement={str(key): int(count) for key, count in values["placement"].items()},
-        off_device=int(values["off_device"]),
-        scored=Scored.from_json(values["accuracy"]) if values["accuracy"] else None,
-        peak_bytes=tuple(int(value) for value in values["peak_bytes"]),
-        first_answer_ns=tuple(int(value) for value in values["first_answer_ns"]),
+        held=dict(values["held"].items()),
         trust=str(values["trust"]),
-        trust_reasons=tuple(str(value) for value in values["trust_reasons"]),
+        trust_reasons=tuple(str(reason) for reason in values["trust_reasons"]),
         environment=Environment.from_json(values["environment"]),
         samples=samples,
     )

@@ -74,9 +74,18 @@ class Gate:
         group=MEASURED,
         syntax=Syntax.NAMES,
         repeatable=True,
-        help_from="edgeopt.measurement.check.options:names_of_checks",
+        help_from="edgeopt.workloads:names_of_checks",
     )
     """Names of checks to leave out."""
+    threads: int = threads_option(MODEL, "the baseline's")
+    seconds: float = option(SECONDS, "How long answers are measured.", group=MEASURED, syntax=Syntax.SECONDS)
+    judge_noisy: bool = option(
+        False,
+        "On a noisy machine too, judge times that were measured in turns.",
+        group=MEASURED,
+        syntax=Syntax.FLAG,
+    )
+    seed: int = seed_option(MEASURED)
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """What is allowed, by the names of `Check`; a field of its own name goes over it."""
@@ -87,14 +96,6 @@ class Gate:
         names = (name for name in Check.__dataclass_fields__ if hasattr(self, name))
         values: Mapping[str, Any] = {name: getattr(self, name) for name in names}
         return {**self.thresholds, **{name: value for name, value in values.items() if value is not None}}
-
-
-CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
-
-
-def names_of_checks() -> str:
-    """Return the checks as help lists them."""
-    return ", ".join(CHECKS)
 
 
 @dataclass(frozen=True)
@@ -111,19 +112,10 @@ class CheckOptions(Gate):
         shown="the recipe's own",
     )
     """Labels; None: the recipe's own, if it ships some."""
-    threads: int = threads_option(MODEL, "the baseline's")
-    seconds: float = option(SECONDS, "How long answers are measured.", group=MEASURED, syntax=Syntax.SECONDS)
     starts: int = option(
         STARTS, "Fresh processes for memory and cold start.", group=MEASURED, syntax=Syntax.WHOLE, least=3
     )
     """Fresh processes for the cold start; half as many for the memory."""
-    seed: int = seed_option(MEASURED)
-    judge_noisy: bool = option(
-        False,
-        "On a noisy machine too, judge times that were measured in turns.",
-        group=MEASURED,
-        syntax=Syntax.FLAG,
-    )
     cold_start_ratio: float | None = option(
         None,
         "Time to the first answer allowed, over the baseline's.",

@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from edgeopt.errors import EXIT_OF, EXIT_PASS, Note
-from edgeopt.measurement.accuracy.bootstrap import Drop, Scored
+from edgeopt.measurement.accuracy.bootstrap import Drop
 from edgeopt.measurement.resources.trust import TrustLevel, undecided
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.recipes.allowed import Check
+from edgeopt.tasks import Accuracy
 
 SCHEMA = 1
 
@@ -123,7 +124,7 @@ def judge_time(
     return replace(check, detail=detail)
 
 
-def judge_accuracy(drop: Drop | None, now: Scored, allowed: float, why_none: str = "") -> CheckResult:
+def judge_accuracy(drop: Drop | None, now: Accuracy, allowed: float, why_none: str = "") -> CheckResult:
     """Judge an accuracy by the interval of its drop over pictures.
 
     Args:
@@ -133,15 +134,15 @@ def judge_accuracy(drop: Drop | None, now: Scored, allowed: float, why_none: str
         why_none: Why there is no drop.
     """
     if drop is None:
-        return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, allowed, why_none, now.accuracy.metric)
-    shown = f"{now.accuracy} on {now.accuracy.n} pictures; drop {drop}, {allowed:g} allowed"
+        return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, allowed, why_none, now.metric)
+    shown = f"{now} on {now.n} pictures; drop {drop}, {allowed:g} allowed"
     if drop.high <= allowed + 1e-9:
         verdict = CheckVerdict.PASS
     elif drop.low > allowed + 1e-9:
         verdict = CheckVerdict.FAIL
     else:
         verdict, shown = CheckVerdict.INCONCLUSIVE, f"{shown}; more labelled pictures would decide"
-    return CheckResult("accuracy", verdict, drop.value, allowed, shown, now.accuracy.metric)
+    return CheckResult("accuracy", verdict, drop.value, allowed, shown, now.metric)
 
 
 def judge_agreement(agreement: float, least: float, pictures: int, *, proves: bool) -> CheckResult:
@@ -166,8 +167,10 @@ def skipped(name: str) -> CheckResult:
     return CheckResult(name, CheckVerdict.SKIPPED, None, None, "left out with --skip", "")
 
 
-def judge_size(now_bytes: int, then_bytes: int, allowed: float) -> CheckResult:
-    """Judge the size of the model, which is no estimate."""
+def judge_size(now_bytes: int, then_bytes: int | None, allowed: float) -> CheckResult:
+    """Judge the size of the model, which is no estimate; None: the baseline holds none."""
+    if then_bytes is None:
+        return CheckResult("size", CheckVerdict.INCONCLUSIVE, None, allowed, "the baseline holds no size")
     ratio = now_bytes / then_bytes
     verdict = CheckVerdict.PASS if ratio <= allowed else CheckVerdict.FAIL
     detail = f"{now_bytes} bytes, the baseline's {then_bytes}: {ratio:.3f}, {allowed:.3f} allowed"

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from edgeopt.measurement.common_options import LABEL_KINDS, seed_option, shapes_option, source_option, threads_option
+from edgeopt.measurement.common_options import (
+    LABEL_KINDS,
+    out_option,
+    seed_option,
+    shapes_option,
+    source_option,
+    threads_option,
+)
 from edgeopt.system.declared.options import Syntax, option
 
 MODEL, MEASURED = "Models and device", "What is measured"
@@ -25,6 +32,8 @@ class Contest:
     margin: float = option(MARGIN, "Speeds as near as this are equal.", group=MEASURED, syntax=Syntax.SHARE)
     """Ratios within 1 / (1 + margin) to 1 + margin count as equal."""
     threads: int = threads_option(MODEL)
+    seed: int = seed_option(MEASURED)
+    out: Path | None = out_option(MODEL, "compare.json, .md and .html, and the raw samples")
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,6 @@ class CompareOptions(Contest):
         metavar="LABELS",
     )
     """Labels, to compare the accuracy too."""
-    seed: int = seed_option(MEASURED)
     shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
     """Whole shapes of inputs by name, for what models leave free; a bundle has its own."""
 

@@ -1,4 +1,4 @@
-"""The result of a comparison: one row for each model or bundle."""
+"""The result of a comparison: one row for each workload."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeopt.errors import EXIT_PASS, Note
-from edgeopt.measurement.accuracy.bootstrap import Drop, Scored
 from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.sides import Quality, SideFacts
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.system.machine.environment import Environment
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True)
 class Compared:
     """One of them."""
 
-    label: str
-    given: str
-    size_bytes: int | None
-    """None: not known, it is an earlier result."""
+    facts: SideFacts
     times: Mapping[str, StageTime]
-    """`execute`, `frame` and the stages worth judging."""
+    """By part, the whole among them."""
     ratios: Mapping[str, Ratio]
     """To the first, by part; empty for the first itself."""
-    scored: Scored | None
-    drop: Drop | None
-    """Against the first."""
-    on_front: bool
+    quality: Quality | None = None
+    """None: nothing judges it."""
+    on_front: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name in this comparison."""
+        return self.facts.label
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Size of its models; None: not known, it is an earlier result."""
+        return self.facts.size_bytes
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class Comparison:
 
     rows: tuple[Compared, ...]
     parts: tuple[str, ...]
+    whole: str
+    """The part that is judged: `frame`, `answer`."""
     margin: float
     null: Mapping[str, Ratio]
     """The first against itself, by part; empty for earlier results."""
@@ -49,7 +56,6 @@ class Comparison:
     source: str
     trust: Trust | None
     notes: tuple[Note, ...]
-    environments: Mapping[str, Environment]
     samples: Mapping[str, Samples]
 
     @property
@@ -60,9 +66,9 @@ class Comparison:
     @property
     def front_axes(self) -> str:
         """The axes of the front, in words."""
-        if self.rows[0].scored:
-            return "frame time and accuracy"
-        return "frame time and size" if self.rows[0].size_bytes is not None else "frame time"
+        if self.rows[0].quality:
+            return f"{self.whole} time and accuracy"
+        return f"{self.whole} time and size" if self.rows[0].size_bytes is not None else f"{self.whole} time"
 
     def more_seconds(self, ratio: Ratio) -> float | None:
         """Return how much longer would decide; 0: decided; None: no run would, or the runs are over."""
@@ -72,22 +78,6 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; raw samples are in the .npz files beside them."""
-        rows = [
-            {
-                "label": row.label,
-                "given": row.given,
-                "size_bytes": row.size_bytes,
-                "times": {part: dataclasses.asdict(time) for part, time in row.times.items()},
-                "ratios": {
-                    part: dataclasses.asdict(ratio) | {"more_seconds": self.more_seconds(ratio)}
-                    for part, ratio in row.ratios.items()
-                },
-                "accuracy": row.scored.to_json() if row.scored else None,
-                "drop": dataclasses.asdict(row.drop) if row.drop else None,
-                "on_front": row.on_front,
-            }
-            for row in self.rows
-        ]
         return {
             "schema": SCHEMA,
             "margin": self.margin,
@@ -95,10 +85,40 @@ class Comparison:
             "source": self.source,
             "in_turns": bool(self.null),
             "parts": list(self.parts),
-            "rows": rows,
+            "whole": self.whole,
+            "rows": [self._row_as_json(row) for row in self.rows],
             "null": {part: dataclasses.asdict(ratio) for part, ratio in self.null.items()},
             "front_axes": self.front_axes,
             "trust": dataclasses.asdict(self.trust) if self.trust else None,
             "notes": [dataclasses.asdict(note) for note in self.notes],
-            "environments": {label: environment.to_json() for label, environment in self.environments.items()},
+            "environments": {row.label: row.facts.environment.to_json() for row in self.rows},
         }
+
+    def _row_as_json(self, row: Compared) -> dict[str, Any]:
+        facts = {
+            field.name: getattr(row.facts, field.name)
+            for field in dataclasses.fields(row.facts)
+            if field.name not in ("environment", "more")
+        }
+        return {
+            **facts,
+            "more": dict(row.facts.more),
+            "times": {part: dataclasses.asdict(time) for part, time in row.times.items()},
+            "ratios": {
+                part: dataclasses.asdict(ratio) | {"more_seconds": self.more_seconds(ratio)}
+                for part, ratio in row.ratios.items()
+            },
+            "quality": _quality_as_json(row.quality) if row.quality else None,
+            "on_front": row.on_front,
+        }
+
+
+def _quality_as_json(quality: Quality) -> dict[str, Any]:
+    loss = quality.loss
+    return {
+        "metric": quality.metric,
+        "value": quality.value,
+        "more_is_better": quality.more_is_better,
+        "loss": {"name": quality.loss_name, "value": loss.value, "low": loss.low, "high": loss.high} if loss else None,
+        "agreement": quality.agreement,
+    }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from edgeopt.measurement.compare import charts
 from edgeopt.measurement.compare.result import Compared, Comparison
+from edgeopt.measurement.samples import FRAME
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, plural
@@ -41,42 +42,88 @@ _OUTCOMES = {
 
 
 def _verdict(result: Comparison) -> VerdictLines:
-    """Return what whole frames say of the fastest of the others."""
+    """Return what the wholes say of the fastest of the others."""
     first, *others = result.rows
-    best = max(others, key=lambda other: other.ratios["frame"].speedup)
-    ratio = best.ratios["frame"]
+    best = max(others, key=lambda other: _speedup(result, other))
+    facts = []
+    if (quality := best.quality) and quality.loss:
+        facts.append(Value(quality.metric, f"{quality.loss_name} of {best.label}: {quality.loss}"))
+    if (ratio := best.ratios.get(result.whole)) is None:
+        return VerdictLines(
+            CommandOutcome.NOT_DECIDED, f"too few {result.whole}s to compare {best.label}", tuple(facts)
+        )
     outcome = _OUTCOMES.get(ratio.verdict, CommandOutcome.NOT_DECIDED)
     equal = f", equal within {ratio.margin:.1%}" if outcome is CommandOutcome.EQUIVALENT else ""
-    facts = [Value("accuracy", f"{best.label} drops {best.drop}")] if best.drop else []
     if outcome is CommandOutcome.NOT_DECIDED and (more := _to_decide(result, ratio)):
         facts.append(Value("to decide", more))
     if result.trust:
         facts.append(Value("machine", result.trust.warning or result.trust.level.upper()))
-    return VerdictLines(outcome, f"{best.label} is {ratio} as fast as {first.label}, whole frames{equal}", tuple(facts))
+    facts.append(Value("fed with", result.source))
+    sentence = f"{best.label} is {ratio} as fast as {first.label}, whole {result.whole}s{equal}"
+    return VerdictLines(outcome, sentence, tuple(facts))
+
+
+def _speedup(result: Comparison, row: Compared) -> float:
+    ratio = row.ratios.get(result.whole)
+    return ratio.speedup if ratio else 0.0
 
 
 def _subjects(result: Comparison) -> Table:
-    scored = result.rows[0].scored
+    qualities = [row.quality for row in result.rows if row.quality]
+    metric = qualities[0].metric if qualities else "metric"
+    loss = qualities[0].loss_name if qualities else "drop"
+    interval = f"95 % of the {loss}"
 
     def time(part: str, name: str) -> Callable[[Compared], str]:
         return lambda compared: _ms(getattr(compared.times[part], name))
 
     columns: dict[str, Callable[[Compared], str]] = {"model": lambda compared: compared.label}
     columns |= {f"{part} p50": time(part, "p50_ms") for part in result.parts}
-    columns |= {f"{part} p99": time(part, "p99_ms") for part in result.parts}
+    columns |= {f"{part} p99": time(part, "p99_ms") for part in result.parts if _has_tails(result, part)}
     columns |= {
-        scored.accuracy.metric if scored else "metric": lambda value: (
-            f"{value.scored.accuracy.value:.4f}" if value.scored else ""
-        ),
-        "drop": lambda value: f"{value.drop.value:+.4f}" if value.drop else "",
-        "95 % of the drop": lambda value: f"[{value.drop.low:+.4f}, {value.drop.high:+.4f}]" if value.drop else "",
-        "size": lambda value: "" if value.size_bytes is None else format_bytes(value.size_bytes),
-        "front": lambda value: "front" if value.on_front else "",
+        metric: lambda row: f"{row.quality.value:.4f}" if row.quality else "",
+        loss: lambda row: _loss(row, 0),
+        interval: lambda row: _loss(row, 1),
+        "agreement": lambda row: _share(row.quality.agreement) if row.quality else "",
+        "size": lambda row: "" if row.size_bytes is None else format_bytes(row.size_bytes),
     }
-    stages = [other for other in reversed(result.parts) if other not in ("frame", "execute")]
-    tails, medians = [f"{one} p99" for one in (*stages, "execute")], [f"{one} p50" for one in stages]
-    less = ["95 % of the drop", *tails, *medians, "front", "size", "execute p50", "frame p99", "drop", "frame p50"]
+    more = list(dict.fromkeys(name for row in result.rows for name in row.facts.more))
+    columns |= {name: _more(name) for name in more}
+    columns["front"] = lambda row: "front" if row.on_front else ""
+    whole = result.whole
+    parts = [part for part in reversed(result.parts) if part != whole]
+    minor = [part for part in parts if whole == FRAME and part != "execute"]
+    less = [
+        interval,
+        *(f"{part} p99" for part in parts),
+        *more,
+        *(f"{part} p50" for part in minor),
+        "front",
+        "agreement",
+        "size",
+    ]
+    less += [*(f"{part} p50" for part in parts if part not in minor), f"{whole} p99", loss, f"{whole} p50"]
     return make_table(result.rows, columns, words=["front"], less=less)
+
+
+def _loss(row: Compared, place: int) -> str:
+    """Return the estimate of a loss (place 0) or its interval (1)."""
+    if row.quality is None or row.quality.loss is None:
+        return ""
+    return str(row.quality.loss).partition(" ")[2 * place]
+
+
+def _has_tails(result: Comparison, part: str) -> bool:
+    """Return whether any of them ran often enough for a p99: a column of nothing says nothing."""
+    return any(row.times[part].p99_ms is not None for row in result.rows)
+
+
+def _more(name: str) -> Callable[[Compared], str]:
+    return lambda row: row.facts.more.get(name, "")
+
+
+def _share(agreement: float | None) -> str:
+    return "" if agreement is None else f"{agreement:.1%}"
 
 
 def _ratios(result: Comparison) -> Table:
@@ -97,7 +144,7 @@ def _how(result: Comparison) -> tuple[Value, ...]:
     """Return how the figures are to be read; a terminal's reader finds them in the docs."""
     first = result.rows[0].label
     values = [
-        Value("times", "ms of single frames"),
+        Value("times", f"ms of single {result.whole}s"),
         Value("speed", f"as a multiple of {first}'s; FASTER or SLOWER beyond the margin"),
         Value("front", f"nothing else is proven better in {result.front_axes}"),
     ]
@@ -109,7 +156,8 @@ def _how(result: Comparison) -> tuple[Value, ...]:
         values.append(Value("null", f"{first} against itself: {null}"))
     if result.trust:
         values.append(Value("machine", str(result.trust)))
-    if machine := result.environments.get(first):
+    machine = result.rows[0].facts.environment
+    if machine.facts:
         values.append(Value("on", f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"))
         values += [Value("command", machine.command, is_command=True)] if machine.command else []
     return tuple(values)

@@ -67,7 +67,7 @@ class Ratio:
 
 
 def parts_worth_judging(samples: Mapping[str, Samples]) -> tuple[str, ...]:
-    """Return `execute`, `frame`, then the other stages of all that take a hundredth of the median frame in any.
+    """Return `execute`, the whole, then the other stages of all that take a hundredth of the median whole in any.
 
     Below that the clock and the bookkeeping are measured. A stage that one of them lacks has no ratio.
     """
@@ -80,7 +80,7 @@ def parts_worth_judging(samples: Mapping[str, Samples]) -> tuple[str, ...]:
     stages = [name for name, takes in worth.items() if takes]
     return (
         *(name for name in stages if name == "execute"),
-        "frame",
+        next(iter(samples.values())).whole,
         *(stage for stage in stages if stage != "execute"),
     )
 

@@ -23,7 +23,7 @@ from edgeopt.measurement.load.closed_loop import Marked, MarkedFrames, Pictures
 from edgeopt.measurement.resources.anchor import AnchorTimes, measure_anchor
 from edgeopt.measurement.resources.readings import CounterReading, take_reading
 from edgeopt.measurement.resources.trust import Trust, judge_turns
-from edgeopt.measurement.samples import FRAME, Samples, join_samples
+from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.ratio import (
     Ratio,
     centre_of_rounds,
@@ -186,6 +186,8 @@ class Turns:
     workers: int
     """Threads that ran at once."""
     seconds: float
+    judged: tuple[str, ...] = ()
+    """Parts that are judged, however little they take; empty: those that take a hundredth of the whole."""
 
     @property
     def baseline(self) -> str:
@@ -199,8 +201,8 @@ class Turns:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that can be judged, `execute` and `frame` first."""
-        return parts_worth_judging(dict(self.samples))
+        """The parts that can be judged, `execute` and the whole first."""
+        return self.judged or parts_worth_judging(dict(self.samples))
 
     def with_models(self, names: Collection[str]) -> Turns:
         """Return the turns with the samples of these models only."""
@@ -222,7 +224,7 @@ class Turns:
     @property
     def null_rounds(self) -> NDArray[np.float64]:
         """(n,) log of the first one's whole frame over its second copy's, one a round."""
-        return self._null_logs(FRAME)
+        return self._null_logs(self.samples[self.baseline].whole)
 
     @property
     def _pairs(self) -> int:

@@ -49,6 +49,8 @@ class Judged:
     drop: float | None = None
     judgement: Judgement | None = None
     """None of the original."""
+    of_each: tuple[float, ...] = ()
+    """By picture 1 where the answer is right, else 0; or how far it agrees. Empty where `scored` tells."""
 
     @property
     def loss(self) -> float:
@@ -147,8 +149,9 @@ class PipelineJudge:
             self._right = self._right or right
             worse, better = pairs.count((True, False)), pairs.count((False, True))
             judgement = unproven(judge_pairs(worse, better, len(pairs), self._max_drop), NoProof.STEERED)
-            return Judged(agreement, None, accuracy, self._drop(accuracy), judgement)
-        return Judged(agreement, judgement=judge_agreement(agreement, each, self._least_agreement))
+            return Judged(agreement, None, accuracy, self._drop(accuracy), judgement, tuple(map(float, right)))
+        judgement = judge_agreement(agreement, each, self._least_agreement)
+        return Judged(agreement, judgement=judgement, of_each=tuple(each.tolist()))
 
     def _agreement(self, pipeline: Pipeline, answers: Sequence[Answer]) -> tuple[float, NDArray[np.float64]]:
         """Return how far all answers agree with the original's, and each of them.

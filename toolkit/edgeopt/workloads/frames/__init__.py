@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeopt.workloads import Kind
-from edgeopt.workloads.frames.options import OPTIONS
+from edgeopt.workloads.frames.options import CHECKS, OPTIONS
 
 
 def _claims(source: str) -> bool:
@@ -33,4 +33,5 @@ KIND = Kind(
     package=__name__,
     refusals={},
     require=_require,
+    checks=CHECKS,
 )

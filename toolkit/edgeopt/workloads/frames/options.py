@@ -38,7 +38,6 @@ class FrameCompare(CompareOptions):
 
     target: str = target_option(compare.MODEL)
     recipe: str | None = recipe_option(compare.MODEL)
-    out: Path | None = out_option(compare.MODEL, "compare.json, .md, .html and the raw samples")
 
 
 @dataclass(frozen=True)
@@ -148,6 +147,8 @@ class FrameRun(LiveOptions):
     )
 
 
+CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
+"""What `check` can leave out."""
 OPTIONS: Mapping[str, type] = {
     "inspect": FrameInspect,
     "bench": FrameBench,

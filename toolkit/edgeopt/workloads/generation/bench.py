@@ -9,10 +9,10 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.generation.bench import bench_generation
 from edgeopt.measurement.generation.guesses import AUTO
 from edgeopt.measurement.generation.result import GenerationResult as Result
-from edgeopt.measurement.generation.sides.side_by_side import Tell
 from edgeopt.measurement.generation.source_summary import summarize_sources
 from edgeopt.measurement.generation.sources import SourceBench, bench_sources
 from edgeopt.measurement.generation.summary import summarize_generation
+from edgeopt.measurement.sides import Tell
 from edgeopt.report.document import Document
 from edgeopt.report.formats import write_pages
 from edgeopt.running.writing import find_language_model

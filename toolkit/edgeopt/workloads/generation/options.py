@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.measurement.check.options import MEASURED, MODEL, Gate
-from edgeopt.measurement.check.options import SECONDS as CHECK_SECONDS
+from edgeopt.measurement.check.options import MEASURED, Gate
 from edgeopt.measurement.common_options import (
     out_option,
     output_tokens_option,
@@ -55,14 +54,6 @@ class GenerationCheck(Gate):
     )
     prompt_tokens: int = prompt_tokens_option(0, "the baseline's")
     output_tokens: int = output_tokens_option(0, "the baseline's")
-    threads: int = threads_option(MODEL, "the baseline's")
-    seconds: float = option(CHECK_SECONDS, "How long answers are measured.", group=MEASURED, syntax=Syntax.SECONDS)
-    judge_noisy: bool = option(
-        False,
-        "On a noisy machine too, judge times that were measured in turns.",
-        group=MEASURED,
-        syntax=Syntax.FLAG,
-    )
 
 
 @dataclass(frozen=True)
@@ -235,6 +226,8 @@ class GenerationServe(ServeFlags):
     )
 
 
+CHECKS = ("latency", "accuracy", "size", "memory")
+"""What `check` can leave out; `accuracy` is the perplexity, `memory` the cache."""
 OPTIONS: Mapping[str, type] = {
     "inspect": FrameInspect,
     "bench": GenerationBench,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeopt.workloads import Kind
-from edgeopt.workloads.pipeline.options import OPTIONS
+from edgeopt.workloads.pipeline.options import CHECKS, OPTIONS
 
 
 def _claims(source: str) -> bool:
@@ -30,12 +30,8 @@ KIND = Kind(
     package=__name__,
     refusals={
         "inspect": (_BY_STAGE, "inspect the model of a stage"),
-        "compare": (
-            "pipelines are not compared so far",
-            "edgeopt bench measures each; optimize measures its choice against the original",
-        ),
-        "check": ("pipelines are not checked so far", "check the model of each stage"),
         "serve": ("pipelines are not served so far", "call edgeopt.Pipeline.load(...) in the app"),
     },
     require=_require,
+    checks=CHECKS,
 )

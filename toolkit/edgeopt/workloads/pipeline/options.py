@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgeopt.measurement.bench import options as bench
 from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.common_options import code_option, out_option, target_option
+from edgeopt.measurement.check import options as check
+from edgeopt.measurement.check.options import Gate
+from edgeopt.measurement.common_options import LABEL_KINDS, code_option, out_option, source_option, target_option
+from edgeopt.measurement.compare import options as compare
+from edgeopt.measurement.compare.options import Contest
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.options import Options
 from edgeopt.running.live_options import LiveOptions
@@ -21,6 +26,31 @@ class PipelineBench(BenchOptions):
 
     target: str = target_option(bench.MODEL)
     out: Path | None = out_option(bench.MODEL, "bench.json, .md, .html and the raw samples")
+    code: Path | None = code_option()
+
+
+def _labels_option(group: str) -> Any:
+    text = f"Labels that judge the accuracy: {LABEL_KINDS}."
+    return option(None, text, group=group, metavar="LABELS", shown="the pipeline's own")
+
+
+@dataclass(frozen=True)
+class PipelineCompare(Contest):
+    """Options of `compare` for pipelines."""
+
+    target: str = target_option(compare.MODEL)
+    source: str | Path | None = source_option(compare.MEASURED, "those of the first pipeline")
+    eval: str | Path | None = _labels_option(compare.MEASURED)
+    code: Path | None = code_option()
+
+
+@dataclass(frozen=True)
+class PipelineCheck(Gate):
+    """Options of `check` for a pipeline."""
+
+    target: str = target_option(check.MODEL)
+    source: str | Path | None = source_option(check.MEASURED, "the pipeline's own")
+    eval: str | Path | None = _labels_option(check.MEASURED)
     code: Path | None = code_option()
 
 
@@ -45,4 +75,12 @@ class PipelineRun(LiveOptions):
     code: Path | None = code_option()
 
 
-OPTIONS: Mapping[str, type] = {"bench": PipelineBench, "optimize": PipelineOptimize, "run": PipelineRun}
+CHECKS = ("latency", "accuracy", "size")
+"""What `check` can leave out."""
+OPTIONS: Mapping[str, type] = {
+    "bench": PipelineBench,
+    "compare": PipelineCompare,
+    "check": PipelineCheck,
+    "optimize": PipelineOptimize,
+    "run": PipelineRun,
+}

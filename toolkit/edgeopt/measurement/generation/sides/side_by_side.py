@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import TextScore, score_text, windows_of
 from edgeopt.measurement.generation.right_writer import open_right_decoder, open_right_pair
 from edgeopt.measurement.generation.sides.turns import FormTurns, Prompt, measure_in_turns
+from edgeopt.measurement.sides import Tell
+from edgeopt.measurement.turns.interleaved import AGAIN
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.encoder_decoder import recipe_of
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
@@ -35,13 +37,12 @@ from edgeopt.system.amounts import Tenths
 from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import plural
 
-TWIN = "the first again"
 MOST_TEXT_BYTES = 16 << 20
 LEAST_WINDOWS = 6
+_MOST_ROUNDS = 1000
+"""More say nothing more; of a model that answers in milliseconds they fill the seconds asked for."""
 _PROBE = printable
 """Models whose tokens of it are the same are taken to have the same tokens."""
-Tell = Callable[[str, int, int], None]
-"""What is done, how far, of how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def labels_for(names: Sequence[str]) -> list[str]:
     return [word if counts[word] == 1 else f"{word} ({i + 1})" for i, word in enumerate(short)]
 
 
-def open_sides(models: Mapping[str, Path], threads: int, stack: ExitStack) -> list[WriterSide]:
+def open_writers(models: Mapping[str, Path], threads: int, stack: ExitStack) -> list[WriterSide]:
     """Open language models, which `stack` closes.
 
     Args:
@@ -176,11 +177,12 @@ def _read_sources(pairs: Sequence[EncoderDecoder], label: str, options: SideOpti
     return JudgingText(name, "", tuple(hold_out(first, result, options.output_tokens)), "", tuple(result))
 
 
-def score_sides(sides: Sequence[WriterSide], text: JudgingText, tell: Tell) -> dict[str, TextScore]:
+def score_sides(sides: Sequence[WriterSide], text: JudgingText, tell: Tell | None) -> dict[str, TextScore]:
     """Return how well each predicts the text; empty where it judges nothing."""
     text_scores = dict[str, TextScore]()
     for i, side in enumerate(sides if text.windows else ()):
-        tell("judge by the text", i, len(sides))
+        if tell:
+            tell("judge by the text", i, len(sides))
         if isinstance(side.model, EncoderDecoder):
             text_scores[side.label] = score_answers(side.model, text.windows)
         else:
@@ -193,7 +195,7 @@ def time_sides(
     twin: LanguageModel | EncoderDecoder | None,
     text: JudgingText,
     options: SideOptions,
-    tell: Tell,
+    tell: Tell | None,
 ) -> dict[str, FormTurns]:
     """Return the times of answers in turns.
 
@@ -205,16 +207,15 @@ def time_sides(
         tell: Hears how far it is.
     """
     models: dict[str, LanguageModel | EncoderDecoder] = {side.label: side.model for side in sides}
-    models |= {TWIN: twin} if twin else {}
+    models |= {sides[0].label + AGAIN: twin} if twin else {}
     prompts = {label: prompts_of(model, text, options) for label, model in models.items()}
     asked = AnswerOptions(most_tokens=options.output_tokens, ends=False)
-    return measure_in_turns(
-        models,
-        prompts,
-        asked,
-        options.seconds,
-        lambda done, of: tell("measure answers in turns", done, Tenths(of)),
-    )
+
+    def say(done: int, of: int) -> None:
+        if tell:
+            tell("measure answers in turns", done, Tenths(of))
+
+    return measure_in_turns(models, prompts, asked, options.seconds, say, most=_MOST_ROUNDS)
 
 
 def prompts_of(model: LanguageModel | EncoderDecoder, text: JudgingText, options: SideOptions) -> list[Prompt]:
