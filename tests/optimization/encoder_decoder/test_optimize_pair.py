@@ -331,8 +331,8 @@ def test_it_is_compared_and_guarded_like_a_language_model(report, lines, tmp_pat
     done = CliRunner().invoke(cli, ["compare", str(folder), report.forms[1].file, *words])
     assert done.exit_code == 0, done.output
     row = json.loads(done.stdout)["rows"][1]
-    assert row["agreement"] == 1.0
-    assert abs(row["rise"]["value"]) < 1e-4
+    assert row["quality"]["agreement"] == 1.0
+    assert abs(row["quality"]["loss"]["value"]) < 1e-4
     assert set(row["ratios"]) == {"answer", "TTFT", "TPOT"}
     done = CliRunner().invoke(cli, ["check", str(folder), "--baseline", baseline, "--update", *words])
     assert done.exit_code == 0, done.output

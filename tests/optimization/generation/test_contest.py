@@ -16,7 +16,7 @@ from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.perplexity import TextScore
 from edgeopt.measurement.generation.sides.turns import FormTurns
 from edgeopt.optimization.generation.contest import Entrant, FormContest
-from edgeopt.optimization.generation.optimize import Made
+from edgeopt.optimization.generation.life import Made
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.decoding.generation import AnswerOptions
 

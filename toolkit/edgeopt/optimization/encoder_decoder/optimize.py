@@ -1,10 +1,10 @@
-"""The life of one call of `optimize` for an encoder with a decoder: its forms, then the decoder's, one choice."""
+"""`optimize` of an encoder with a decoder: how it is opened, the forms of both parts, its bundle."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
@@ -30,22 +30,20 @@ from edgeopt.measurement.generation.sides.turns import PARTS
 from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
 from edgeopt.optimization.encoder_decoder.words import refuse_by_words
 from edgeopt.optimization.generation.ahead import Ahead
-from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import FOLDER, told_of
-from edgeopt.optimization.generation.memory import require_room
-from edgeopt.optimization.generation.optimize import (
+from edgeopt.optimization.generation.life import (
     Made,
+    WriterRun,
     export_first,
     find_processor,
-    time_forms,
-    with_budget,
+    judge_forms,
+    prove_and_write,
 )
+from edgeopt.optimization.generation.memory import require_room
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.proof import as_forms, prove, told_of_end
 from edgeopt.optimization.generation.result import LanguageReport
 from edgeopt.optimization.generation.resume import Left, take_folder
-from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.optimize import device_name
 from edgeopt.recipes.texts.encoder_decoder import (
@@ -56,7 +54,6 @@ from edgeopt.recipes.texts.encoder_decoder import (
     read_encoder_decoder,
     recipe_of,
 )
-from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import Artefact, Bundle, Expected, is_bundle, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
@@ -65,7 +62,7 @@ from edgeopt.runtime.decoding.selftest_pair import record_pair
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair
 from edgeopt.system.declared.target import Target
-from edgeopt.system.machine.environment import package_versions, read_environment
+from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.processes.time_limit import limited, require_time
 from edgeopt.system.text import format_bytes, plural
@@ -111,7 +108,7 @@ def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
 _JOINED = "the encoder makes keys and values, one decoder"
 _COPIES = 6
 """Times the size of the weights: original and form are open, and a form is made."""
-_ENCODER = "encoder"
+_ENCODER, _DECODER = "encoder", "decoder"
 
 
 @guarded()
@@ -154,7 +151,6 @@ def optimize_encoder_decoder(
         graphs = [load_model(file) for file in files.files]
         of_form = ENCODER, DECODER
         left = take_folder(folder, files.name, graphs, device, (), resumes=options.resume, graphs=of_form)
-        place = _Workplace(left, files)
         shares.say()
         with limited(shares.end_s(TimeShare.JUDGED)):
             held = hold_out(
@@ -179,46 +175,38 @@ def optimize_encoder_decoder(
             listener=listener,
             score=score_answers,
         )
-        made, ahead = Made(), Ahead(contest, options.processes)
-        with shares.part(TimeShare.FORMS, "not all forms were made and judged"):
-            _enter(read_pair(files), contest, place, device, made, ahead)
-        ahead.tell_timing(made.entrants)
-        time_forms(contest, made.entrants, shares)
-        made.more += refuse_by_words(contest, made.entrants, shares)
-        hurried = shares.was_cut or shares.is_late
-        forms = as_forms(contest, place.original, made.entrants, is_hurried=hurried)
-    ahead.tell_proving(made.entrants)
-    forms = prove(forms, contest, options.processes, options.budget, shares)
-    ended = told_of_end(forms, options.processes, options.budget, shares)
-    report = LanguageReport(
-        model=files.name,
-        target=device.name,
-        folder=folder,
-        prompt_tokens=0,
-        output_tokens=options.output_tokens,
-        max_rise=options.max_rise,
-        accuracy_asked=bool(options.eval) or options.max_drop is not None,
-        text=Path(options.eval).name,
-        windows=len(held),
-        window_tokens=0,
-        calibration="",
-        cpu=read_environment().cpu,
-        threads=threads,
-        forms=tuple(forms),
-        chosen=choose_form(forms, options.budget),
-        seconds=0.0,
-        budget=options.budget,
-        told_lengths=f"{lengths_of([text.source for text in held])}, answers of "
-        f"{plural(options.output_tokens, 'token')}",
-        told_judge=f"the original's answers to {_told(held)} of {Path(options.eval).name}",
-        asks="SOUND.wav" if files.audio else "--prompt TEXT",
+        forms = _PairForms(contest, _Workplace(left, files), device)
+        run = WriterRun(options, device, folder, threads, shares, began_s)
+        language_forms = judge_forms(
+            run,
+            contest,
+            forms.made,
+            forms.place.original,
+            names=lambda: forms.names,
+            enter=forms.enter,
+            refuse=lambda: forms.made.more.extend(refuse_by_words(contest, forms.made.entrants, shares)),
+        )
+    answers, text = plural(options.output_tokens, "token"), Path(options.eval).name
+    told = {
+        "model": files.name,
+        "prompt_tokens": 0,
+        "text": text,
+        "window_tokens": 0,
+        "calibration": "",
+        "told_lengths": f"{lengths_of([each.source for each in held])}, answers of {answers}",
+        "told_judge": f"the original's answers to {_told(held)} of {text}",
+        "asks": "SOUND.wav" if files.audio else "--prompt TEXT",
+    }
+    opened_as = replace(device, options=original.origin.entries)
+    return prove_and_write(
+        run,
+        contest,
+        language_forms,
+        told=told,
+        guess=lambda _: None,
+        deploy=lambda report: deploy_encoder_decoder(report, opened_as),
+        notes=lambda: (*files.notes, *forms.made.notes),
     )
-    report = with_budget(report, contest, shares)
-    bundle = deploy_encoder_decoder(report, replace(device, options=original.origin.entries))
-    notes = (*original.files.notes, *made.notes, *shares.notes, *([ended] if ended else []))
-    report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
-    write_pages(summarize_language(report), report.folder, "report")
-    return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,49 +232,70 @@ class _Workplace:
         self.left.finish(name)
 
 
-def _enter(pair: Pair, contest: FormContest, place: _Workplace, device: Target, made: Made, ahead: Ahead) -> None:
-    """Let forms of the encoder compete beside the decoder in float, then the decoder's beside the fastest encoder.
+@dataclass
+class _PairForms:
+    """The forms of both parts, made and entered into the contest."""
 
-    Raises:
-        OutOfTime: At the end of a time limit; what was judged before it stays.
-    """
-    count = len(ENCODER_FORMS) + len(DECODER_FORMS) + (not place.files.is_pair)
-    listener, entrants = contest.listener, made.entrants
+    contest: FormContest
+    place: _Workplace
+    device: Target
+    made: Made = field(default_factory=Made)
+    best_encoder: str = FLOAT
+    """Name of the encoder's form that decoders are tried beside."""
 
-    def is_made(name: str, part: str, form: PartForm) -> bool:
+    @property
+    def names(self) -> list[str]:
+        """Names of all forms that are tried."""
+        encoders = [f"{form.name}-{FLOAT}" for form in ENCODER_FORMS]
+        return [*encoders, *(f"{self.best_encoder}-{form.name}" for form in DECODER_FORMS)]
+
+    def enter(self, ahead: Ahead) -> None:
+        """Let forms of the encoder compete beside the decoder in float, then the decoder's beside the fastest encoder.
+
+        Raises:
+            OutOfTime: At the end of a time limit; what was judged before it stays.
+        """
+        pair, entrants = read_pair(self.place.files), self.made.entrants
+        count = len(ENCODER_FORMS) + len(DECODER_FORMS) + (not self.place.files.is_pair)
+        if not self.place.files.is_pair:
+            self.place.write(name := f"{FLOAT}-{FLOAT}", pair)
+            self._enter_form(name, _JOINED)
+        for form in ENCODER_FORMS:
+            ahead.tell_making(len(entrants), count, entrants)
+            name = f"{form.name}-{FLOAT}"
+            if self._is_made(name, _ENCODER, form, pair):
+                self._enter_form(name, f"encoder: {form.told}")
+        leader = self.contest.leader(entrants)
+        if leader is not None and leader.ratio("answer").speedup > 1:
+            self.best_encoder = leader.name.partition("-")[0]
+        if self.best_encoder != FLOAT:
+            pair = Pair(load_model(self.place.left.place(f"{self.best_encoder}-{FLOAT}") / ENCODER), pair.decoder)
+        for form in DECODER_FORMS:
+            ahead.tell_making(len(entrants), count, entrants)
+            name = f"{self.best_encoder}-{form.name}"
+            if self._is_made(name, _DECODER, form, pair):
+                self._enter_form(name, f"decoder: {form.told}")
+        ahead.tell_making(count, count, entrants)
+
+    def _is_made(self, name: str, part: str, form: PartForm, pair: Pair) -> bool:
         """Make a form of a part, unless an earlier run made it; return whether there is one."""
-        ahead.tell_making(len(entrants), count, entrants)
         require_time()
-        if place.left.is_finished(name):
+        if self.place.left.is_finished(name):
             return True
-        outcome = form.make(pair.encoder if part == _ENCODER else pair.decoder, device)
+        outcome = form.make(pair.encoder if part == _ENCODER else pair.decoder, self.device)
         if not outcome.changes:
-            made.leave_out(f"{part} {form.name}", "no matrix of constant weights is large enough")
+            self.made.leave_out(name, "no matrix of constant weights is large enough")
             return False
-        place.write(name, Pair(outcome.model, pair.decoder) if part == _ENCODER else Pair(encoder, outcome.model))
+        is_encoder = part == _ENCODER
+        self.place.write(name, Pair(outcome.model, pair.decoder) if is_encoder else Pair(pair.encoder, outcome.model))
         return True
 
-    def enter(name: str, text: str) -> None:
-        entrant = Entrant(name, text, name, place.left.place(name))
+    def _enter_form(self, name: str, text: str) -> None:
+        entrant = Entrant(name, text, name, self.place.left.place(name))
         size = sum(file.stat().st_size for file in entrant.file.glob("*.onnx*"))
-        listener.say(f"{name:<14} {format_bytes(size):>10}  {text}")
-        contest.enter([entrant])
-        made.take([entrant])
-
-    if not place.files.is_pair:
-        place.write(name := f"{FLOAT}-{FLOAT}", pair)
-        enter(name, _JOINED)
-    for form in ENCODER_FORMS:
-        if is_made(name := f"{form.name}-{FLOAT}", _ENCODER, form):
-            enter(name, f"encoder: {form.told}")
-    leader = contest.leader(entrants)
-    is_faster = leader is not None and leader.ratio("answer").speedup > 1
-    best = leader.name.partition("-")[0] if leader and is_faster else FLOAT
-    encoder = pair.encoder if best == FLOAT else load_model(place.left.place(f"{best}-{FLOAT}") / ENCODER)
-    for form in DECODER_FORMS:
-        if is_made(name := f"{best}-{form.name}", "decoder", form):
-            enter(name, f"decoder: {form.told}")
-    ahead.tell_making(count, count, entrants)
+        self.contest.listener.say(f"{name:<14} {format_bytes(size):>10}  {text}")
+        self.contest.enter([entrant])
+        self.made.take([entrant])
 
 
 def _kind(held: Sequence[HeldOut]) -> str:

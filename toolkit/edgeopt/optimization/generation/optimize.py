@@ -1,63 +1,59 @@
-"""The life of one call of `optimize` for a language model: forms, their perplexity, answers in turns, one choice."""
+"""`optimize` of a language model: how it is opened, its forms, its bundle."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors._guard import guarded
-from edgeopt.executors.onnxruntime.providers import CPU
-from edgeopt.export.export import export_for, names_decoder
+from edgeopt.export.export import names_decoder
 from edgeopt.graph.model import Model, find_model, load_model, save_model
-from edgeopt.measurement.generation.budget import prove_budget
 from edgeopt.measurement.generation.right_writer import open_right_decoder
 from edgeopt.measurement.generation.sides.turns import PARTS
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.attention import AttentionTrials
-from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import deploy_language_model
 from edgeopt.optimization.generation.forms import FORMS, FUSED, MatrixForm, with_chunks
 from edgeopt.optimization.generation.guessing import choose_guesses
+from edgeopt.optimization.generation.life import (
+    Made,
+    WriterRun,
+    export_first,
+    find_processor,
+    judge_forms,
+    prove_and_write,
+)
 from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.generation.memory import require_memory
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.proof import as_forms, prove, told_of_end
 from edgeopt.optimization.generation.result import BASELINE, GuessChoice, LanguageReport
 from edgeopt.optimization.generation.resume import MODEL, Left, take_folder
-from edgeopt.optimization.generation.summary import summarize_language
-from edgeopt.optimization.generation.texts import no_text, read_texts
+from edgeopt.optimization.generation.texts import TokenWindows, no_text, read_texts
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.optimize import device_name
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
-from edgeopt.report.formats import write_pages
 from edgeopt.running.writing import find_language_model
-from edgeopt.runtime.bundle import is_bundle
+from edgeopt.runtime.bundle import Bundle, is_bundle
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.runtime.decoding.opening import open_language_model, open_writer, recipe_beside
-from edgeopt.runtime.devices.availability import find_device
+from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.decoder_fusion import answers_last, fuse_decoder
 from edgeopt.steps.convert.last_logits import keep_last_logits
-from edgeopt.system.amounts import Tenths
-from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.files import write_beside
-from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.machine.threads import engine_threads
-from edgeopt.system.processes.time_limit import require_time, time_left_s
+from edgeopt.system.processes.time_limit import require_time
 from edgeopt.system.text import format_bytes, plural
 
 _SHARE = 4
 """Share of the seconds of the contest; guesses get one."""
-_LONGER = 3
-"""Times the seconds of the contest that proving a budget may take."""
 
 
 @guarded()
@@ -100,90 +96,71 @@ def optimize_language_model(
         left = take_folder(folder, recipe.name, [loaded], device, texts.calibration, resumes=options.resume)
         require_memory(loaded)
         shares.say()
-        head = recipe.generation.head
         listener.say("look for what is written in many ops and can be one")
         fused = fuse_decoder(loaded, original.context, original.tokenizer.size)
         forms = (FUSED, *FORMS) if fused.changes else FORMS
-        material = DecoderMaterial(fused.model, device, texts.calibration, threads, head, options.max_rise, listener)
+        head, max_rise = recipe.generation.head, options.max_rise
+        material = DecoderMaterial(fused.model, device, texts.calibration, threads, head, max_rise, listener)
         listener.say(
             f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
             f"{len(texts.calibration)} of {texts.calibrating} calibrate"
         )
-        own_tokens = max(1, options.prompt_tokens - original.begins_with)
-        contest = FormContest(
-            original=original,
-            windows=texts.windows,
-            prompts=[texts.prompt(i, own_tokens) for i in range(len(texts.windows))],
-            asked=AnswerOptions(most_tokens=options.output_tokens, guesses=0, ends=False),
-            threads=threads,
-            max_rise=options.max_rise,
-            seconds=options.seconds,
-            parts=PARTS if options.budget else ("answer",),
-            listener=listener,
-            judged_s=shares.end_s(TimeShare.JUDGED),
-        )
-        if len(contest.windows) < len(texts.windows):
-            shares.warn(f"{len(contest.windows)} of {plural(len(texts.windows), 'window')} of the text judge")
+        contest = _contest(original, texts, options, threads, shares)
         is_last_enough = answers_last(fused.model, original.context, original.tokenizer.size)
         trials = AttentionTrials(options.prompt_tokens, threads)
         place = Workplace(file, left, with_chunks(recipe), is_last_enough, trials)
-        made, ahead = Made(), Ahead(contest, options.processes)
-        with shares.part(TimeShare.FORMS):
-            _enter(forms, contest, material, place, made, ahead)
-        missing = made.missing_of([form.name for form in forms])
-        if missing and shares.is_late:
-            shares.warn(f"not made or not judged: {', '.join(missing)}")
-        entrants = made.entrants
-        ahead.tell_timing(entrants)
-        time_forms(contest, entrants, shares)
-        language_forms = as_forms(contest, file, entrants, is_hurried=shares.was_cut or shares.is_late)
-    ahead.tell_proving(entrants)
-    language_forms = prove(language_forms, contest, options.processes, options.budget, shares)
-    ended = told_of_end(language_forms, options.processes, options.budget, shares)
-    report = LanguageReport(
-        model=recipe.name,
-        target=device.name,
-        folder=folder,
-        prompt_tokens=options.prompt_tokens,
-        output_tokens=options.output_tokens,
-        max_rise=options.max_rise,
-        accuracy_asked=bool(options.eval) or options.max_drop is not None,
-        text=texts.judging,
-        windows=len(contest.windows),
-        window_tokens=len(texts.windows[0]),
-        calibration=f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
-        cpu=read_environment().cpu,
-        threads=threads,
-        forms=tuple(language_forms),
-        chosen=choose_form(language_forms, options.budget),
-        seconds=0.0,
-        budget=options.budget,
-    )
-    if not shares.was_cut:
-        report = replace(report, guessing=_guessing(report, contest, shares))
-    report = with_budget(report, contest, shares)
-    deployed = recipe if report.chosen == BASELINE else _deployed(recipe, report)
-    bundle = deploy_language_model(report, replace(device, options=original.origin.entries), deployed)
-    found_out = (*fused.notes, *made.notes, *trials.notes(), *shares.notes, *([ended] if ended else []))
-    notes = (*original.origin.notes, *found_out)
-    report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
-    write_pages(summarize_language(report), report.folder, "report")
-    return report
-
-
-def find_processor(target: str) -> Target:
-    """Return a target that runs ONNX Runtime on the processor of this machine.
-
-    Raises:
-        UnsupportedError: If it is another.
-    """
-    device = find_device(target)
-    if device.executor != "onnxruntime" or device.providers[0] != CPU:
-        raise UnsupportedError(
-            f"language models are made for ONNX Runtime on a processor so far, not for {device.name}",
-            remedy="--target cpu",
+        run, made = WriterRun(options, device, folder, threads, shares, began_s), Made()
+        language_forms = judge_forms(
+            run,
+            contest,
+            made,
+            file,
+            names=lambda: [form.name for form in forms],
+            enter=lambda ahead: _enter(forms, contest, material, place, made, ahead),
         )
-    return device
+    told = {
+        "model": recipe.name,
+        "prompt_tokens": options.prompt_tokens,
+        "text": texts.judging,
+        "window_tokens": len(texts.windows[0]),
+        "calibration": f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
+    }
+    opened_as = replace(device, options=original.origin.entries)
+
+    def deploy(report: LanguageReport) -> Bundle:
+        chosen = recipe if report.chosen == BASELINE else _deployed(recipe, report)
+        return deploy_language_model(report, opened_as, chosen)
+
+    return prove_and_write(
+        run,
+        contest,
+        language_forms,
+        told=told,
+        guess=lambda report: None if shares.was_cut else _guessing(report, contest, shares),
+        deploy=deploy,
+        notes=lambda: (*original.origin.notes, *fused.notes, *made.notes, *trials.notes()),
+    )
+
+
+def _contest(
+    original: LanguageModel, texts: TokenWindows, options: LanguageOptions, threads: int, shares: TimeShares
+) -> FormContest:
+    own_tokens = max(1, options.prompt_tokens - original.begins_with)
+    contest = FormContest(
+        original=original,
+        windows=texts.windows,
+        prompts=[texts.prompt(i, own_tokens) for i in range(len(texts.windows))],
+        asked=AnswerOptions(most_tokens=options.output_tokens, guesses=0, ends=False),
+        threads=threads,
+        max_rise=options.max_rise,
+        seconds=options.seconds,
+        parts=PARTS if options.budget else ("answer",),
+        listener=shares.listener,
+        judged_s=shares.end_s(TimeShare.JUDGED),
+    )
+    if len(contest.windows) < len(texts.windows):
+        shares.warn(f"{len(contest.windows)} of {plural(len(texts.windows), 'window')} of the text judge")
+    return contest
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,41 +189,6 @@ class Workplace:
         place = self.left.place(name)
         _copy_beside(self.source.parent, place, self.attention.choose(load_model(place / MODEL), self.recipe))
         return place / MODEL
-
-
-@dataclass
-class Made:
-    """The forms that were made and judged, and those that were left out."""
-
-    entrants: list[Entrant] = field(default_factory=list)
-    left_out: dict[str, list[str]] = field(default_factory=dict)
-    """Names by the reason."""
-    more: list[Note] = field(default_factory=list)
-
-    def leave_out(self, name: str, why: str) -> None:
-        """Tell that a form was left out."""
-        self.left_out.setdefault(why, []).append(name)
-
-    def take(self, group: Sequence[Entrant]) -> None:
-        """Keep what was judged; one on which the engine aborted has no score, and is left out."""
-        self.entrants += [entrant for entrant in group if entrant.score is not None]
-        for other in group:
-            if other.score is None:
-                self.leave_out(other.name, other.out)
-
-    def missing_of(self, names: Sequence[str]) -> list[str]:
-        """Return those of some names that were neither judged nor left out."""
-        known = {
-            *(entrant.name for entrant in self.entrants),
-            *(name for names in self.left_out.values() for name in names),
-        }
-        return [name for name in names if name not in known]
-
-    @property
-    def notes(self) -> list[Note]:
-        """Why forms were left out."""
-        parts = [f"left out: {', '.join(names)}: {why}" for why, names in self.left_out.items()]
-        return [*(Note(NoteKind.INFO, name) for name in parts), *self.more]
 
 
 def _enter(
@@ -306,37 +248,6 @@ def _enter_with_small_cache(
     return []
 
 
-def time_forms(contest: FormContest, entrants: Sequence[Entrant], shares: TimeShares) -> None:
-    """Time the fastest longer, until one is left or their share of the time is over."""
-    if shares.was_cut:
-        return
-    with shares.part(TimeShare.ROUNDS):
-        contest.hold(entrants, shares.seconds(contest.seconds, TimeShare.ROUNDS))
-    contest.drop_unjudged(entrants)
-
-
-def with_budget(report: LanguageReport, contest: FormContest, shares: TimeShares) -> LanguageReport:
-    """Return the report with whether the chosen form keeps the budget, on answers of its own; as it is without one."""
-    if report.budget is None:
-        return report
-    if not shares.was_cut:
-        with shares.part(TimeShare.BUDGET), open_writer(Path(report.best.file), contest.threads) as opened:
-            judged = prove_budget(
-                opened,
-                contest.prompts,
-                contest.asked,
-                report.budget,
-                _LONGER * contest.seconds,
-                lambda done, of: contest.listener.progress("prove the budget", done, Tenths(of)),
-            )
-            if not judged.is_decided and time_left_s() < 0:
-                shares.warn("the budget is not decided")
-            return replace(report, judged=judged)
-    text = "interrupted before the budget was decided"
-    shares.notes.append(Note(NoteKind.WARNING, text, "edgeopt bench decides it"))
-    return report
-
-
 def _guessing(report: LanguageReport, contest: FormContest, shares: TimeShares) -> GuessChoice:
     """Return whether the chosen form guesses in its bundle."""
     shares.listener.say("see whether guesses pay")
@@ -356,14 +267,6 @@ def _deployed(recipe: Recipe, report: LanguageReport) -> Recipe:
     chunks = with_chunks(recipe)
     beside = recipe_beside(Path(report.best.file)).generation
     return replace(chunks, generation=replace(chunks.generation, flash_attention=beside.flash_attention))
-
-
-def export_first(source: str, target: str, out: Path | None, listener: Listener) -> Path:
-    """Export a source, tell of it, and return the file, or the folder of an encoder with a decoder."""
-    listener.say(f"export {source}")
-    made = export_for(source, target, out)
-    listener.say(f"exported to {made.file}, compared with {made.framework}")
-    return made.file
 
 
 def _copy_beside(source: Path, place: Path, recipe: Recipe) -> None:

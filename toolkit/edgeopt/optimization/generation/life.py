@@ -1,0 +1,228 @@
+"""The life of an `optimize` of a model that writes tokens: forms are judged and timed, one is proven and written.
+
+A language model and an encoder with a decoder differ in how they are opened, in their forms and in their bundle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.executors.onnxruntime.providers import CPU
+from edgeopt.export.export import export_for
+from edgeopt.measurement.generation.budget import prove_budget
+from edgeopt.optimization.generation.ahead import Ahead
+from edgeopt.optimization.generation.choice import choose_form
+from edgeopt.optimization.generation.contest import Entrant, FormContest
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.generation.proof import as_forms, prove, told_of_end
+from edgeopt.optimization.generation.result import GuessChoice, LanguageForm, LanguageReport
+from edgeopt.optimization.generation.summary import summarize_language
+from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
+from edgeopt.report.formats import write_pages
+from edgeopt.runtime.bundle import Bundle
+from edgeopt.runtime.decoding.opening import open_writer
+from edgeopt.runtime.devices.availability import find_device
+from edgeopt.steps._context import Listener
+from edgeopt.system.amounts import Tenths
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.processes.time_limit import time_left_s
+
+_LONGER = 3
+"""Times the seconds of the contest that proving a budget may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRun:
+    """One call of `optimize`."""
+
+    options: LanguageOptions
+    device: Target
+    folder: Path
+    """Output folder."""
+    threads: int
+    shares: TimeShares
+    began_s: float
+    """When the command began, on the monotonic clock."""
+
+
+@dataclass
+class Made:
+    """The forms that were made and judged, and those that were left out."""
+
+    entrants: list[Entrant] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """Names by the reason."""
+    more: list[Note] = field(default_factory=list)
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Tell that a form was left out."""
+        self.left_out.setdefault(why, []).append(name)
+
+    def take(self, group: Sequence[Entrant]) -> None:
+        """Keep what was judged; one on which the engine aborted has no score, and is left out."""
+        self.entrants += [entrant for entrant in group if entrant.score is not None]
+        for other in group:
+            if other.score is None:
+                self.leave_out(other.name, other.out)
+
+    def missing_of(self, names: Sequence[str]) -> list[str]:
+        """Return those of some names that were neither judged nor left out."""
+        known = {
+            *(entrant.name for entrant in self.entrants),
+            *(name for names in self.left_out.values() for name in names),
+        }
+        return [name for name in names if name not in known]
+
+    @property
+    def notes(self) -> list[Note]:
+        """Why forms were left out."""
+        parts = [f"left out: {', '.join(names)}: {why}" for why, names in self.left_out.items()]
+        return [*(Note(NoteKind.INFO, name) for name in parts), *self.more]
+
+
+def judge_forms(
+    run: WriterRun,
+    contest: FormContest,
+    made: Made,
+    file: Path,
+    *,
+    names: Callable[[], Sequence[str]],
+    enter: Callable[[Ahead], None],
+    refuse: Callable[[], None] = lambda: None,
+) -> list[LanguageForm]:
+    """Make forms, judge and time them; the original is open meanwhile.
+
+    Args:
+        run: What is asked.
+        contest: Judges and times.
+        made: Is filled.
+        file: The original.
+        names: Names of all forms that are tried, once `enter` is over.
+        enter: Makes forms and lets each into the contest.
+        refuse: Takes out forms that lose too much in another way than by their perplexity.
+    """
+    shares, ahead = run.shares, Ahead(contest, run.options.processes)
+    with shares.part(TimeShare.FORMS):
+        enter(ahead)
+    missing = made.missing_of(names())
+    if missing and shares.is_late:
+        shares.warn(f"not made or not judged: {', '.join(missing)}")
+    ahead.tell_timing(made.entrants)
+    _time_forms(contest, made.entrants, shares)
+    refuse()
+    forms = as_forms(contest, file, made.entrants, is_hurried=shares.was_cut or shares.is_late)
+    ahead.tell_proving(made.entrants)
+    return forms
+
+
+def prove_and_write(
+    run: WriterRun,
+    contest: FormContest,
+    forms: list[LanguageForm],
+    *,
+    told: Mapping[str, Any],
+    guess: Callable[[LanguageReport], GuessChoice | None],
+    deploy: Callable[[LanguageReport], Bundle],
+    notes: Callable[[], Sequence[Note]],
+) -> LanguageReport:
+    """Prove the speed of the best forms in fresh processes, choose, and write bundle and report.
+
+    Args:
+        run: What is asked.
+        contest: In which the forms were judged.
+        forms: All of them, the original first.
+        told: Fields of the report that say what was asked and what judged, by their names.
+        guess: Decides whether the chosen form guesses in its bundle; None: nothing is tried.
+        deploy: Writes the bundle.
+        notes: Notes of the kind of model, once all is done.
+    """
+    options, shares = run.options, run.shares
+    forms = prove(forms, contest, options.processes, options.budget, shares)
+    ended = told_of_end(forms, options.processes, options.budget, shares)
+    report = LanguageReport(
+        target=run.device.name,
+        folder=run.folder,
+        output_tokens=options.output_tokens,
+        max_rise=options.max_rise,
+        accuracy_asked=bool(options.eval) or options.max_drop is not None,
+        windows=len(contest.windows),
+        cpu=read_environment().cpu,
+        threads=run.threads,
+        forms=tuple(forms),
+        chosen=choose_form(forms, options.budget),
+        seconds=0.0,
+        budget=options.budget,
+        **told,
+    )
+    report = replace(report, guessing=guess(report))
+    report = _with_budget(report, contest, shares)
+    bundle = deploy(report)
+    report = replace(
+        report,
+        notes=(*notes(), *shares.notes, *([ended] if ended else [])),
+        seconds=monotonic() - run.began_s,
+        bundle=bundle.folder,
+        was_cut=shares.was_cut,
+    )
+    write_pages(summarize_language(report), report.folder, "report")
+    return report
+
+
+def find_processor(target: str) -> Target:
+    """Return a target that runs ONNX Runtime on the processor of this machine.
+
+    Raises:
+        UnsupportedError: If it is another.
+    """
+    device = find_device(target)
+    if device.executor != "onnxruntime" or device.providers[0] != CPU:
+        raise UnsupportedError(
+            f"language models are made for ONNX Runtime on a processor so far, not for {device.name}",
+            remedy="--target cpu",
+        )
+    return device
+
+
+def _time_forms(contest: FormContest, entrants: Sequence[Entrant], shares: TimeShares) -> None:
+    """Time the fastest longer, until one is left or their share of the time is over."""
+    if shares.was_cut:
+        return
+    with shares.part(TimeShare.ROUNDS):
+        contest.hold(entrants, shares.seconds(contest.seconds, TimeShare.ROUNDS))
+    contest.drop_unjudged(entrants)
+
+
+def _with_budget(report: LanguageReport, contest: FormContest, shares: TimeShares) -> LanguageReport:
+    """Return the report with whether the chosen form keeps the budget, on answers of its own; as it is without one."""
+    if report.budget is None:
+        return report
+    if not shares.was_cut:
+        with shares.part(TimeShare.BUDGET), open_writer(Path(report.best.file), contest.threads) as opened:
+            judged = prove_budget(
+                opened,
+                contest.prompts,
+                contest.asked,
+                report.budget,
+                _LONGER * contest.seconds,
+                lambda done, of: contest.listener.progress("prove the budget", done, Tenths(of)),
+            )
+            if not judged.is_decided and time_left_s() < 0:
+                shares.warn("the budget is not decided")
+            return replace(report, judged=judged)
+    text = "interrupted before the budget was decided"
+    shares.notes.append(Note(NoteKind.WARNING, text, "edgeopt bench decides it"))
+    return report
+
+
+def export_first(source: str, target: str, out: Path | None, listener: Listener) -> Path:
+    """Export a source, tell of it, and return the file, or the folder of an encoder with a decoder."""
+    listener.say(f"export {source}")
+    made = export_for(source, target, out)
+    listener.say(f"exported to {made.file}, compared with {made.framework}")
+    return made.file
