@@ -202,7 +202,7 @@ def test_the_smallest_that_is_not_proven_slower_may_be_asked_for(truth):
     speeds = {"fast": (1.5, 0), "small": (1.0, 0), "smallest": (0.8, 0)}
     decision = quiet(truth, speeds, change=sized, wish=Wish(0.01, prefer=Prefer.SIZE))
     assert decision.chosen.name == "small"
-    assert "the smallest that is not proven slower (0 KiB, the original 1 KiB)" in decision.chosen.reason
+    assert "the smallest that is not proven slower (300 B, the original 1000 B)" in decision.chosen.reason
     assert "smallest slower than the original: 0.80x" in decision.chosen.reason
     assert quiet(truth, speeds, change=sized).chosen.name == "fast"
 

@@ -129,7 +129,7 @@ def test_the_commands_take_such_a_folder_or_refuse_it_in_a_line(whisper, tmp_pat
     words = ["bench", str(whisper), "--output-tokens", "4", "--seconds", "0.1", "--threads", "1", "--format", "json"]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, done.output
-    source = json.loads(done.stdout)["sources"][0]
+    source = json.loads(done.stdout)["lengths"][0]
     parts = sum(source[name]["p50"]["value_ns"] for name in ("encode", "prefill"))
     assert 0 < parts < source["ttft"]["max_ns"]
     for words, why in (

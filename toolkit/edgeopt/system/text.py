@@ -98,7 +98,9 @@ def typed_duration(ms: float) -> str:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Return a size in KiB or MiB with three significant digits."""
+    """Return a size in B, KiB or MiB."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
     kib = size_bytes / 1024
     return f"{kib:.0f} KiB" if kib < 1024 else f"{kib / 1024:.2f} MiB"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 
@@ -14,71 +15,31 @@ from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
 from edgeopt.measurement.fresh_process.start import ColdStart
-from edgeopt.measurement.generation.budget import (
-    AnswerVerdict,
-    fewest_to_pass,
-    judge_answers,
-)
+from edgeopt.measurement.generation.answer_series import LEAST_ANSWERS, AnswerSeries, measure_answers
+from edgeopt.measurement.generation.budget import fewest_to_pass
 from edgeopt.measurement.generation.doubts import doubts_of_machine
 from edgeopt.measurement.generation.guesses import AUTO, DRAFT, GuessForecast, forecast_guesses
 from edgeopt.measurement.generation.options import GenerationOptions
-from edgeopt.measurement.generation.result import GenerationResult, LengthTimes
+from edgeopt.measurement.generation.result import GenerationResult
 from edgeopt.measurement.generation.right_writer import correction_of_decoder
-from edgeopt.measurement.generation.under_load.load import LEAST_ANSWERS, LoadRun
+from edgeopt.measurement.generation.under_load.load import LEAST_ANSWERS as LEAST_OF_LOAD
+from edgeopt.measurement.generation.under_load.load import LoadRun
 from edgeopt.measurement.generation.under_load.load_result import summarize_run
 from edgeopt.measurement.generation.under_load.slots import cut_prompt, measure_in_slots, notes_of, write_answers
 from edgeopt.measurement.load.models import Load, parse_load
 from edgeopt.measurement.resources.readings import take_reading
 from edgeopt.measurement.statistics.budget import require_provable
-from edgeopt.measurement.statistics.quantile import summarize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.decoding.batching.shared_model import MOST_SLOTS
-from edgeopt.runtime.decoding.generation import Account, AnswerOptions
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
-from edgeopt.system.amounts import Tenths
 from edgeopt.system.disk.files import read_text, require_writable
 from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.text import plural
 
-_LEAST_ANSWERS = 6
-"""Least answers of each length: fewer give a median no interval."""
 _MOST_TEXT_BYTES = 16 << 20
-LONGER = 12
-"""Times the seconds asked for, while a budget is not decided."""
-_WARM_UP = 1
-"""Answers of each length that are not counted."""
-
-
-@dataclass(slots=True)
-class _Times:
-    """Times of the answers of one length, in nanoseconds."""
-
-    ttft: list[int] = field(default_factory=list)
-    tpot: list[int] = field(default_factory=list)
-    itl: list[int] = field(default_factory=list)
-    tokenize: list[int] = field(default_factory=list)
-    prefill: list[int] = field(default_factory=list)
-    detokenize: list[int] = field(default_factory=list)
-    answer: list[int] = field(default_factory=list)
-
-    def add(self, account: Account, tokenize_ns: int) -> None:
-        times = account.token_at_ns
-        self.ttft.append(times[0])
-        self.prefill.append(account.prefill_ns)
-        self.tokenize.append(tokenize_ns)
-        self.detokenize.append(account.detokenize_ns)
-        self.answer.append(times[-1])
-        if len(times) > 1:
-            self.tpot.append((times[-1] - times[0]) // (len(times) - 1))
-            self.itl += np.diff(times).tolist()
-
-    def judged(self, options: GenerationOptions) -> AnswerVerdict | None:
-        """Return what they prove about the budget; None without one, and where answers under a load are judged."""
-        times = {"TTFT": self.ttft, "TPOT": self.tpot}
-        budget = None if options.whole_load else options.budget
-        return judge_answers(budget, times, options.max_miss_ratio) if budget else None
 
 
 def bench_generation(
@@ -144,7 +105,7 @@ def bench_generation(
             first_ttft_ms=first_ttft_ms,
             token_bytes=opened.token_bytes,
             context=opened.context,
-            lengths=tuple(_length(count, options, times) for count, times in measured.items()),
+            lengths=tuple(each.summary(options) for each in measured),
             seconds=monotonic() - began_s,
             loads=loads,
             notes=(
@@ -224,64 +185,31 @@ def _texts(file: Path | None, opened: LanguageModel) -> list[int]:
 
 def _measure(
     opened: LanguageModel, texts: Sequence[int], options: GenerationOptions, tell: Callable[[str, int, int], None]
-) -> tuple[dict[int, _Times], float]:
-    """Ask for one answer of each length after the other, until there are enough of each.
-
-    Returns:
-        Times by length, and the TTFT of the very first answer in milliseconds.
-    """
-    measured, first_ttft_ms = {count: _Times() for count in options.prompt_tokens}, 0.0
+) -> tuple[list[AnswerSeries], float]:
+    """Return answers by the length of their prompts, and the TTFT of the very first one in milliseconds."""
     chance = np.random.default_rng(options.seed)
+
+    def prompt_of(count: int) -> tuple[Sequence[int], int]:
+        tokens = cut_prompt(texts, count, chance)
+        words, before_ns = opened.tokenizer.decode(tokens), perf_counter_ns()
+        opened.tokenizer.encode(words)
+        tokenize_ns = perf_counter_ns() - before_ns
+        return tokens[: count - opened.begins_with], tokenize_ns
+
+    series = [AnswerSeries(f"{count} tokens", count, partial(prompt_of, count)) for count in options.prompt_tokens]
     exact = True if options.guesses and opened.sums is not Sums.APART else None
     asked = AnswerOptions(
         options.output_tokens, guesses=options.guesses, uses_draft=options.uses_draft, exact=exact, ends=False
     )
-    rounds, began_s, least_s = -_WARM_UP, monotonic(), 0.0
-    while rounds < _LEAST_ANSWERS or _goes_on(measured, options, monotonic() - began_s):
-        for count, times in measured.items():
-            opened.forget()
-            tokens = cut_prompt(texts, count, chance)
-            words, before_ns = opened.tokenizer.decode(tokens), perf_counter_ns()
-            opened.tokenizer.encode(words)
-            tokenize_ns = perf_counter_ns() - before_ns
-            with opened.generate(tokens[: count - opened.begins_with], asked) as answer:
-                for _ in answer:
-                    pass
-            first_ttft_ms = first_ttft_ms or answer.account.token_at_ns[0] / 1e6
-            if rounds >= 0:
-                times.add(answer.account, tokenize_ns)
-        if rounds == -1:
-            least_s, began_s = _LEAST_ANSWERS * (monotonic() - began_s), monotonic()
-        rounds += 1
-        took_s = monotonic() - began_s
-        tell(*progress_of(options, took_s, least_s))
-    return measured, first_ttft_ms
+    return series, measure_answers(opened, series, asked, options, tell)
 
 
 def _told_of_time(options: GenerationOptions, took_s: float) -> Iterator[Note]:
     """Yield that answers took far longer than was asked for; a budget may want that."""
     if options.budget is None and took_s > 2 * options.seconds:
         text = f"one request at a time took {took_s:.1f} s, {options.seconds:g} s were asked for"
-        detail = f"{text}: {_LEAST_ANSWERS} answers of each length are the least"
+        detail = f"{text}: {LEAST_ANSWERS} answers of each length are the least"
         yield Note(NoteKind.INFO, detail, "ask for shorter prompts or answers")
-
-
-def progress_of(options: GenerationOptions, took_s: float, least_s: float) -> tuple[str, int, int]:
-    """Return what is done, how far, of how much.
-
-    Args:
-        options: What is measured.
-        took_s: So far.
-        least_s: That the least number of answers takes, as the first of each length did.
-    """
-    title, planned_s = "measure answers", options.seconds
-    if least_s > planned_s:
-        text = f"{_LEAST_ANSWERS} of each length take about {least_s:.0f} s, {options.seconds:g} s were asked for"
-        title, planned_s = f"measure answers ({text})", least_s
-    elif took_s > planned_s:
-        planned_s *= LONGER
-    whole = Tenths(10 * planned_s)
-    return title, min(int(10 * took_s), whole), whole
 
 
 def _under_load(
@@ -300,33 +228,6 @@ def _under_load(
         output_tokens=options.output_tokens,
         seconds=options.seconds,
         seed=options.seed,
-        least=max(LEAST_ANSWERS, fewest_to_pass(options.max_miss_ratio) if options.budget else 0),
+        least=max(LEAST_OF_LOAD, fewest_to_pass(options.max_miss_ratio) if options.budget else 0),
         tell=tell,
-    )
-
-
-def _goes_on(measured: Mapping[int, _Times], options: GenerationOptions, took_s: float) -> bool:
-    """Whether more answers are wanted: for the time asked for, or to decide a budget."""
-    if took_s < options.seconds or options.budget is None or took_s >= LONGER * options.seconds:
-        return took_s < options.seconds
-    judged = (times.judged(options) for times in measured.values())
-    return any(answer_verdict is not None and not answer_verdict.is_decided for answer_verdict in judged)
-
-
-def _length(count: int, options: GenerationOptions, times: _Times) -> LengthTimes:
-    def told(values: Sequence[int]) -> np.ndarray:
-        return np.array(values, np.int64)
-
-    return LengthTimes(
-        prompt_tokens=count,
-        output_tokens=options.output_tokens,
-        answers=len(times.ttft),
-        ttft=summarize(told(times.ttft)),
-        tpot=summarize(told(times.tpot)),
-        itl=summarize(told(times.itl)),
-        tokenize=summarize(told(times.tokenize)),
-        detokenize=summarize(told(times.detokenize)),
-        prefill=summarize(told(times.prefill)),
-        answer=summarize(told(times.answer)),
-        judged=times.judged(options),
     )

@@ -22,20 +22,27 @@ from edgeopt.measurement.statistics.quantile import Summary
 class LengthTimes:
     """Answers to prompts of one length."""
 
+    name: str
+    """Prompt in words: `128 tokens`, `30 s of sound`."""
     prompt_tokens: int
+    """0: the prompt is no text."""
     output_tokens: int
     answers: int
     ttft: Summary
     tpot: Summary
     itl: Summary
     tokenize: Summary
-    """Nanoseconds of the prompt's text; the prompt itself is fed as tokens, so that it has its length."""
+    """Nanoseconds of the prompt's text, which is fed as tokens, so that it has its length; or of a sound's features."""
     detokenize: Summary
     """Making texts of all tokens of an answer."""
     prefill: Summary
     """Running the prompt, without choosing a token."""
     answer: Summary
     """End to end: until the last token."""
+    encode: Summary | None = None
+    """Running the encoder; None: there is none."""
+    rows: int = 0
+    """Rows of encoder output."""
     judged: AnswerVerdict | None = None
     """What the answers prove about the budget; None: none was asked for."""
 
@@ -43,7 +50,7 @@ class LengthTimes:
     def prefill_tokens_per_s(self) -> float | None:
         """Prompt tokens over the median of their time."""
         p50 = self.prefill.p50.value_ns
-        return None if not p50 else self.prompt_tokens / p50 * 1e9
+        return None if not p50 or not self.prompt_tokens else self.prompt_tokens / p50 * 1e9
 
     @property
     def decode_tokens_per_s(self) -> float | None:
@@ -60,7 +67,7 @@ class GenerationResult:
     file: str
     size_bytes: int
     parameters_told: str
-    """The recipe's description."""
+    """The recipe's description, or the type of an encoder with a decoder."""
     threads: int
     cpu: str
     load_ms: float
@@ -68,13 +75,15 @@ class GenerationResult:
     first_ttft_ms: float
     """Of the very first answer, to a prompt of the first length: with the load, a cold start in a running process."""
     token_bytes: int
-    """Token bytes of the cache."""
+    """Token bytes of the cache; of an encoder with a decoder of an answer's."""
     context: int
     lengths: tuple[LengthTimes, ...]
     seconds: float
     loads: tuple[LoadTimes, ...] = ()
     """Under the load asked for, one for each number of slots."""
     notes: tuple[Note, ...] = ()
+    heard_bytes: int = 0
+    """Bytes of the cache for one row of encoder output; 0: there is no encoder."""
     disturbed: tuple[str, ...] = ()
     """What else the machine did meanwhile."""
     forecast: GuessForecast | None = None

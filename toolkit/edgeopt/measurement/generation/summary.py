@@ -28,8 +28,8 @@ def symptoms_of(result: GenerationResult) -> Symptoms:
     ttft, tpot = long.ttft.p50.value_ms, long.tpot.p50.value_ms
     has_several = short.prompt_tokens < long.prompt_tokens
     judged = long.judged.limits if long.judged else ()
-    rows = [(f"TTFT of prompt {times.prompt_tokens}", times.ttft, 1.0) for times in ordered]
-    rows += [(f"TPOT behind prompt {times.prompt_tokens}", times.tpot, float(times.output_tokens)) for times in ordered]
+    rows = [(f"TTFT of {times.name}", times.ttft, 1.0) for times in ordered]
+    rows += [(f"TPOT behind {times.name}", times.tpot, float(times.output_tokens)) for times in ordered]
     alone = Symptoms(
         model=result.model,
         doubts=(*result.disturbed, *doubts_of_answers(rows)),
@@ -71,25 +71,28 @@ def summarize_generation(result: GenerationResult) -> Document:
         Value("model", f"{Path(result.file).name}, {format_bytes(result.size_bytes)}, {result.parameters_told}"),
         Value("machine", f"{result.cpu}, {plural(result.threads, 'thread')}"),
         Value("load", f"{result.load_ms:.0f} ms, then {result.first_ttft_ms:.0f} ms to the very first token"),
-        Value(
-            "cache",
-            f"{format_bytes(result.token_bytes)} a token, {format_bytes(result.cache_bytes)} for the whole context of "
-            f"{result.context} tokens",
-        ),
+        Value("cache", _cache(result)),
         *_cost_under_load(result),
         *((Value("guesses", str(result.forecast)),) if result.forecast else ()),
         *map(Value.of_note, result.notes),
     )
     first: dict[str, Callable[[LengthTimes], str]] = {
-        "prompt": lambda times: f"{times.prompt_tokens} tokens",
+        "prompt": lambda times: times.name,
         "answers": lambda times: str(times.answers),
         "TTFT p50 ms": lambda times: str(times.ttft.p50),
         "TTFT max": lambda times: format_ms(times.ttft.max_ns),
         "prefill": lambda times: _rate(times.prefill_tokens_per_s),
         "tokenize p50 ms": lambda times: format_ms(times.tokenize.p50.value_ns),
     }
+    if any(times.encode for times in result.lengths):
+        del first["prefill"], first["tokenize p50 ms"]
+        first |= {
+            "features or tokens": lambda times: format_ms(times.tokenize.p50.value_ns),
+            "encoder": lambda times: format_ms(times.encode.p50.value_ns if times.encode else None),
+            "prefill": lambda times: format_ms(times.prefill.p50.value_ns),
+        }
     following: dict[str, Callable[[LengthTimes], str]] = {
-        "prompt": lambda times: f"{times.prompt_tokens} tokens",
+        "prompt": lambda times: times.name,
         "TPOT p50 ms": lambda times: str(times.tpot.p50),
         "decode": lambda times: _rate(times.decode_tokens_per_s),
         "end to end p50 ms": lambda times: str(times.answer.p50),
@@ -97,17 +100,21 @@ def summarize_generation(result: GenerationResult) -> Document:
         "detokenize ms": lambda times: format_ms(times.detokenize.p50.value_ns),
     }
     gaps: dict[str, Callable[[LengthTimes], str]] = {
-        "prompt": lambda times: f"{times.prompt_tokens} tokens",
+        "prompt": lambda times: times.name,
         "ITL p50 ms": lambda times: str(times.itl.p50),
         "ITL p95": lambda times: str(times.itl.p95),
         "ITL p99": lambda times: str(times.itl.p99),
         "ITL max": lambda times: format_ms(times.itl.max_ns),
     }
+    less = ["tokenize p50 ms", "TTFT max"]
     output = plural(result.lengths[0].output_tokens, "token")
     findings = find_complaints(symptoms_of(result))
     sections = (
         Section(values=values),
-        Section("Time to the first token", make_table(result.lengths, first, less=["tokenize p50 ms"], is_whole=True)),
+        Section(
+            "Time to the first token",
+            make_table(result.lengths, first, less=less, is_whole=True),
+        ),
         Section(
             f"Time for each token after it, answers of {output}",
             make_table(result.lengths, following, less=["detokenize ms"], is_whole=True),
@@ -130,6 +137,14 @@ def summarize_generation(result: GenerationResult) -> Document:
     )
 
 
+def _cache(result: GenerationResult) -> str:
+    if result.heard_bytes:
+        answer, heard = format_bytes(result.token_bytes), format_bytes(result.heard_bytes)
+        return f"{answer} a token of the answer, {heard} a row of what was heard"
+    whole = format_bytes(result.cache_bytes)
+    return f"{format_bytes(result.token_bytes)} a token, {whole} for the whole context of {result.context} tokens"
+
+
 def _cost_under_load(result: GenerationResult) -> tuple[Value, ...]:
     """Return what tokens cost in the best slots, where a price and a load were given."""
     best = result.best_slots
@@ -142,7 +157,7 @@ def _cost_under_load(result: GenerationResult) -> tuple[Value, ...]:
 
 def _cold(cold_start: ColdStart, length: LengthTimes) -> tuple[Section]:
     """Return what starts of fresh processes take."""
-    text = f"session: model and tokenizer; first: first token of a prompt of {length.prompt_tokens}; second: the next"
+    text = f"session: model and tokenizer; first: first token behind {length.name}; second: the next"
     return (cold_section(cold_start, Value("of it", text), *map(Value.of_note, cold_start.notes)),)
 
 
@@ -160,11 +175,7 @@ def _guesses(forecast: GuessForecast) -> tuple[Section]:
 
 def _verdict(result: GenerationResult) -> VerdictLines | None:
     """Return what the answers prove about the budget; None without one."""
-    judged = [
-        (f"prompts of {plural(length.prompt_tokens, 'token')}", length.judged)
-        for length in result.lengths
-        if length.judged
-    ]
+    judged = [(f"prompts of {length.name}", length.judged) for length in result.lengths if length.judged]
     best = result.best_slots
     judged += [(f"{load.load} in {plural(load.slots, 'slot')}", load.judged) for load in result.loads if load.judged]
     parts = judged if best is None else [pair for pair in judged if pair[1] is best.judged]
@@ -173,7 +184,7 @@ def _verdict(result: GenerationResult) -> VerdictLines | None:
 
 def _key_figures(result: GenerationResult) -> Iterator[KeyFigure]:
     last = result.lengths[-1]
-    text = f"prompt of {plural(last.prompt_tokens, 'token')}"
+    text = f"prompt of {last.name}"
     for label, quantile in (("TTFT, p50", last.ttft.p50), ("TPOT, p50", last.tpot.p50)):
         yield KeyFigure(label, f"{format_ms(quantile.value_ns)} ms", text)
     if best := result.best_slots:

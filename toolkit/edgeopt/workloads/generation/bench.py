@@ -9,11 +9,9 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.generation.bench import bench_generation
 from edgeopt.measurement.generation.guesses import AUTO
 from edgeopt.measurement.generation.result import GenerationResult as Result
-from edgeopt.measurement.generation.source_summary import summarize_sources
-from edgeopt.measurement.generation.sources import SourceBench, bench_sources
-from edgeopt.measurement.generation.summary import summarize_generation
+from edgeopt.measurement.generation.sources import bench_sources
+from edgeopt.measurement.generation.summary import summarize_generation as summarize
 from edgeopt.measurement.sides import Tell
-from edgeopt.report.document import Document
 from edgeopt.report.formats import write_pages
 from edgeopt.running.writing import find_language_model
 from edgeopt.workloads import refuse_others
@@ -28,7 +26,10 @@ _OF_PAIRS = (
 """Options of an encoder with a decoder."""
 
 
-def work(source: str, options: GenerationBench, tell: Tell | None) -> Result | SourceBench:
+__all__ = ["summarize", "work"]
+
+
+def work(source: str, options: GenerationBench, tell: Tell | None) -> Result:
     """Measure it, and write what was asked for."""
     tell = tell or (lambda *_: None)
     require_guesses(options.guesses, options.draft)
@@ -37,7 +38,6 @@ def work(source: str, options: GenerationBench, tell: Tell | None) -> Result | S
             "fresh processes of --cold reserve the model's own context", remedy="leave --context or --cold out"
         )
     options = replace(options, price_per_s=options.per_s())
-    result: Result | SourceBench
     if is_encoder_decoder(source):
         refuse_others(options, _OF_PAIRS, "encoders with decoders")
         result = bench_sources(Path(source), options, tell=tell)
@@ -55,8 +55,3 @@ def _with_draft(options: GenerationBench) -> GenerationBench:
         return replace(options, guesses=guesses, draft=None, uses_draft=False)
     draft = find_language_model(str(options.draft)) if options.draft else None
     return replace(options, guesses=guesses, draft=draft)
-
-
-def summarize(result: Result | SourceBench) -> Document:
-    """Return what a reader sees."""
-    return summarize_sources(result) if isinstance(result, SourceBench) else summarize_generation(result)
