@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,13 @@ def test_docstrings_are_sentences_or_nouns():
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node)
                 if text and text.split()[0] in ("Of", "What", "That"):
+                    wrong.append(f"{path.relative_to(PACKAGE)}: {text.splitlines()[0]}")
+            for before, after in pairwise(
+                getattr(node, "body", None) if isinstance(node, ast.ClassDef | ast.Module) else ()
+            ):
+                is_field = isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr)
+                text = ast.literal_eval(after.value) if is_field and isinstance(after.value, ast.Constant) else ""
+                if text and text.split()[0] in ("Of", "That", "Whose"):
                     wrong.append(f"{path.relative_to(PACKAGE)}: {text.splitlines()[0]}")
     assert not wrong
 

@@ -145,6 +145,8 @@ def test_the_report_and_the_manifest_say_what_is_inside(bundles):
     bundle = read_bundle(bundles["both"])
     assert bundle.recipe.embedded == ("preprocess", "postprocess")
     assert bundle.expected["accuracy"] == report.inside.score.value
+    assert report.inside.judgement is not None
+    assert bundle.expected["proof"] == report.inside.judgement.proof
     assert bundle.artefacts[0].expected.frame_p50_ms == report.inside.frame_p50_ms
 
 

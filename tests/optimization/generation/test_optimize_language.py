@@ -105,6 +105,8 @@ def test_the_written_bundle_answers_as_the_chosen_form(report):
     }
     assert bundle.artefacts[0].precision == report.best.precision
     assert bundle.expected["perplexity"] == report.best.perplexity
+    assert bundle.expected["proof"]["word"] == report.best.word
+    assert bundle.expected["proof"]["rise_most"] == report.best.rise.high
     answers = []
     for path in (report.folder, bundle.folder, bundle.folder / "model.onnx", Path(report.best.file)):
         model, recipe = open_language_model(path, 1)

@@ -124,6 +124,7 @@ def test_what_is_chosen_together_is_measured_whole_and_written(tmp_path, picture
     assert "Forms of each model" in shown.output
     made = read_pipeline(tmp_path / "out")
     assert made.expected["forms"] == dict(report.chosen_forms)
+    assert made.expected["proof"] is None or made.expected["proof"]["word"] in ("KEPT", "AGREES", "NOT DECIDED")
     assert made.description.budget_ms == 11.5
     with Pipeline.load(tmp_path / "out", stages={"lookup": lambda crops, found: len(found)}) as pipeline:
         assert pipeline.predict(np.zeros((8, 8, 3), np.uint8)).last == 2

@@ -12,7 +12,7 @@ from edgeopt.export.source import NetworkSource
 from edgeopt.system.declared.optional import require
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer*")
-"""That make a decoder: weights in other forms stay where they are."""
+"""Files that make a decoder: weights in other forms stay where they are."""
 _PATIENCE_S = 10
 """For the first answer about an id."""
 

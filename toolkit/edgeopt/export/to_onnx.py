@@ -21,7 +21,7 @@ from edgeopt.system.declared.target import Target
 from edgeopt.system.text import short
 
 RANK = 4
-"""That torch.onnx translates."""
+"""Dimensions of attention that torch.onnx translates."""
 
 
 def write_out_attention(torch: Any, program: Any) -> Any:
@@ -65,13 +65,13 @@ def write_out_attention(torch: Any, program: Any) -> Any:
 Axes = Mapping[str, Sequence[int]]
 """Input to its axes that stay free."""
 OLDEST_OPSET = 18
-"""That torch.export's way writes; what it makes of a lower one fails at the first reduction."""
+"""Oldest opset that torch.export writes; what it makes of a lower one fails at the first reduction."""
 _TRACED = 2
 """Size of a free axis in a trace, where 1 was asked: torch.export takes 0 and 1 for fixed."""
 _MADE_UP = re.compile(r"s\d+")
 """Names of free dimensions as torch.export makes them up."""
 _DETECTORS = "torchvision.models.detection"
-"""Whose lists of boxes have any length, which torch.export does not follow; PyTorch's older exporter does."""
+"""Detectors whose lists of boxes have any length, which torch.export does not follow; PyTorch's older exporter does."""
 
 
 def choose_opset(target: Target, form: str) -> tuple[int, tuple[Note, ...]]:

@@ -59,7 +59,9 @@ def told_measured(expected: Mapping[str, Any]) -> str:
     form, perplexity = expected.get("form"), expected.get("perplexity")
     if not isinstance(form, str) or not isinstance(perplexity, float):
         return ""
-    parts = [f"form {form}", f"perplexity {perplexity:.3f}"]
+    proof = expected.get("proof")
+    word = f", {proof['word']}" if isinstance(proof, Mapping) and isinstance(proof.get("word"), str) else ""
+    parts = [f"form {form}", f"perplexity {perplexity:.3f}{word}"]
     for key, label in (("ttft_p50_ms", "TTFT"), ("tpot_p50_ms", "TPOT")):
         value = expected.get(key)
         parts += [f"{label} p50 {format_ms(value * 1e6)} ms"] if isinstance(value, float) else []

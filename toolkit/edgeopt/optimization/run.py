@@ -83,7 +83,7 @@ class Run:
     look: Look = Look()
     """This look at the labels that prove."""
     replay: Replay | None = None
-    """Whose choice holds in place of this run's; None: nobody's."""
+    """Run of before whose choice holds in place of this run's; None: there is none."""
     by_rule: bool = False
     """Whether nothing compiles for the target here, so that its rules say where nodes would run."""
     openers: dict[str, Callable[[], Session]] = field(default_factory=dict)

@@ -37,7 +37,7 @@ class Gelu:
     function: Node
     """Erf or Tanh."""
     last: Node
-    """Whose output is the unit's."""
+    """Node whose output is the unit's."""
     dtype: np.dtype[Any]
     """Type of x and of all numbers."""
 

@@ -19,7 +19,7 @@ class RmsNorm:
     scale: Array
     epsilon: float
     last: Node
-    """Whose output is the norm."""
+    """Node whose output is the norm."""
 
 
 def rms_norms(graph: Graph) -> list[RmsNorm]:

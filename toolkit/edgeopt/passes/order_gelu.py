@@ -19,7 +19,7 @@ from edgeopt.passes import Pass, Phase
 from edgeopt.passes._gelu import CUBIC, INSIDE, Gelu, gelus
 
 _DTYPE = np.dtype(np.float32)
-"""That the fusions take; in float16, twice x would overflow where x does not."""
+"""Type that the fusions take; in float16, twice x would overflow where x does not."""
 
 
 def order_gelu(graph: Graph) -> int:

@@ -174,7 +174,7 @@ class Match:
     columns_in_name: bool = False
     """Whether the first output's name must list its columns, such as `batchno_classid_score_x1y1x2y2`."""
     output_names: tuple[str, ...] = ()
-    """Of the outputs, in the order of `outputs`; where they are told, no shape is read without its name."""
+    """Names of the outputs, in the order of `outputs`; where they are given, no shape is read without its name."""
     ops: tuple[str, ...] = ()
     """The operator that makes the values of each of `outputs`: what copies, such as Concat, is not one.
     `ConvTranspose > Sigmoid` asks for the operator in front of it too, whatever stored is added between; several stand

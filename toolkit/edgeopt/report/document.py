@@ -167,7 +167,7 @@ class VerdictLines:
     bundle: str = ""
     """The folder that was written; empty: none was."""
     next_command: str = ""
-    """That a reader would run next, as it is typed."""
+    """Command that a reader would run next, as it is typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Document:
     """One command's result, for a reader and for a program."""
 
     command: str
-    """That made it: `optimize`."""
+    """Command that made it: `optimize`."""
     subject: str
     """What it is about: a model's name."""
     title: str

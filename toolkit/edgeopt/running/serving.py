@@ -50,7 +50,7 @@ class ServeOptions:
     keep_s: float | None = None
     """Idle time after which the model's memory is freed; None: never."""
     key: str = ""
-    """That each request must carry; empty: none."""
+    """Key that each request must carry; empty: none."""
     origins: tuple[str, ...] = ()
     """Pages of elsewhere that may ask; `*`: all."""
     certificate: Path | None = None
@@ -76,7 +76,7 @@ class Served:
     name: str
     answered: int
     lost: int
-    """Whose client went away, or that broke."""
+    """Answers whose client went away, or that broke."""
     refused: int
 
     def __str__(self) -> str:

@@ -53,7 +53,8 @@ class Runtime(Closing):
         self.task = opened.task
         self._threads, self._samples, self._writer = threads, opened.samples, opened.writer
         self.states: Mapping[str, str] = bundle.recipe.input.states
-        """Of a recurrent model: the output that each state input takes in the next frame, by the input's name."""
+        """States of a recurrent model: the output that each state input takes in the next frame, by the input's
+        name."""
         self._beginning = beginning_of(bundle.recipe, opened.session.inputs)
         self._pool = Pool(opened.session, self.make_task, self.feed, states=self.states, audio=bundle.recipe.audio)
         self.stages = self._pool.stages

@@ -40,7 +40,8 @@ _MEASURED, MOST_MEASURED = 0.2, 0.6
 """Share of it for measuring in turns, which begins then whatever is not made or scored yet; and the most that it may
 be where each turn opens a large model."""
 _INT8_SIZE, _FIXED = 0.25, 1 / 3
-"""Of the float model; and of a turn what does not follow from the size: a form of a quarter of it took half as long."""
+"""Size of an INT8 form as a share of the float model's; share of a turn that does not follow from the size: a form of a
+quarter of it took half as long."""
 _PROCESSES, _TURNS_S = 6, 5.0
 """Fresh processes of a proof, and seconds of the turns before it in which all candidates are measured."""
 _SPARE = 1.2
@@ -163,7 +164,7 @@ class Context:
     alternatives: tuple[Engine, ...] = ()
     """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
     replay: Earlier | None = None
-    """Whose decisions hold in place of what is measured here; None: nobody's."""
+    """Decisions that hold in place of what is measured here; None: nobody's."""
     pruning: Pruning = Pruning()  # noqa: RUF009, frozen
     """How much the step `prune` removes."""
     seed: int = 0

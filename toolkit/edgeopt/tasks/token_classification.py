@@ -30,7 +30,7 @@ _DECODERS = ("logits", "probabilities")
 _WORDS = re.compile(r"[^ ]+")
 """As a file of tagged words has them."""
 _LOOSE_WORDS = re.compile(r"\w+(?:[^\w\s]+\w+)*\.?(?<=\.\w\.)|\w+(?:[^\w\s]+\w+)*|[^\w\s]")
-"""Of a text as people write it: marks around a word are none of it, those inside and the last of U.S. are."""
+"""Words of a text as people write it: marks around a word are none of it, those inside and the last of U.S. are."""
 _MOST_LISTED = 8
 """Spans of a line."""
 

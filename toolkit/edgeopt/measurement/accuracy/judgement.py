@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,8 @@ from edgeopt.system.text import plural
 LEVEL = 0.05
 """Probability that a word is wrong, at any of the looks at labels."""
 LEVELS_OF_LOOKS = (0.04, 0.005, 0.005)
-"""Of a first look at a whole labelled set, and of two more where labels are added: most sets are looked at once."""
+"""Levels of a first look at a whole labelled set, and of two more where labels are added: most sets are looked at
+once."""
 LEVELS_IN_STAGES = (LEVEL / 3,) * 3
 """Levels in stages of looks at labels that a person adds to from the beginning."""
 _POWER = 0.8
@@ -125,6 +127,13 @@ class Judgement:
         if self.changed is None or not self.samples:
             return self.wanted
         return math.ceil(self.wanted * max(self.changed, 1) / self.samples)
+
+    @property
+    def proof(self) -> dict[str, Any]:
+        """The word, its bound and what it rests on, as a bundle's manifest holds it."""
+        bounds = {"drop_most": self.drop_most, "agreement_least": self.agreement_least}
+        known = {name: bound for name, bound in bounds.items() if bound is not None}
+        return {"word": str(self.word), "samples": self.samples, "allowed": self.allowed, **known}
 
     def __str__(self) -> str:
         """Say what is lost, and at most, and on what that rests."""

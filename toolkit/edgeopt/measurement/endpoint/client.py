@@ -80,7 +80,7 @@ class Exchange:
     headers_ns: int = 0
     """Until the head of the reply was there."""
     queue_ns: int | None = None
-    """That the server says it waited; None: it does not say."""
+    """Nanoseconds that the request waited, as the server says; None: it does not say."""
     server_ttft_ms: float | None = None
     """From the queue's end to the first token, where the server says it."""
     server_tpot_ms: float | None = None

@@ -45,7 +45,7 @@ _GOOD = 0.9
 _STEPS = 5.0
 """A tiny prompt is one run of the model, as each token is: so many times as long is something else."""
 _HIDDEN_TOKENS = 64
-"""That a server counts for one word: templates take up to about 30."""
+"""Tokens that a server may count for one word: templates take up to about 30."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Symptoms:
     tiny_ttft_ms: float | None = None
     """TTFT of the shortest prompt, one request at a time."""
     tiny_prompt_tokens: float | None = None
-    """That the server counts for it."""
+    """Tokens that the server counts for it."""
     prompt_tokens: float | None = None
     """Prompt tokens of the longest prompt."""
     ttft_ms: float | None = None

@@ -73,7 +73,8 @@ class GenerationResult:
     load_ms: float
     """Opening the model once, from the page cache or the disk."""
     first_ttft_ms: float
-    """Of the very first answer, to a prompt of the first length: with the load, a cold start in a running process."""
+    """TTFT of the very first answer, to a prompt of the first length: with the load, a cold start in a running
+    process."""
     token_bytes: int
     """Token bytes of the cache; of an encoder with a decoder of an answer's."""
     context: int

@@ -72,7 +72,7 @@ class Member:
     scheduled: Pipeline
     """As a scheduler opens it."""
     cores: tuple[int, ...] | None
-    """That a scheduler holds it to; None: any."""
+    """Cores to which a scheduler holds it; None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ from edgeopt.system.text import format_bytes
 _TOLERANCE = 1e-3
 """Error over signal, root mean square: fusions of float32 stay below 1e-5."""
 _INTEGER_TOLERANCE = 0.1
-"""Of a model with integers inside: kernels round halves otherwise than float ones, a step of the grid each time."""
+"""Tolerance for a model with integers inside: its kernels round halves otherwise than float ones, a step of the grid
+each time."""
 Shape: TypeAlias = tuple[int | str | None, ...]
 """Shape of a tensor; what is no number is free."""
 _NUDGE = 1e-3
@@ -304,7 +305,7 @@ def _error(drift: Drift) -> float:
 _MOST_DRAWN = 1 << 22
 """Numbers of an input that are drawn; a larger one repeats them: half a billion would take 20 s."""
 _WIDTH_BYTES, _MOST_BYTES = 8, 1 << 30
-"""Of a number at most, and of an input that is made up: it is copied for the child that runs it."""
+"""Bytes of the widest number, and of an input that is made up at most: it is copied for the child that runs it."""
 
 
 def made_up_samples(model: Model, shapes: Mapping[str, Shape] | None = None) -> list[Tensors]:

@@ -20,7 +20,7 @@ from edgeopt.tasks.detection.boxes import overlaps
 _CLOSE = 1e-3
 """Relative difference of numbers that count as equal: float models differ by less, and no app looks closer."""
 _FEWEST_ROWS, _MOST_COLUMNS = 4, 32
-"""Of an array that is a table: of fewer rows no variation is known, and of more columns it may be a map."""
+"""Limits of an array that is a table: fewer rows show no variation, and more columns may be a map."""
 _ELEMENT = "*"
 """Stands in a place for all elements of a list."""
 _OVERLAP = 0.5

@@ -61,7 +61,7 @@ class _Part:
     candidate: Candidate
     precision: str
     target: Target
-    """Whose engine opens it, with which options."""
+    """Target whose engine opens it, and its options."""
     threads: int
     judged_as: Engine | None = None
     """What computes its numbers here; None: as the candidate was judged."""
@@ -101,6 +101,7 @@ def deploy(
     models = [_packed(run, part, embedded, other, weights) for part, other in zip(parts, recorded, strict=True)]
     selftest = _selftest(samples, recorded) if any(recorded) else None
     inside = embedded.inside.expected if embedded.inside else {}
+    judgement = embedded.inside.judgement if embedded.inside else best.judgement
     folder = folder or run.workspace.path("bundle")
     names = [one.name for one in in_float.inputs], [one.name for one in in_float.outputs]
     companions, loaded = companions_of(run.configurations, folder, models[0][0].file, recipe, names)
@@ -109,7 +110,7 @@ def deploy(
         models[: len(chain)],
         run.context.target,
         recipe,
-        {**_expected(run, best), **inside},
+        {**_expected(run, best), **inside, "proof": judgement.proof if judgement else None},
         package_versions(),
         lighter=models[len(chain) :],
         weights=weights,

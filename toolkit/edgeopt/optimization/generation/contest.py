@@ -36,7 +36,7 @@ from edgeopt.steps._context import Listener
 from edgeopt.system.amounts import Tenths
 
 LEAST_WINDOWS = 6
-"""That judge, however short a time limit is."""
+"""Windows that judge at least, however short a time limit is."""
 _FEW_WINDOWS = 12
 _FEW_ROUNDS = 3
 _MOST_ROUNDS = 24

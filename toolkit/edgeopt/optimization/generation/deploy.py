@@ -58,9 +58,18 @@ def told_of(report: LanguageReport, best: LanguageForm) -> dict[str, Any]:
         "form": best.name,
         "perplexity": best.perplexity,
         "agreement": best.agreement,
+        "proof": _proof(report, best),
         "prompt_tokens": report.prompt_tokens,
         "output_tokens": report.output_tokens,
         "ttft_p50_ms": best.times_ms.get("TTFT"),
         "tpot_p50_ms": best.times_ms.get("TPOT"),
         "machine": read_environment().hash,
     }
+
+
+def _proof(report: LanguageReport, best: LanguageForm) -> dict[str, Any] | None:
+    """Return the word of the chosen form's accuracy and the bound that it rests on; None: it is the original."""
+    if best.rise is None:
+        return None
+    windows = best.windows or report.windows
+    return {"word": best.word, "samples": windows, "allowed": report.max_rise, "rise_most": best.rise.high}

@@ -14,16 +14,16 @@ from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 
 CHUNK_TOKENS = 256
-"""Of a prompt that a form runs at once: attention computes less of what the mask hides, and what stands between two
-products takes less memory. Fewer make products slower."""
+"""Tokens of a prompt that a form runs at once: attention computes less of what the mask hides, and what stands between
+two products takes less memory. Fewer make products slower."""
 WIDE_BLOCK = 128
 """In 8 bits a scale for so many weights costs nothing that is seen, and saves a third of the time of one for 32."""
 EIGHT_BITS_BLOCK = 64
 """Longer blocks are 0 to 8 % faster, but with AVX512-VNNI a token's numbers then depend on the texts beside it."""
 
 _NARROW = 512
-"""Of 256 tokens 512 neurons take 512 KiB in float: with gates and weights they stay in a cache of 2 MiB. Each part
-costs a token about 15 us, so only measuring tells whether prompts are long enough."""
+"""Neurons of a part: for 256 tokens they take 512 KiB in float, and with gates and weights they stay in a cache of 2
+MiB. Each part costs a token about 15 us, so only measuring tells whether prompts are long enough."""
 _VERY_WIDE = 16
 """Times what a layer reads: below, products take nearly all the time."""
 

@@ -16,7 +16,7 @@ from edgeopt.runtime.decoding.generation import AnswerOptions, Generation
 from edgeopt.runtime.decoding.language_model import LanguageModel
 
 _PROMPTS = 3
-"""Whose answers predict."""
+"""Prompts whose answers predict the gain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class LanguageReport:
     max_rise: float
     """Max rise of the perplexity that is allowed, as a share."""
     text: str
-    """That judged."""
+    """Name of the text that judged."""
     windows: int
     window_tokens: int
     calibration: str

@@ -32,7 +32,7 @@ class PruneResult:
     report: Report
     """Report of the run: all points, measured."""
     written: Candidate | None
-    """Whose model the file is; None: the dense model stays, and no file is written."""
+    """Candidate whose model the file is; None: the dense model stays, and no file is written."""
     file: Path | None
     given: str
     """The model as it was named: a path, or a shipped name."""

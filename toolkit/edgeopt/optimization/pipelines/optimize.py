@@ -369,6 +369,7 @@ class _Joint:
             "metric": accuracy.metric if accuracy else "agreement",
             "accuracy": accuracy.value if accuracy else None,
             "agreement": judged.agreement,
+            "proof": judged.judgement.proof if judged.judgement else None,
             "frame_p50_ms": p50_ms,
             "machine": read_environment().hash,
         }

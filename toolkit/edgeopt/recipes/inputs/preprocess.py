@@ -63,7 +63,8 @@ class Resize(StrEnum):
     CENTRE_CROP = "centre_crop"
     LETTERBOX = "letterbox"
     LINE = "line"
-    """Of text, as PaddleOCR: the input's height, as wide as that makes it, no wider than the input; right of it 0."""
+    """A line of text, as PaddleOCR reads it: the input's height, as wide as that makes it, no wider than the input;
+    right of it 0."""
 
 
 class Anchor(StrEnum):
@@ -90,7 +91,8 @@ class Input:
     smaller: bool = True
     """Whether the step `resolution` may offer the model at a smaller size; false: the app or the task fixes it."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """Of a recurrent model: state input to the output that feeds it in the next sample, for example `h = "hn"`."""
+    """States of a recurrent model: state input to the output that feeds it in the next sample, for example `h =
+    "hn"`."""
     constants: Mapping[str, Annotated[float, Within(-1e18, 1e18)]] = field(default_factory=dict)
     """Constants of inputs beside a sound that always hold one number, for example `sr = 16000`."""
 

@@ -28,7 +28,7 @@ _ENCODER, _FIRST, _NEXT, _MERGED = (
     "decoder_model_merged.onnx",
 )
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
-"""Of a pair: the encoder makes keys and values of what it heard, the decoder takes them, and one token a run."""
+"""Files of a pair: the encoder makes keys and values of what it heard, the decoder takes them, and one token a run."""
 _WHISPER = "whisper"
 _TEXTS = {"marian": 0, "t5": 0, "mt5": 0, "pegasus": 0, "bart": 1}
 """`model_type` of what reads texts: whether the first token stands before a text; the end stands behind each."""
@@ -65,7 +65,7 @@ class EncoderDecoderFiles:
     first: Path
     """The decoder that takes the first tokens."""
     following: Path
-    """That takes each token after them, with a cache; the same file where one does both."""
+    """Decoder that takes each token after them, with a cache; the same file where one does both."""
     tokenizer: Path
     begin: tuple[int, ...]
     """Tokens that an answer begins with; the model is given them."""

@@ -14,7 +14,7 @@ class Pooling(StrEnum):
     MEAN = "mean"
     """The mean of the tokens that are there."""
     FIRST = "first"
-    """That of the first token, such as [CLS]."""
+    """Vector of the first token, such as [CLS]."""
     MODEL = "model"
     """The model's own output of one vector, such as `pooler_output`."""
 

@@ -149,12 +149,12 @@ class Account:
     reused_tokens: int = 0
     """Reused tokens of the prompt that a cache held already."""
     computed_tokens: int = 0
-    """That went through the model, rejected guesses too."""
+    """Tokens that went through the model, rejected guesses too."""
     tokenize_ns: int = 0
     encode_ns: int = 0
     """In the encoder, where there is one."""
     heard_rows: int = 0
-    """That the encoder gave."""
+    """Rows of encoder output."""
     queue_ns: int = 0
     """Waited for a slot, where several texts share a cache."""
     prefill_ns: int = 0
@@ -168,7 +168,7 @@ class Account:
     accepted_tokens: int = 0
     """Accepted tokens of the guessed ones: the model chose the same."""
     draft_tokens: int = 0
-    """That went through the draft, besides `computed_tokens`."""
+    """Tokens that went through the draft, besides `computed_tokens`."""
     reason: str = ""
     """Why it is over: `end`, `stop`, `length`, `cancelled`; empty while it is not."""
     cut_tokens: int = 0

@@ -35,7 +35,7 @@ class Prefix:
     held_tokens: int
     """In the cache, with those."""
     computed_tokens: int
-    """That went through the model for it; 0: it was read."""
+    """Tokens that went through the model for it; 0: it was read."""
     note: str = ""
     """Why it was computed although it was stored, or is not stored; empty: all is well."""
 

@@ -22,9 +22,10 @@ from edgeopt.runtime.selftest import StoredTest
 _READ = 8
 """Tokens of a text; the first of those that are stored."""
 _WRITTEN = 5
-"""Of an answer: the first is chosen behind those that it begins with, each other one behind the one before it."""
+"""Tokens of an answer: the first is chosen behind those that it begins with, each other one behind the one before
+it."""
 _SECONDS, _FROM_HZ, _BY_HZ, _LOUD = 2, 200.0, 300.0, 0.3
-"""Of a tone that rises."""
+"""A tone that rises."""
 
 
 class HearsAndWrites(Protocol):

@@ -53,7 +53,7 @@ class Scheduled:
     name: str
     model: Model
     cores: tuple[int, ...] | None
-    """That its threads are held to; None: any."""
+    """Cores to which its threads are held; None: any."""
     lane: Lane
     leaves_cores: bool
     """Whether its threads stop spinning when a run is over, since others wait for the cores."""

@@ -29,7 +29,7 @@ class Access:
     hosts: Collection[str] | None = None
     """Names by which the server is called; None: any. A page of elsewhere whose name leads here is refused."""
     key: str = ""
-    """That each request must carry, `Authorization: Bearer KEY`; empty: none."""
+    """Key that each request must carry, `Authorization: Bearer KEY`; empty: none."""
     origins: tuple[str, ...] = ()
     """Pages of elsewhere that may ask, such as `https://app.example`; `*`: all."""
 

@@ -14,7 +14,7 @@ class Limits:
     picture_pixels: int = 50_000_000
     """Picture pixels of one picture: 150 MB when decoded."""
     answer_tokens: int = 0
-    """That a request may ask for; 0: what the context holds."""
+    """Tokens that a request may ask for; 0: what the context holds."""
     seconds: float = 300.0
     """From a request to the end of its answer, waiting included."""
     waiting: int = 64
@@ -26,6 +26,6 @@ class Limits:
     connections: int = 512
     """Open at once."""
     grace_s: float = 30.0
-    """That answers may still take when the server is told to stop."""
+    """Seconds that answers may still take when the server is told to stop."""
     chunk_tokens: int = 32
     """Chunk tokens of a prompt in one run while others are written, who wait no longer for their next token."""

@@ -22,7 +22,7 @@ class Times:
     total_ms: float
     """Total of all frames since the start."""
     total_frames: int
-    """That had it since the start."""
+    """Frames that had the stage since the start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _SHARES = (0.1, 0.2, 0.3, 0.5)
 """Shares of all numbers that activations compute, in a candidate that keeps those that lose most."""
 _SECONDS, _BLOCK = 1.5, 3
 _QUICK_PICTURES = 4
-"""That calibrate an integer model which is timed and not kept."""
+"""Pictures that calibrate an integer model which is timed and not kept."""
 _INTEGERS = "w8a8"
 _LEAST = 1.02
 """A ratio below it is no gain."""

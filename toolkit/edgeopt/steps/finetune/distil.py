@@ -80,7 +80,7 @@ class Distilled:
     held_out_before: float
     """Mean loss of the given student on the pictures that judge."""
     held_out_after: float
-    """That of the trained one."""
+    """Loss of the trained network on them."""
     gain: Drop
     """What the loss fell by, with its 95 % interval over pictures."""
     note: str

@@ -51,7 +51,7 @@ class PruningAccount:
     ranking: str
     """By which channels are ranked: `obs`, `activation`, `l1`."""
     pictures: int
-    """That the ranking and the repair learned from; 0: none, weights alone."""
+    """Pictures that the ranking and the repair learned from; 0: none, weights alone."""
     channel_step: int
     """Kept counts are multiples of it."""
     step_reason: str
@@ -104,7 +104,7 @@ class StoredCut:
     loss: float = 0.0
     """On held-out calibration pictures, against the dense model."""
     channels: Mapping[str, int] = field(default_factory=dict)
-    """That the groups had which lost any, by name."""
+    """Channels that the groups had which lost any, by name."""
 
     @property
     def removed(self) -> int:

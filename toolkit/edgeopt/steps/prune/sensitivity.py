@@ -12,7 +12,7 @@ from edgeopt.steps.prune.costs import Cut
 from edgeopt.steps.prune.dense import Dense
 
 HOPELESS = 0.5
-"""Of a loss, where 1 is everything: what costs so much alone is never chosen, and no more of its group is asked for."""
+"""Loss, where 1 is everything, from which a cut is hopeless: it is never chosen, and no more of its group is tried."""
 
 
 class Sensitivity:

@@ -17,7 +17,8 @@ _LIMITS = (
     ("", "memory.max", "memory.current", "file", "shmem"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"),
 )
-"""Of control groups of version 2 and 1: their folder, limit, use, and what of the use is files that can be dropped."""
+"""Files of control groups of version 2 and 1: folder, limit, use, and the part of the use that is files which can be
+dropped."""
 
 
 SMALLER_SAMPLES = "fix a smaller size with --shape where the model leaves it free, or use a machine with more memory"

@@ -117,7 +117,8 @@ class JudgingText:
     """Name of its file; empty: random tokens, which judge nothing."""
     content: str
     windows: tuple[Any, ...]
-    """Of its tokens; or what an encoder hears or reads, as `HeldOut`. None where nothing judges, or tokens differ."""
+    """Windows of its tokens; or what an encoder hears or reads, as `HeldOut`. None where nothing judges, or tokens
+    differ."""
     why_not_judged: str = ""
     sources: tuple[Prompt, ...] = ()
     """What an encoder hears or reads while it is timed."""

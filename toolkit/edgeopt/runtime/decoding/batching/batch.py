@@ -62,13 +62,13 @@ class BatchWork:
     token_runs: int = 0
     """Each gives the next token of every text that is behind its prompt."""
     tokens: int = 0
-    """That these runs gave."""
+    """Tokens that these runs made."""
     reused_tokens: int = 0
     """Reused tokens of prompts: not run, as a row of the cache or a stored prefix held them."""
     layouts: int = 0
     """How often the memory was laid out for other numbers of texts and tokens."""
     answers: int = 0
-    """That are over."""
+    """Answers that are over."""
     running: int = 0
     waiting: int = 0
 

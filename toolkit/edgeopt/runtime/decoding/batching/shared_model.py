@@ -19,7 +19,8 @@ from edgeopt.system.text import format_bytes, plural
 SLOTS, MOST_SLOTS = 4, 256
 CHUNK_TOKENS = 32
 _ALONE_TOKENS = 256
-"""Of a prompt at once where nobody writes and the model says nothing: whoever comes meanwhile waits for no more."""
+"""Tokens of a prompt that run at once where nobody writes and the model says nothing: whoever comes meanwhile waits for
+no more."""
 _MOST_OF_FREE = 0.5
 """Share of the free memory that the cache takes where nothing is said."""
 

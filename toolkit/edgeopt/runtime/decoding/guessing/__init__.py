@@ -9,14 +9,14 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.executors.onnxruntime.sums import Sums
 
 MOST_GUESSES = 64
-"""That may be asked for at once."""
+"""Most guesses that may be asked for at once."""
 
 
 class Guesser(Protocol):
     """Guesses for one text, which only grows."""
 
     computed_tokens: int
-    """That went through a model for the guesses so far."""
+    """Tokens that went through a model for the guesses so far."""
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int]:
         """Return up to `count` tokens that may follow; fewer, or none, where it has no guess.

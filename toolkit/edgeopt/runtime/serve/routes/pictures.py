@@ -15,7 +15,7 @@ from edgeopt.runtime.serve.refused import RefusedError
 LARGE_PIXELS = 10_000_000
 """More take 30 MB and a good part of a second: they are taken one at a time. A frame of 4K has 8.3 million."""
 _MOST_SCANS = 64
-"""Of a JPEG: a progressive one has about ten, and each costs a pass over all pixels, however few bytes it has."""
+"""Scans of a JPEG: a progressive one has about ten, and each costs a pass over all pixels, however few bytes it has."""
 _SCAN = b"\xff\xda"
 _MOST_SEGMENTS = 1000
 """Before the size of a JPEG."""

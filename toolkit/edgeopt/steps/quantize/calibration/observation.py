@@ -39,7 +39,8 @@ class Observation:
     axis: int = 1
     """Which axis of the tensor counts the channels; below zero from the end."""
     why_no_grid: str = ""
-    """That it is infinite or NaN, and for which image first; empty: all is finite. The rest counts finite numbers."""
+    """Why no grid fits: it is infinite or NaN, and for which image first; empty: all is finite. The rest counts finite
+    numbers."""
 
 
 @dataclass(frozen=True, slots=True)

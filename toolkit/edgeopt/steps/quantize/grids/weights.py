@@ -21,7 +21,8 @@ MOST = 127
 MOST_OF_TWO = 128
 """Largest sum of two neighbours of one sign: 255 * 128 is below 2^15, 255 * 129 is not."""
 _ELEMENTS = 1 << 20
-"""Of a weight that are looked at together: in double precision all of them would be several copies of a large one."""
+"""Elements of a weight that are looked at together: in double precision all of them would be several copies of a large
+one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from edgeopt.steps.quantize.scheme import open_graph
 _SUFFIXES = ("_kernel_time", "_nchwc", "_QLinearConv", "_MatMulIntegerToFloat")
 _RUNS, _ROUNDS = 8, 5
 _CALL_NS, _ELEMENT_NS = 4000.0, 0.1
-"""Of a pass over a tensor, where a model has too few to fit: measured on a Zen 5 core under the profiler."""
+"""Time of a pass over a tensor, a call and an element, where a model has too few to fit: measured on a Zen 5 core under
+the profiler."""
 
 
 @dataclass(frozen=True, slots=True)
