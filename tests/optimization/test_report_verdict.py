@@ -85,7 +85,7 @@ def test_the_verdict_says_what_was_chosen_where_it_lies_and_what_comes_next():
 
 def test_a_file_that_grew_is_told_in_the_verdict():
     grown = report("PASS", "TRUSTED", size_bytes=3600)
-    assert grown.verdict_line.endswith("; the file is 3.60 times the original's size (4 KiB, was 1 KiB)")
+    assert grown.verdict_line.endswith("; the file is 3.60 times the original's size (4 KiB, was 1000 B)")
     assert "size" not in report("PASS", "TRUSTED", size_bytes=900).verdict_line
 
 
@@ -116,6 +116,20 @@ def test_the_last_lines_tell_the_proof_of_speed_then_of_accuracy_then_what_to_do
     assert lines["to get it"] == (
         "about 1,290 labelled samples would decide; or --max-drop 0.031 allows what is lost at most"
     )
+
+
+def test_why_the_fastest_of_the_table_is_not_the_choice_is_told_where_both_are_kept():
+    found = with_faster(Word.NOT_DECIDED, 0.005, 0.0301)
+    first, kept, int8 = found.candidates
+    judged = Judgement(Word.KEPT, 160, 0.02, drop=0.001, drop_least=-0.01, drop_most=0.0199)
+    equal = replace(int8, speed=Ratio(1.55, 1.5, 1.62, Change.FASTER, processes=6), judgement=judged)
+    lines = {fact.label: fact.text for fact in judge(replace(found, candidates=(first, kept, equal))).facts}
+    assert lines["as fast"] == (
+        "quantize, 1.55x [1.50, 1.62], is not proven faster than fuse; it may lose more: "
+        "drop +0.0010, at most +0.0199 (0.02 allowed; 160 samples)"
+    )
+    apart = replace(equal, speed=Ratio(1.74, 1.7, 1.79, Change.FASTER, processes=6))
+    assert "as fast" not in {fact.label for fact in judge(replace(found, candidates=(first, kept, apart))).facts}
 
 
 def test_what_seems_to_lose_more_than_is_allowed_needs_a_larger_drop_and_what_is_lost_is_not_told():

@@ -80,6 +80,7 @@ def _facts(report: Report) -> list[Value]:
         Value("speed", _speed(best)),
         Value("accuracy", _accuracy(report) if not report.is_as_given else ""),
         Value("to decide", best.judgement.remedy if best.judgement else ""),
+        Value("as fast", _told_equal(report)),
         Value("faster", _told_faster(faster) if faster else ""),
         Value("to get it", _how_to_get(faster) if faster else ""),
         Value("to label", report.to_label if best.word != Word.KEPT else ""),
@@ -100,6 +101,30 @@ def _speed(best: Candidate) -> str:
     rests = f"whole frames in {best.speed.processes} fresh processes"
     alone = f"; execution alone {best.execute}" if best.execute else ""
     return f"{best.speed.verdict}: {rests if best.speed.processes > 1 else 'whole frames in turns'}{alone}"
+
+
+def _told_equal(report: Report) -> str:
+    """Return why the fastest in the table is not the choice, where both are proven: they are equal in speed."""
+    best = report.best
+    if best.speed is None or best.judgement is None or not best.judgement.is_proven:
+        return ""
+    mine, risk = best.speed, best.judgement.risk
+    rivals = [one for one in report.candidates if one is not best and is_proven(one) and one.judgement]
+    equal = [
+        (one.speed, one.judgement, one)
+        for one in rivals
+        if one.speed and one.judgement and one.judgement.is_proven and one.judgement.risk >= risk
+        if mine.speedup < one.speed.speedup and one.speed.low <= mine.high
+    ]
+    if not equal:
+        return ""
+    speed, judged, rival = max(equal, key=lambda each: each[0].speedup)
+    why = (
+        f"may lose more: {judged}"
+        if judged.risk > risk
+        else f"may lose as much, and has {format_bytes(rival.size_bytes)}"
+    )
+    return f"{rival.name}, {speed}, is not proven faster than {best.name}; it {why}"
 
 
 def _faster_unproven(report: Report) -> Candidate | None:
