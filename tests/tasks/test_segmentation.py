@@ -92,7 +92,7 @@ def test_a_broken_form_loses_more_than_is_allowed(place: Path, broken) -> None:
     save_model(segmenter(gain=1.001), place / "right.onnx")
     names = [str(place / one) for one in ("shapes.onnx", "right.onnx", "broken.onnx")]
     found = compare(*names, eval=place / "masks", seconds=0.2, threads=1)
-    _, right, wrong = (one.drop for one in found.rows)
+    _, right, wrong = (row.quality.loss for row in found.rows)
     kept = [is_within(one.value, BOUND.evaluation.max_drop) for one in (right, wrong)]
     assert kept == [True, False]
     assert wrong.value > 0.1

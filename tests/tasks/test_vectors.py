@@ -81,7 +81,7 @@ def test_a_broken_form_finds_less(place: Path) -> None:
         save_model(embedder(gain), place / f"{name}.onnx")
     names = [str(place / one) for one in ("things.onnx", "right.onnx", "broken.onnx")]
     found = compare(*names, eval=place / "things.csv", seconds=0.2, threads=1)
-    right, wrong = (one.drop.value for one in found.rows[1:])
+    right, wrong = (row.quality.loss.value for row in found.rows[1:])
     assert [is_within(one, 0.01) for one in (right, wrong)] == [True, False]
     assert wrong > 0.1
 

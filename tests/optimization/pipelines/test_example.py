@@ -131,7 +131,10 @@ def test_run_without_the_code_with_a_description_or_with_code_for_a_model_is_one
     ("command", "said"),
     [
         (["compare", "digits_detector"], "digits_detector is a single model of frames, and {} is a pipeline"),
-        (["check", "--update", "-b", "base.json"], "--baseline is for a single model of frames or a language model"),
+        (
+            ["check", "--update", "-b", "base.json"],
+            "stage lookup calls shop:find_products, and code of an app runs only",
+        ),
         (["inspect", "--quantized"], "--quantized is for a single model of frames or a language model"),
         (["quantize", "-t", "cpu"], "{} is a pipeline, and this takes a single model"),
     ],

@@ -222,6 +222,60 @@ def test_a_temperature_near_nothing_chooses_the_likeliest():
     assert {Chooser(Sampling(1e-310, seed=seed)).choose(logits, ()) for seed in range(20)} == {1}
 
 
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest():
+    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
+    kept = {Chooser(Sampling(1.0, min_p=0.29, seed=seed)).choose(logits, ()) for seed in range(80)}
+    assert kept == {0, 1, 2}
+    kept = {Chooser(Sampling(1.0, min_p=0.61, seed=seed)).choose(logits, ()) for seed in range(80)}
+    assert kept == {0}
+
+
+def test_penalties_count_the_answer_alone_and_biases_every_token():
+    logits = np.array([3.0, 2.5, 0.0, -9.0], np.float32)
+    chosen = Chooser(Sampling(presence_penalty=1.0))
+    assert chosen.choose(logits, [0, 0, 0], []) == 0, "the prompt has it, the answer has not"
+    assert chosen.choose(logits, [0], [0]) == 1
+    often = Chooser(Sampling(frequency_penalty=0.3))
+    assert often.choose(logits, [0], [0]) == 0
+    assert often.choose(logits, [0, 0], [0, 0]) == 1
+    assert Chooser(Sampling(logit_bias={3: 100.0, 99: 5.0})).choose(logits, ()) == 3
+    assert logits.tolist() == [3.0, 2.5, 0.0, -9.0], "the model's own numbers are left alone"
+
+
+def test_what_may_not_follow_is_never_drawn_however_sums_are_rounded():
+    logits = np.full(1000, -np.inf, np.float32)
+    logits[::2] = 0.0
+    drawn = {Chooser(Sampling(1.0, seed=seed)).choose(logits, ()) for seed in range(300)}
+    assert all(token % 2 == 0 for token in drawn)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_p": 1.1},
+        {"frequency_penalty": 3},
+        {"presence_penalty": -3},
+        {"logit_bias": {-1: 0}},
+        {"logit_bias": {1: 101}},
+    ],
+)
+def test_no_sampling_has_such_a_value(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Sampling(**wrong)
+
+
+def test_the_probabilities_of_tokens_sum_to_one_and_name_the_token_itself(model):
+    pieces = list(model.generate([5, 17, 250], most_tokens=5, logprobs=20))
+    for piece in pieces:
+        assert piece.logprob == piece.likely[0][1]
+        assert piece.token == piece.likely[0][0]
+        assert len(piece.likely) == 20
+        assert sum(np.exp(logprob) for _, logprob in piece.likely) < 1
+    assert all(piece.logprob is None for piece in model.generate([5, 17, 250], most_tokens=5))
+    with pytest.raises(ValueError, match="logprobs is 21"):
+        AnswerOptions(logprobs=21)
+
+
 def test_repetition_is_penalised_and_nan_is_never_chosen():
     logits = np.array([3.0, 2.9, np.nan, -1.0], np.float32)
     assert Chooser(Sampling()).choose(logits, [0]) == 0

@@ -181,7 +181,7 @@ def test_what_does_not_fit_into_memory_is_known_before_it_is_loaded(bundle, expo
     with Runtime.load(bundle, context=256, threads=1) as runtime:
         assert runtime.language_model.context == 256
     monkeypatch.setattr(memory, "free_bytes", lambda: 1000)
-    with pytest.raises(EdgeoptError, match=r"weights of .* do not fit: 1 KiB are free"):
+    with pytest.raises(EdgeoptError, match=r"weights of .* do not fit: 1000 B are free"):
         open_language_model(exported, 1)
 
 

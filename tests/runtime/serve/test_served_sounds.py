@@ -150,4 +150,4 @@ def test_a_text_is_answered_as_a_completion(tmp_path):
 
 def test_what_only_language_models_have_is_refused(folder):
     with pytest.raises(EdgeoptError, match="--guesses is not for encoders with decoders so far"):
-        perform("serve", (str(folder),), None, {"guesses": 2})
+        perform("serve", str(folder), None, {"guesses": 2})

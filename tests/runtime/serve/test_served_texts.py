@@ -93,6 +93,80 @@ def test_the_official_client_gets_and_streams_the_text_that_the_model_writes(ser
         assert error.value.code == "context_length_exceeded"
 
 
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_answers_of_the_official_client_keep_to_a_schema_whole_streamed_and_at_once(server):
+    openai = pytest.importorskip("openai")
+    pytest.importorskip("llguidance")
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+    asked = {"messages": [{"role": "user", "content": "def f(x):"}], "max_tokens": 99, "response_format": form}
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
+        whole = client.chat.completions.create(model="tiny_lm", temperature=0, **asked).choices[0]
+        person = json.loads(whole.message.content)
+        assert list(person) == ["name", "age"]
+        assert 0 <= person["age"] <= 99
+        assert whole.finish_reason == "stop"
+        streamed = client.chat.completions.create(model="tiny_lm", temperature=0, stream=True, **asked)
+        assert "".join(part.choices[0].delta.content or "" for part in streamed) == whole.message.content
+        with ThreadPoolExecutor(4) as pool:
+            said = pool.map(
+                lambda seed: client.chat.completions.create(model="tiny_lm", temperature=1, seed=seed, **asked),
+                range(8),
+            )
+            assert all(list(json.loads(answer.choices[0].message.content)) == ["name", "age"] for answer in said)
+        wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objec"}}}
+        with pytest.raises(openai.BadRequestError, match="the schema cannot be kept to") as error:
+            client.chat.completions.create(model="tiny_lm", **asked | {"response_format": wrong})
+        assert error.value.param == "response_format"
+
+
+def test_any_object_and_a_grammar_of_llama_cpp(server):
+    pytest.importorskip("llguidance")
+    said = server.json("/v1/completions", PLAIN | {"max_tokens": 200, "response_format": {"type": "json_object"}})
+    assert isinstance(json.loads(said["choices"][0]["text"]), dict)
+    said = server.json("/v1/completions", PLAIN | {"max_tokens": 9, "grammar": 'root ::= "yes" | "no"'})
+    assert said["choices"][0]["text"] in ("yes", "no")
+
+
+def test_probabilities_penalties_and_biases_of_the_official_client(server, expected):
+    openai = pytest.importorskip("openai")
+    asked = {"model": "tiny_lm", "prompt": PROMPT, "temperature": 0, "max_tokens": 24}
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
+        told = client.completions.create(**asked, logprobs=3).choices[0]
+        assert told.text == expected
+        odds = told.logprobs
+        assert "".join(odds.tokens) == expected
+        assert len(odds.tokens) == 24
+        assert all(logprob <= 0 for logprob in odds.token_logprobs)
+        for token, logprob, likely in zip(odds.tokens, odds.token_logprobs, odds.top_logprobs, strict=True):
+            assert max(likely.values()) == pytest.approx(likely[token]) == pytest.approx(logprob)
+            assert 1 <= len(likely) <= 3
+        assert [expected[at:].startswith(token) for at, token in zip(odds.text_offset, odds.tokens, strict=True)]
+        parts = client.completions.create(**asked, logprobs=0, stream=True)
+        streamed = [part.choices[0].logprobs for part in parts]
+        assert [token for each in streamed if each for token in each.tokens] == odds.tokens
+        chat = {"model": "tiny_lm", "messages": [{"role": "user", "content": "def f(x):"}], "max_tokens": 6}
+        said = client.chat.completions.create(**chat, temperature=0, logprobs=True, top_logprobs=2).choices[0]
+        entries = said.logprobs.content
+        assert "".join(entry.token for entry in entries).startswith(said.message.content)
+        assert all(bytes(entry.bytes).decode() == entry.token for entry in entries)
+        assert all(len(entry.top_logprobs) == 2 for entry in entries)
+        assert said.logprobs.content[0].logprob == pytest.approx(entries[0].top_logprobs[0].logprob)
+        plain = client.chat.completions.create(**chat, temperature=0).choices[0]
+        assert plain.logprobs is None
+        with pytest.raises(openai.BadRequestError, match="belongs to logprobs"):
+            client.chat.completions.create(**chat, top_logprobs=2)
+        punished = client.completions.create(**asked | {"max_tokens": 60}, frequency_penalty=2, presence_penalty=2)
+        free = client.completions.create(**asked | {"max_tokens": 60})
+        assert len(set(punished.choices[0].text.split())) > len(set(free.choices[0].text.split()))
+
+
 def test_text_ends_before_a_stop_and_sampling_is_as_asked(server, expected):
     stop = expected[4:7]
     cut = server.json("/v1/completions", PLAIN | {"stop": stop})["choices"][0]
@@ -128,9 +202,20 @@ WRONG = [
     (PLAIN | {"stop": [""]}, 400, "stop: texts of 1"),
     (PLAIN | {"stop": 5}, 400, "stop: a text"),
     (PLAIN | {"n": 2}, 400, "n: one answer a request"),
-    (PLAIN | {"logprobs": 0}, 400, "logprobs: not done here"),
+    (PLAIN | {"logprobs": 21}, 400, "logprobs: a whole number from 0 to 20"),
+    (PLAIN | {"top_logprobs": 2}, 400, "top_logprobs: /v1/completions takes logprobs"),
+    (PLAIN | {"logit_bias": {"x": 1}}, 400, "logit_bias: 'x' is no number of a token"),
+    (PLAIN | {"logit_bias": {"5": 101}}, 400, "5: a number from -100 to 100"),
+    (PLAIN | {"logit_bias": [1]}, 400, "logit_bias: an object"),
+    (PLAIN | {"frequency_penalty": 3}, 400, "frequency_penalty: a number from -2 to 2"),
+    (PLAIN | {"min_p": 2}, 400, "min_p: a number from 0 to 1"),
+    (PLAIN | {"tools": [{}]}, 400, "tools: not done here"),
     (PLAIN | {"echo": True}, 400, "echo: not done here"),
-    (PLAIN | {"presence_penalty": 0.5}, 400, "presence_penalty: not done here"),
+    (PLAIN | {"response_format": {"type": "xml"}}, 400, "response_format: "),
+    (PLAIN | {"response_format": "json"}, 400, "response_format: "),
+    (PLAIN | {"response_format": {"type": "json_schema", "json_schema": {}}}, 400, "response_format.json_schema: "),
+    (PLAIN | {"grammar": 5}, 400, "grammar: a grammar as text"),
+    (PLAIN | {"grammar": "a", "response_format": {"type": "json_object"}}, 400, "grammar: an answer has one form"),
     (PLAIN | {"tempreature": 1}, 400, "unknown field 'tempreature'"),
     (PLAIN | {"messages": []}, 400, "/v1/completions takes prompt"),
     (PLAIN | {"n": 1, "logprobs": None, "user": "u", "presence_penalty": 0.0}, 200, ""),

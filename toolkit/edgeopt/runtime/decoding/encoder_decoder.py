@@ -173,6 +173,10 @@ class EncoderDecoder(Closing):
         asked = (asked or AnswerOptions()).but(**wishes)
         if asked.guesses or asked.chunk_tokens:
             raise EdgeoptError("an encoder with a decoder guesses nothing", remedy="leave --guesses out")
+        if asked.form:
+            raise UnsupportedError(
+                "answers of an encoder with a decoder keep to no schema or grammar", remedy="ask a language model"
+            )
         if self.files.audio is None or not isinstance(prompt, Sound):
             return self._answer(prompt, asked)
         windows = fitted_sound(prompt, self.files.audio, asked.long)

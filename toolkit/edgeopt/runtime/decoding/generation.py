@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -14,10 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.runtime.decoding.grammars import Follower, Form, form_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
 from edgeopt.system.processes.closing import Closing
+
+MOST_LOGPROBS = 20
+"""Alternatives of a token that may be asked for, as OpenAI has it."""
 
 
 class TextDecoder(Protocol):
@@ -50,6 +55,10 @@ class Piece:
     """What may be shown with it."""
     at_ns: int
     """Since the answer was asked for."""
+    logprob: float | None = None
+    """Logarithm of its probability, before temperature and penalties; None: not asked for."""
+    likely: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens in its place with theirs, as many as were asked for."""
 
 
 class Long(StrEnum):
@@ -78,6 +87,14 @@ class AnswerWishes(TypedDict, total=False):
     ends: bool
     long: Long
     keep: int
+    schema: str | Mapping[str, Any] | bool | None
+    regex: str
+    grammar: str
+    logprobs: int | None
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float]
     temperature: float
     top_k: int
     top_p: float
@@ -111,6 +128,14 @@ class AnswerOptions:
     """What becomes of a prompt that fills the context."""
     keep: int = 0
     """First tokens of the prompt that are never cut, of a stored prefix for example."""
+    schema: str | Mapping[str, Any] | bool | None = None
+    """JSON schema that the answer keeps to, as an object or as text; True: any JSON object; None: any text."""
+    regex: str = ""
+    """Regular expression that the answer keeps to; empty: any text."""
+    grammar: str = ""
+    """Grammar that the answer keeps to, in Lark's or llama.cpp's words (GBNF); empty: any text."""
+    logprobs: int | None = None
+    """Alternatives whose probabilities stand beside that of each token, 0 to 20; None: no probability is computed."""
 
     def __post_init__(self) -> None:
         limits = {"most_tokens": 1, "chunk_tokens": 0, "keep": 0, "guesses": 0}
@@ -123,6 +148,14 @@ class AnswerOptions:
             raise ValueError(f"stop takes several texts: write stop=({self.stop!r},)")
         if not all(isinstance(word, str) and word for word in self.stop):
             raise ValueError(f"stop is {self.stop!r}, and takes texts of one character or more")
+        form_of(self.schema, self.regex, self.grammar)
+        if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
+            raise ValueError(f"logprobs is {self.logprobs!r}, not 0 to {MOST_LOGPROBS}")
+
+    @property
+    def form(self) -> Form | None:
+        """The form that the answer keeps to; None: any text."""
+        return form_of(self.schema, self.regex, self.grammar)
 
     def but(self, **wishes: Unpack[AnswerWishes]) -> AnswerOptions:
         """Return the same with other fields, of its `sampling` too: `most_tokens=40, temperature=0.8`.
@@ -169,6 +202,8 @@ class Account:
     """Accepted tokens of the guessed ones: the model chose the same."""
     draft_tokens: int = 0
     """Tokens that went through the draft, besides `computed_tokens`."""
+    forced_tokens: int = 0
+    """Tokens that the form of the answer forced, and that ran with another."""
     reason: str = ""
     """Why it is over: `end`, `stop`, `length`, `cancelled`; empty while it is not."""
     cut_tokens: int = 0
@@ -193,6 +228,28 @@ class Account:
         return (times[-1] - times[0]) / 1e6 / (len(times) - 1) if len(times) > 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Odds:
+    """The probability of a token and of others in its place, as logarithms."""
+
+    logprob: float | None
+    likely: tuple[tuple[int, float], ...]
+
+
+_UNKNOWN = _Odds(None, ())
+
+
+def _odds(logits: NDArray[np.float32], token: int, count: int) -> _Odds:
+    """Return the logarithms of the probabilities of a token and of the `count` likeliest."""
+    known = np.nan_to_num(logits.astype(np.float64), nan=-np.inf)
+    known -= known.max()
+    known -= np.log(np.exp(known).sum())
+    first = np.argpartition(-known, min(count, len(known) - 1))[:count] if count else np.zeros(0, np.int64)
+    ordered = first[np.argsort(-known[first], kind="stable")]
+    likely = tuple((int(each), float(known[each])) for each in ordered if np.isfinite(known[each]))
+    return _Odds(float(known[token]), likely)
+
+
 class Writing:
     """A text as it grows: its tokens, the choice of the next one, and the account of both."""
 
@@ -207,6 +264,7 @@ class Writing:
         begun_ns: int,
         tokenize_ns: int,
         cut_tokens: int = 0,
+        follower: Follower | None = None,
     ) -> None:
         """Begin behind a prompt.
 
@@ -219,13 +277,15 @@ class Writing:
             begun_ns: When the answer was asked for, by `perf_counter_ns`.
             tokenize_ns: That making tokens of the prompt took.
             cut_tokens: Of the prompt, left out.
+            follower: Keeps the answer to its form; None: it has none.
         """
+        self._follower = follower
         self.tokens, self.prompt_tokens = list(prompt), len(prompt)
         self._counts = {"prompt_tokens": len(prompt), "tokenize_ns": tokenize_ns, "cut_tokens": cut_tokens}
         self._at_ns, self._reason = list[int](), ""
         self._pieces, self._asked, self._capacity, self._begun_ns = pieces, asked, capacity, begun_ns
         self._end = frozenset(end) if asked.ends else frozenset[int]()
-        self._chooser = Chooser(asked.sampling)
+        self._chooser, self._odds = Chooser(asked.sampling), deque[_Odds]()
 
     @property
     def account(self) -> Account:
@@ -248,8 +308,31 @@ class Writing:
         return bool(self._reason)
 
     def choose(self, logits: NDArray[np.float32], more: Sequence[int] = ()) -> int:
-        """Return the token that follows the text and `more` behind it, from its (vocabulary,) logits."""
-        return self._chooser.choose(logits, [*self.tokens, *more] if more else self.tokens)
+        """Return the token that follows the text and `more` behind it, from its (vocabulary,) logits.
+
+        Raises:
+            EdgeoptError: If no token continues the answer in its form.
+        """
+        if self._follower is not None:
+            logits = self._follower.allowed(logits, [*self.answer, *more])
+        answer = [*self.answer, *more] if self._asked.sampling.looks_at_answer else ()
+        token = self._chooser.choose(logits, [*self.tokens, *more] if more else self.tokens, answer)
+        if self._asked.logprobs is not None:
+            self._odds.append(_odds(logits, token, self._asked.logprobs))
+        return token
+
+    @property
+    def answer(self) -> list[int]:
+        """Tokens of the answer."""
+        return self.tokens[self.prompt_tokens :]
+
+    def forced(self) -> list[int]:
+        """Return the tokens that follow whatever the model says, as the form of the answer wants them."""
+        if self._follower is None or self.is_over:
+            return []
+        forced = self._follower.forced(self.answer)
+        self._odds += [_Odds(0.0, ())] * len(forced) if self._asked.logprobs is not None else []
+        return forced
 
     def take(self, token: int) -> Piece:
         """Take a token into the text and return its piece; the account says why the answer is over where it is."""
@@ -261,13 +344,16 @@ class Writing:
             reason = "end"
         elif self._pieces.is_over:
             reason = "stop"
+        elif self._follower is not None and self._follower.is_whole(self.answer):
+            reason = "end"
         elif self.output_tokens >= self._asked.most_tokens or len(self.tokens) >= self._capacity:
             reason = "length"
         if reason in ("end", "length"):
             shown += self._pieces.end()
         self._reason = reason
         self.count(detokenize_ns=self.now_ns - at_ns)
-        return Piece(token, shown, at_ns)
+        odds = self._odds.popleft() if self._odds else _UNKNOWN
+        return Piece(token, shown, at_ns, odds.logprob, odds.likely)
 
     def break_off(self) -> None:
         """End the text where it stands, if it is not over."""
@@ -290,6 +376,8 @@ class Generation(Closing):
         asked: AnswerOptions,
         give_back: Callable[[Any, list[int]], None],
         guesser: Guesser | None = None,
+        *,
+        joins_forced: bool = True,
     ) -> None:
         """Take a decoder whose cache holds the first tokens of the prompt, and no others.
 
@@ -299,7 +387,10 @@ class Generation(Closing):
             asked: What the answer may be.
             give_back: Takes the decoder, and what its cache holds, when the answer is over.
             guesser: Of this text, for `asked.guesses` tokens at once; None: nothing is guessed.
+            joins_forced: Whether tokens that the form of the answer forces run with the one behind them; else before
+                it, so that its numbers are those of a single token.
         """
+        self._joins_forced = joins_forced
         self._decoder, self._writing, self._asked, self._give_back = decoder, writing, asked, give_back
         self._guesser = guesser
         self._is_cancelled = self._is_closed = False
@@ -364,19 +455,28 @@ class Generation(Closing):
                     return
             if self._is_cancelled:
                 return
-            waiting = self._next_tokens()
+            waiting = writing.forced() or self._next_tokens()
 
     def _next_tokens(self) -> list[int]:
-        """Run the last token, and guesses behind it; return the next one and those guesses that are what comes."""
+        """Run the last token, and guesses behind it; return the next one and those guesses that are what comes.
+
+        Tokens that the form of the answer forced run with it: nothing was chosen behind them.
+        """
         decoder, writing, text = self._decoder, self._writing, self._writing.tokens
         guesses = self._guesses(text, decoder.capacity - len(text) - 1)  # a pair takes one more
-        logits = decoder.run([text[-1], *guesses])
+        new = text[decoder.past :]
+        if len(new) > 1 and not self._joins_forced:
+            decoder.run(new[:-1])
+            writing.count(computed_tokens=len(new) - 1, runs=1, forced_tokens=len(new) - 1)
+            new = new[-1:]
+        last = 1 + len(guesses) if len(new) > 1 else 0
+        logits = decoder.run([*new, *guesses], last)[-1 - len(guesses) :]
         if len(logits) <= len(guesses):
             raise UnsupportedError(
                 "the model gives logits of its last token alone: guesses cannot be verified",
                 remedy="leave guesses out, or export the model with the logits of all tokens",
             )
-        writing.count(computed_tokens=1 + len(guesses), runs=1)
+        writing.count(computed_tokens=len(new) + len(guesses), runs=1, forced_tokens=len(new) - 1)
         next_tokens = [writing.choose(logits[0])]
         for i, guess in enumerate(guesses):
             if guess != next_tokens[-1]:

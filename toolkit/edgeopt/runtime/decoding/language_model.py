@@ -21,6 +21,7 @@ from edgeopt.graph.files.outside import sha256_of
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing, parts_of
+from edgeopt.runtime.decoding.grammars import Grammars
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.guessing.draft import DraftGuesser
 from edgeopt.runtime.decoding.guessing.lookup import LookUp
@@ -199,7 +200,14 @@ class LanguageModel(Closing):
         in_pairs = is_exact and self.sums is Sums.PAIRED
         guesser = self.guesser(uses_draft=asked.uses_draft) if asked.guesses else None
         writing = self.begin(prompt, asked)
-        return Generation(self._taken(writing.tokens, is_exact=in_pairs), writing, asked, self._give_back, guesser)
+        return Generation(
+            self._taken(writing.tokens, is_exact=in_pairs),
+            writing,
+            asked,
+            self._give_back,
+            guesser,
+            joins_forced=asked.form is None or is_exact or self.sums is Sums.ALIKE,
+        )
 
     def require_exact(self) -> None:
         """Raise where no answer can be exact, as `AnswerOptions.exact` has it.
@@ -247,6 +255,8 @@ class LanguageModel(Closing):
             ValueError: If the prompt is empty, has a token that the model has not, or leaves no room for one token in
                 the context.
             UnavailableError: If the model is closed.
+            UnsupportedError: If the answer cannot be kept to its form.
+            MissingDependencyError: If that needs a package that is not installed.
         """
         begun_ns = perf_counter_ns()
         if self._is_closed:
@@ -267,7 +277,12 @@ class LanguageModel(Closing):
             begun_ns=begun_ns,
             tokenize_ns=tokenize_ns,
             cut_tokens=len(tokens) - len(kept),
+            follower=self._grammars.follower(form) if (form := asked.form) else None,
         )
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        return Grammars(self.tokenizer, self._vocabulary, self._end)
 
     def keep_prefix(self, prefix: str | Sequence[int], folder: str | Path | None = None) -> Prefix:
         """Keep the cache of a prefix, a system prompt for example: prompts that begin with its tokens go on behind it.

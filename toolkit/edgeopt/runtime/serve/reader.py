@@ -37,6 +37,10 @@ class PromptReader:
         self._turn, self._system = Lock(), system
         self._before = self._encode(system, reads_special=False) if system else []
 
+    def bytes_of(self, token: int) -> bytes:
+        """Return what a token of an answer writes."""
+        return self._tokenizer.token_bytes(token)
+
     @property
     def stop(self) -> tuple[str, ...]:
         """Where an answer in a conversation is over, beside the model's own end."""

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
+from edgeopt.runtime.decoding.generation import Piece
 from edgeopt.runtime.serve.writing import Written
 
 _REASONS: Final[Mapping[str, str]] = {"end": "stop", "stop": "stop", "length": "length", "time": "length"}
 DONE: Final = b"data: [DONE]\n\n"
+_LEAST_LOGPROB: Final = -9999.0
+"""What stands for minus infinity, which JSON has not; OpenAI writes it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +41,12 @@ class Reply:
             "choices": [] if choice is None else [{"index": 0, "logprobs": None, **choice}],
         }
 
-    def whole(self, text: str, written: Written, queue_ns: int) -> dict[str, Any]:
-        """Return a reply that is no stream."""
+    def whole(
+        self, text: str, written: Written, queue_ns: int, logprobs: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return a reply that is no stream; `logprobs` come from `logprobs_of`."""
         said = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
-        choice = {**said, "finish_reason": finish_reason(written)}
+        choice = {**said, "logprobs": logprobs, "finish_reason": finish_reason(written)}
         values = {"usage": usage_of(written), "edgeopt": times_of(written, queue_ns)}
         return self._of(choice, is_part=False) | values
 
@@ -49,9 +54,42 @@ class Reply:
         """Return the first event of a stream; empty where there is none."""
         return self._event({"delta": {"role": "assistant", "content": ""}}, None) if self.is_chat else b""
 
-    def part(self, text: str) -> bytes:
-        """Return the event of a piece of text."""
-        return self._event({"delta": {"content": text}} if self.is_chat else {"text": text}, None)
+    def part(self, text: str, logprobs: Mapping[str, Any] | None = None) -> bytes:
+        """Return the event of a piece of text; `logprobs` come from `logprobs_of`."""
+        said = {"delta": {"content": text}} if self.is_chat else {"text": text}
+        return self._event({**said, "logprobs": logprobs}, None)
+
+    def logprobs_of(
+        self, pieces: Sequence[Piece], bytes_of: Callable[[int], bytes], offset: int = 0
+    ) -> dict[str, Any] | None:
+        """Return the probabilities of pieces as OpenAI writes them; None where none were asked for.
+
+        Args:
+            pieces: In a row.
+            bytes_of: Returns what a token writes.
+            offset: Characters of the answer before them.
+        """
+        if not any(piece.logprob is not None for piece in pieces):
+            return None
+
+        def told(token: int, logprob: float) -> dict[str, Any]:
+            written = bytes_of(token)
+            shown = written.decode("utf-8", "replace")
+            return {"token": shown, "logprob": max(logprob, _LEAST_LOGPROB), "bytes": list(written)}
+
+        entries = [
+            told(piece.token, piece.logprob or 0.0) | {"top_logprobs": [told(*likely) for likely in piece.likely]}
+            for piece in pieces
+        ]
+        if self.is_chat:
+            return {"content": entries, "refusal": None}
+        offsets = [offset + sum(len(piece.text) for piece in pieces[:i]) for i in range(len(pieces))]
+        return {
+            "tokens": [entry["token"] for entry in entries],
+            "token_logprobs": [entry["logprob"] for entry in entries],
+            "top_logprobs": [{each["token"]: each["logprob"] for each in entry["top_logprobs"]} for entry in entries],
+            "text_offset": offsets,
+        }
 
     def end(self, written: Written, queue_ns: int, *, tells_usage: bool) -> bytes:
         """Return the last events of a stream."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edgeopt.recipes.texts.chat_template import ChatMessage
-from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.generation import MOST_LOGPROBS, AnswerOptions
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.refused import RefusedError, wrong
@@ -25,13 +25,12 @@ _COMPLETION_TOKENS: Final = 16
 _ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _MOST_STOPS: Final = 16
 _LONGEST_STOP: Final = 1000
+_MOST_BIASES: Final = 1024
+_LONGEST_NUMBER: Final = 9
 _WITHOUT: Final[tuple[Any, ...]] = (None, False, 0, "", [], {})
 _NOT_DONE: Final[Mapping[str, tuple[Any, ...]]] = {
     "n": (None, 1),
     "best_of": (None, 1),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "response_format": (None, {"type": "text"}),
     "modalities": (None, ["text"]),
     "tool_choice": (None, "none", "auto"),
     "function_call": (None, "none", "auto"),
@@ -39,9 +38,6 @@ _NOT_DONE: Final[Mapping[str, tuple[Any, ...]]] = {
         (
             "echo",
             "suffix",
-            "logit_bias",
-            "frequency_penalty",
-            "presence_penalty",
             "tools",
             "functions",
             "audio",
@@ -83,6 +79,14 @@ _TAKEN: Final = frozenset(
         "stream_options",
         "ignore_eos",
         "priority",
+        "response_format",
+        "grammar",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
     }
 )
 
@@ -247,11 +251,66 @@ def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Answe
             top_k=_whole(values, "top_k", 0, 1 << 20) or 0,
             top_p=1.0 if top_p is None else top_p,
             repetition_penalty=1.0 if penalty is None else penalty,
+            min_p=_number(values, "min_p", 0, 1) or 0.0,
+            frequency_penalty=_number(values, "frequency_penalty", -2, 2) or 0.0,
+            presence_penalty=_number(values, "presence_penalty", -2, 2) or 0.0,
+            logit_bias=_bias(values.get("logit_bias")),
             seed=secrets.randbits(63) if seed is None else seed % (1 << 64),
         ),
         stop=_stops(values.get("stop")),
         ends=not _flag(values, "ignore_eos"),
+        logprobs=_logprobs(values, is_chat=is_chat),
+        **_form(values),
     )
+
+
+def _bias(value: Any) -> dict[int, float]:
+    """Return what is added to logits, by token."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > _MOST_BIASES:
+        raise wrong("logit_bias", f"an object of up to {_MOST_BIASES} tokens and numbers")
+    biases = dict[int, float]()
+    for token in value:
+        if not token.isdecimal() or len(token) > _LONGEST_NUMBER:
+            raise wrong("logit_bias", f"{short(token)} is no number of a token")
+        biases[int(token)] = _number(value, token, -100, 100) or 0.0
+    return biases
+
+
+def _logprobs(values: Mapping[str, Any], *, is_chat: bool) -> int | None:
+    """Return how many alternatives stand beside each token's probability; None: no probability is told."""
+    if not is_chat:
+        if values.get("top_logprobs") is not None:
+            raise wrong("top_logprobs", "/v1/completions takes logprobs, a number")
+        asked = values.get("logprobs")
+        return None if asked is False else _whole(values, "logprobs", 0, MOST_LOGPROBS)
+    count = _whole(values, "top_logprobs", 0, MOST_LOGPROBS)
+    if not _flag(values, "logprobs"):
+        if count:
+            raise wrong("top_logprobs", "it belongs to logprobs: true")
+        return None
+    return count or 0
+
+
+def _form(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the form of the answer, as fields of `AnswerOptions`: by OpenAI's `response_format` or by a `grammar`."""
+    asked, grammar = values.get("response_format"), values.get("grammar")
+    if grammar is not None and not isinstance(grammar, str):
+        raise wrong("grammar", "a grammar as text, in llama.cpp's words (GBNF) or Lark's")
+    kind = asked.get("type") if isinstance(asked, dict) else "text" if asked is None else None
+    if kind == "text":
+        return {"grammar": grammar} if grammar else {}
+    if grammar:
+        raise wrong("grammar", "an answer has one form: leave grammar or response_format out")
+    if kind == "json_object":
+        return {"schema": True}
+    if kind != "json_schema" or not isinstance(asked, dict):
+        raise wrong("response_format", '{"type": "text"}, {"type": "json_object"} or {"type": "json_schema", ...}')
+    named = asked.get("json_schema")
+    if not isinstance(named, dict) or not isinstance(named.get("schema"), dict):
+        raise wrong("response_format.json_schema", "an object with name and schema")
+    return {"schema": named["schema"]}
 
 
 def _stops(value: Any) -> tuple[str, ...]:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from time import monotonic, perf_counter_ns
 from typing import Protocol
 
+from edgeopt.errors import MissingDependencyError
 from edgeopt.runtime.decoding.generation import Account, Piece
+from edgeopt.runtime.decoding.grammars import FormError
 from edgeopt.runtime.serve.refused import RefusedError
 
 
@@ -149,6 +151,10 @@ class AnswerWriting:
             account = answer.account
             is_late = self._is_late and account.reason == "cancelled"
             self._tell(self._late(account) if is_late else Written(account, account.reason, self._opening_ns))
+        except FormError as error:
+            self._tell(RefusedError(400, error.problem, code="unsupported_value", param="response_format"))
+        except MissingDependencyError as error:
+            self._tell(RefusedError(501, f"{error.problem}: {error.remedy}", code="not_installed"))
         except ValueError as error:
             self._tell(RefusedError(400, str(error), code="context_length_exceeded", param="prompt"))
         except BaseException as error:

@@ -153,6 +153,22 @@ class GenerationRun:
     stop: tuple[str, ...] = option(
         (), "End the answer before this text; repeatable.", group=LANGUAGE, metavar="TEXT", repeatable=True
     )
+    schema: Path | None = option(
+        None,
+        "A JSON schema that the answer keeps to.",
+        group=LANGUAGE,
+        syntax=Syntax.FILE,
+        metavar="FILE",
+        shown="any text",
+    )
+    grammar: Path | None = option(
+        None,
+        "A grammar that the answer keeps to, in llama.cpp's words (GBNF) or Lark's.",
+        group=LANGUAGE,
+        syntax=Syntax.FILE,
+        metavar="FILE",
+        shown="any text",
+    )
     temperature: float | None = option(
         None,
         "Draw the tokens of the answer.",
@@ -173,6 +189,31 @@ class GenerationRun:
     )
     top_p: float | None = option(
         None, "Draw from the likeliest that reach this share.", group=DRAWN, syntax=Syntax.SHARE, shown="100%"
+    )
+    min_p: float | None = option(
+        None,
+        "Draw from tokens at least so likely, as a share of the likeliest.",
+        group=DRAWN,
+        syntax=Syntax.SHARE,
+        shown="0%",
+    )
+    frequency_penalty: float | None = option(
+        None,
+        "Subtract this from the logit of a token for each time that the answer has it; drawn or not.",
+        group=DRAWN,
+        syntax=Syntax.NUMBER,
+        least=-2,
+        most=2,
+        shown="0, none",
+    )
+    presence_penalty: float | None = option(
+        None,
+        "Subtract this from the logit of each token that the answer has; drawn or not.",
+        group=DRAWN,
+        syntax=Syntax.NUMBER,
+        least=-2,
+        most=2,
+        shown="0, none",
     )
     seed: int | None = option(None, "Of what is drawn.", group=DRAWN, syntax=Syntax.WHOLE, least=0, shown="0")
     repetition_penalty: float | None = option(

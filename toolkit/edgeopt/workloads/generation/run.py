@@ -10,12 +10,15 @@ from edgeopt.running.answering import answer_source
 from edgeopt.running.writing import Prompting, WrittenResult, write_answer
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.system.disk.files import read_text
 from edgeopt.workloads import refuse_others
 from edgeopt.workloads.generation.guessing import GUESSES, NONE, require_guesses
 from edgeopt.workloads.generation.options import GenerationRun
 from edgeopt.workloads.generation.source import is_encoder_decoder
 
-_DRAWN = ("temperature", "top_k", "top_p", "seed", "repetition_penalty")
+_ONLY_DRAWN = ("top_k", "top_p", "min_p", "seed")
+"""Options that say nothing where the likeliest token comes."""
+_DRAWN = ("temperature", *_ONLY_DRAWN, "repetition_penalty", "frequency_penalty", "presence_penalty")
 _OF_PAIRS = (*_DRAWN, "prompt", "output_tokens", "stop", "long", "budget", "threads")
 """Options of an encoder with a decoder."""
 
@@ -97,7 +100,7 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
         )
     elif sample is not None:
         raise EdgeoptError("--prompt takes the place of SOURCE", remedy="leave one of them out")
-    drawn = next((name for name in _DRAWN[1:4] if getattr(options, name) is not None), "")
+    drawn = next((name for name in _ONLY_DRAWN if getattr(options, name) is not None), "")
     if drawn and not options.temperature:
         raise EdgeoptError(
             f"--{drawn.replace('_', '-')} is for tokens that are drawn, and none are", remedy="add --temperature 0.8"
@@ -112,9 +115,20 @@ def _asked(options: GenerationRun) -> AnswerOptions:
         "guesses": guesses,
         "exact": options.exact or None,
         "uses_draft": options.draft != NONE,
+        "schema": _form_in(options.schema),
+        "grammar": _form_in(options.grammar),
     }
     drawn = {name: getattr(options, name) for name in _DRAWN}
-    return AnswerOptions(sampling=Sampling(**_known(drawn)), **_known(values))
+    try:
+        return AnswerOptions(sampling=Sampling(**_known(drawn)), **_known(values))
+    except ValueError as error:
+        raise EdgeoptError(
+            str(error), remedy="--schema takes a JSON schema, --grammar a grammar; give one of them"
+        ) from error
+
+
+def _form_in(file: Path | None) -> str | None:
+    return read_text(file, remedy="name a file with a JSON schema or a grammar") if file else None
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

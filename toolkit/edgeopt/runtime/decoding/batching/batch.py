@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -233,6 +234,9 @@ class Batch:
 
     def _run_tokens(self) -> None:
         writers = [seat for seat in self._seats[: self._writing] if seat]
+        for request in writers:
+            self._attempt(request, partial(self._run_forced, request))
+        writers = [seat for seat in self._seats[: self._writing] if seat]
         last = [writer.writing.tokens[-1] for writer in writers]
         try:
             logits = self._rows.run_first(last)
@@ -245,6 +249,17 @@ class Batch:
             request.writing.count(computed_tokens=1, runs=1)
             self._attempt(request, lambda request=request, row=row: self._take(request, row))  # type: ignore[misc]
 
+    def _run_forced(self, request: Request) -> None:
+        """Run the tokens that the form of an answer forced, all but the last: nothing is chosen behind them."""
+        row, writing = self._seats.index(request), request.writing
+        past = self._rows.past(row)
+        forced = writing.tokens[past:-1]
+        if not forced:
+            return
+        self._rows.run(row, forced)
+        self._counted(len(forced), 1)
+        writing.count(computed_tokens=len(forced), runs=1, forced_tokens=len(forced))
+
     def _run_alone(self, request: Request) -> None:
         logits = self._rows.run(self._seats.index(request), request.writing.tokens[-1:])
         self._counted(1, 1)
@@ -252,8 +267,14 @@ class Batch:
         self._take(request, logits[-1])
 
     def _take(self, request: Request, logits: NDArray[np.float32]) -> None:
-        """Choose a text's next token and hand it over."""
-        request.pieces.put(request.writing.take(request.writing.choose(logits)))
+        """Choose a text's next token and hand it over, and those that the form of the answer forces behind it."""
+        writing = request.writing
+        request.pieces.put(writing.take(writing.choose(logits)))
+        while forced := writing.forced():
+            for token in forced:
+                request.pieces.put(writing.take(token))
+                if writing.is_over:
+                    break
         if request.writing.is_over:
             self._leave(request)
 

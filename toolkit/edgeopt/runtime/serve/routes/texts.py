@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.generation import AnswerOptions, Piece
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
@@ -148,6 +148,10 @@ class TextRoutes(Generic[W]):
             },
         )
 
+    def bytes_of(self, token: int) -> bytes:
+        """Return what a token of an answer writes."""
+        return self._reader.bytes_of(token)
+
     @property
     def tally(self) -> Tally:
         """Counts requests."""
@@ -166,26 +170,30 @@ class _Task:
 
     async def whole(self) -> Response:
         try:
-            text, written = await while_there(self._request, self._gathered())
+            pieces, written = await while_there(self._request, self._gathered())
         except BaseException:
             self._writing.cancel()
             raise
         self._texts.settle(self._request, self._wanted, written, self._queue_ns)
         queue_ns = self._queue_ns + written.opening_ns
         headers = {"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"}
-        return JSONResponse(self._reply.whole(text, written, self._queue_ns), headers=headers)
+        text, logprobs = "".join(piece.text for piece in pieces), self._logprobs(pieces)
+        return JSONResponse(self._reply.whole(text, written, self._queue_ns, logprobs), headers=headers)
 
-    async def _gathered(self) -> tuple[str, Written]:
-        said = list[str]()
-        async for one in self._writing.events():
-            if isinstance(one, Written):
-                return "".join(said), one
-            said += [piece.text for piece in one]
+    def _logprobs(self, pieces: Sequence[Piece], offset: int = 0) -> dict[str, Any] | None:
+        return self._reply.logprobs_of(pieces, self._texts.bytes_of, offset)
+
+    async def _gathered(self) -> tuple[list[Piece], Written]:
+        pieces = list[Piece]()
+        async for news in self._writing.events():
+            if isinstance(news, Written):
+                return pieces, news
+            pieces += news
         raise RuntimeError("an answer ended without its account")
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the events of a stream; a client that goes away ends the answer."""
-        reply, is_settled = self._reply, False
+        reply, is_settled, offset = self._reply, False, 0
         try:
             if first := reply.begin():
                 yield first
@@ -194,8 +202,16 @@ class _Task:
                     is_settled = True
                     self._texts.settle(self._request, self._wanted, one, self._queue_ns)
                     yield reply.end(one, self._queue_ns, tells_usage=self._wanted.tells_usage)
-                elif result := b"".join(reply.part(piece.text) for piece in one if piece.text):
-                    yield result
+                    continue
+                parts = list[bytes]()
+                for piece in one:
+                    if logprobs := self._logprobs([piece], offset):
+                        parts.append(reply.part(piece.text, logprobs))
+                    elif piece.text:
+                        parts.append(reply.part(piece.text))
+                    offset += len(piece.text)
+                if parts:
+                    yield b"".join(parts)
         except RefusedError as refusal:
             is_settled = True
             self._texts.tally.refuse(refusal.status)

@@ -1,0 +1,187 @@
+"""Answers that keep to a form: JSON by a schema, a regular expression, a grammar; alone, in slots, with guesses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from random_schemas import fits, random_schema
+from small_decoders import byte_tokenizer, write_decoder
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.export.decoder.llama import read_configuration, write_llama
+from edgeopt.export.decoder.tensors_file import TensorFiles
+from edgeopt.graph.model import Model
+from edgeopt.running.writing import find_language_model
+from edgeopt.runtime.decoding.batching.shared_model import SharedModel
+from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.grammars import FormError, form_of
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.steps.convert.weight_only import make_weight_only
+
+pytest.importorskip("llguidance")
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+}
+DRAWN = {"temperature": 1.0, "most_tokens": 400}
+
+
+@pytest.fixture(scope="module")
+def float_model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = write_decoder(tmp_path_factory.mktemp("decoder"))
+    data = write_llama(read_configuration(folder), TensorFiles(folder), "small").data
+    return Model(onnx.load_from_string(data), "small")
+
+
+@pytest.fixture(scope="module", params=["fp32", "INT4"])
+def random_model(request: pytest.FixtureRequest, float_model: Model) -> Iterator[LanguageModel]:
+    """A model of random weights, which knows nothing of JSON."""
+    made = float_model if request.param == "fp32" else make_weight_only(float_model, 4).model
+    assert made is not None
+    session = EXECUTOR.open(made.proto.SerializeToString(), SessionOptions(threads=1))
+    with LanguageModel(session, byte_tokenizer(), 512, end=[256]) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def taught() -> Iterator[LanguageModel]:
+    """The shipped model, whose tokens are of several characters."""
+    model, _ = open_language_model(find_language_model("tiny_lm"), 1)
+    with model:
+        yield model
+
+
+def test_a_check_of_schemas_tells_what_fits_from_what_does_not():
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 3}}, "required": ["a"]}
+    assert fits({"a": 2}, schema)
+    assert not any(fits(value, schema) for value in ({}, {"a": 4}, {"a": True}, {"a": 2, "b": 1}, [], None))
+
+
+def test_every_answer_keeps_to_its_schema_whatever_the_model(random_model, taught):
+    rng, whole, ended = np.random.default_rng(0), 0, 0
+    for i in range(60):
+        schema = random_schema(rng)
+        for model in (random_model, taught):
+            answer = model.generate([5, 17, 30], schema=schema, seed=i, **DRAWN)
+            text = answer.text()
+            ended += answer.account.reason == "end"
+            if answer.account.reason == "end":
+                assert fits(json.loads(text), schema), (schema, text)
+                whole += 1
+    assert whole == ended > 110, "few may be cut by the length"
+
+
+def test_the_likeliest_text_in_a_form_is_the_same_alone_with_guesses_and_beside_others(random_model):
+    prompts, asked = ([5, 17, 250, 3], [9, 9], list(range(40, 70))), AnswerOptions(200, schema=PERSON)
+    alone = [[piece.token for piece in random_model.generate(prompt, asked)] for prompt in prompts]
+    for tokens in alone:
+        assert fits_person(random_model.tokenizer.decode(tokens))
+    with SharedModel(random_model, 3) as shared:
+        answers = [shared.generate(prompt, asked) for prompt in prompts]
+        assert [[piece.token for piece in answer] for answer in answers] == alone
+    exact = AnswerOptions(200, schema=PERSON, guesses=4, exact=True)
+    plain = [[piece.token for piece in random_model.generate(prompt, exact.but(guesses=0))] for prompt in prompts]
+    assert [[piece.token for piece in random_model.generate(prompt, exact)] for prompt in prompts] == plain
+
+
+def fits_person(text: str) -> bool:
+    person = json.loads(text)
+    is_named = list(person) == ["name", "age", "tags"] and len(person["name"]) <= 12
+    return is_named and 0 <= person["age"] <= 120 and {*person["tags"]} <= {"red", "green", "blue"}
+
+
+def test_forced_tokens_run_together(taught):
+    answer = taught.generate("import os\n", schema=PERSON, most_tokens=200)
+    text, account = answer.text(), answer.account
+    assert fits_person(text)
+    assert account.reason == "end"
+    assert account.forced_tokens > 10
+    assert account.runs <= len(account.token_at_ns) - account.forced_tokens
+    assert account.computed_tokens <= account.prompt_tokens + len(account.token_at_ns)
+
+
+def test_after_an_answer_in_a_form_the_cache_goes_on_as_ever(taught):
+    prompt = taught.tokenizer.encode("import os\n")
+    before = [piece.token for piece in taught.generate(prompt, most_tokens=12)]
+    taught.generate(prompt, schema=PERSON, most_tokens=60).text()
+    assert [piece.token for piece in taught.generate(prompt, most_tokens=12)] == before
+
+
+def test_regular_expressions_grammars_and_any_object(taught):
+    assert re.fullmatch(r"[a-z]{3,8}@[a-z]{1,9}\.(org|com)", said(taught, regex=r"[a-z]{3,8}@[a-z]{1,9}\.(org|com)"))
+    assert said(taught, grammar='root ::= "yes" | "no"') in ("yes", "no")
+    assert re.fullmatch(r"a+b", said(taught, grammar='start: /a{1,5}/ "b"'))
+    assert isinstance(json.loads(said(taught, schema=True, seed=7, temperature=0.7)), dict)
+    free = {**PERSON, "additionalProperties": {"type": "integer"}}
+    assert said(taught, schema=json.dumps(free)).startswith('{"name": ')
+
+
+def said(model: LanguageModel, **asked: Any) -> str:
+    return model.generate("import os\n", **{"most_tokens": 300, **asked}).text()
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"schema": {"type": "objec"}}, "the schema cannot be kept to: .*objec"),
+        ({"schema": {"type": "object", "properties": {"a": {"$ref": "#/none"}}}}, "the schema cannot be kept to"),
+        ({"regex": "(a"}, "the regex cannot be kept to"),
+        ({"grammar": 'root ::= "a" | b'}, "the grammar cannot be kept to: .*'b'"),
+        ({"grammar": "start: NOTHING"}, "the grammar cannot be kept to: .*NOTHING"),
+    ],
+)
+def test_a_form_that_is_none_is_refused_in_a_line(taught, asked, why):
+    with pytest.raises(FormError, match=why) as refused:
+        taught.generate("import", **asked)
+    assert "\n" not in refused.value.problem
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"schema": "{"}, "is no JSON schema"),
+        ({"schema": "[1]"}, "is no JSON schema: it must be an object"),
+        ({"schema": {"maximum": float("nan")}}, "is no JSON schema"),
+        ({"schema": True, "regex": "a"}, "one form: schema or regex, not both"),
+        ({"grammar": "x" * (1 << 20 | 1)}, "longer than 1 MiB"),
+    ],
+)
+def test_what_is_no_form_is_a_wrong_value(asked, why):
+    with pytest.raises(ValueError, match=why):
+        AnswerOptions(**asked)
+
+
+def test_objects_hold_what_a_schema_names_unless_it_says_more():
+    form = form_of(PERSON, "", "")
+    assert form is not None
+    assert json.loads(form.text)["additionalProperties"] is False
+    joined = form_of({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "", "")
+    assert joined is not None
+    assert "additionalProperties" not in joined.text
+    assert form_of(None, "", "") is form_of(False, "", "") is None
+
+
+def test_an_encoder_with_a_decoder_keeps_to_no_form(tmp_path):
+    from exported_pairs import unpacked
+
+    from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
+
+    with (
+        open_encoder_decoder(unpacked("marian", tmp_path / "marian"), 1) as opened,
+        pytest.raises(UnsupportedError, match="keep to no schema or grammar"),
+    ):
+        opened.generate("a text", schema=True)
