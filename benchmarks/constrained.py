@@ -1,6 +1,6 @@
 """What keeping to a form costs and saves: random schemas, the time of a token, an answer of JSON against free text.
 
-    python benchmarks/constrained.py --schemas 3000
+python benchmarks/constrained.py --schemas 3000
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -20,9 +21,10 @@ from enlarged import exported
 from random_schemas import fits, random_schema
 
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds
+from edgeopt.running.writing import find_language_model
+from edgeopt.runtime.decoding.grammars import Grammars, form_of
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
-from edgeopt.running.writing import find_language_model
 from edgeopt.system.machine.environment import read_environment
 
 PERSON = {
@@ -72,6 +74,53 @@ def compare(model: LanguageModel, rounds: int, **asked: object) -> str:
     return str(ratio_of_rounds(np.array(logs), pairs=rounds))
 
 
+class RandomTokens:
+    """A vocabulary of random words, as large as those of today's models."""
+
+    special: Mapping[str, int] = {"<end>": 50_000}
+    size = 50_000
+
+    def __init__(self) -> None:
+        rng, words = np.random.default_rng(0), dict.fromkeys(bytes([byte]) for byte in range(256))
+        letters = list("abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:;{}[]\"'_-\n")
+        while len(words) < self.size:
+            words["".join(rng.choice(letters, size=rng.integers(2, 9))).encode()] = None
+        self._words = list(words)
+
+    def encode(self, text: str, *, reads_special: bool = False) -> list[int]:
+        """Return a token a byte."""
+        return list(text.encode())
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the word of a token."""
+        return self._words[token] if token < self.size else b""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
+
+
+def following_us(schema: Mapping[str, object] | None, grammar: str) -> tuple[float, float]:
+    """Return median and p99 of what following takes a token, in microseconds, where tokens are drawn at random."""
+    grammars, rng = Grammars(RandomTokens(), 50_001, [50_000]), np.random.default_rng(0)
+    times = list[float]()
+    while len(times) < 600:
+        follower, answer = grammars.follower(form_of(schema, "", grammar)), list[int]()
+        while len(answer) < 300:
+            logits = rng.normal(size=50_001).astype(np.float32)
+            began = perf_counter()
+            allowed = follower.allowed(logits, answer)
+            took = perf_counter() - began
+            answer.append(int(allowed.argmax()))
+            began = perf_counter()
+            is_over = answer[-1] == 50_000 or follower.is_whole(answer)
+            answer += [] if is_over else follower.forced(answer)
+            times.append(1e6 * (took + perf_counter() - began))
+            if is_over:
+                break
+    return float(np.median(times)), float(np.quantile(times, 0.99))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--schemas", type=int, default=3000)
@@ -84,6 +133,9 @@ def main() -> None:
         began = perf_counter()
         valid, whole, count = count_valid(model, given.schemas)
         print(f"{valid} of {whole} whole answers keep to their schema; {count} schemas, {perf_counter() - began:.0f} s")
+    for name, schema, grammar in (("all is allowed", None, ANY_TEXT), ("a schema of five fields", PERSON, "")):
+        median, p99 = following_us(schema, grammar)
+        print(f"following, 50,000 tokens, {name}: median {median:.0f} us a token, p99 {p99:.0f} us")
     large, _ = open_language_model(exported(given.folder), 1)
     with large:
         free_s, _ = seconds_a_token(large)

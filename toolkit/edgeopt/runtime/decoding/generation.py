@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.runtime.decoding.grammars import Follower, Form, form_of
+from edgeopt.runtime.decoding.grammars import AnswerForm, Follower, form_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
@@ -153,7 +153,7 @@ class AnswerOptions:
             raise ValueError(f"logprobs is {self.logprobs!r}, not 0 to {MOST_LOGPROBS}")
 
     @property
-    def form(self) -> Form | None:
+    def form(self) -> AnswerForm | None:
         """The form that the answer keeps to; None: any text."""
         return form_of(self.schema, self.regex, self.grammar)
 

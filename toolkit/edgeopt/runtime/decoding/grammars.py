@@ -30,7 +30,7 @@ _JOINING = ("allOf", "$ref", "unevaluatedProperties", "if")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AnswerForm:
     """The form of an answer."""
 
     kind: str
@@ -39,7 +39,7 @@ class Form:
     """A JSON schema, a regular expression, or a grammar in Lark's or llama.cpp's words (GBNF)."""
 
 
-def form_of(schema: str | Mapping[str, Any] | bool | None, regex: str, grammar: str) -> Form | None:
+def form_of(schema: str | Mapping[str, Any] | bool | None, regex: str, grammar: str) -> AnswerForm | None:
     """Return the form that an answer is asked for; None: any.
 
     Args:
@@ -50,10 +50,10 @@ def form_of(schema: str | Mapping[str, Any] | bool | None, regex: str, grammar: 
     Raises:
         ValueError: If several are asked for, or one is too long or none at all.
     """
-    forms = list[Form]()
+    forms = list[AnswerForm]()
     if schema is not None and schema is not False:
-        forms.append(Form("schema", _schema_text(schema)))
-    forms += [Form(kind, text) for kind, text in (("regex", regex), ("grammar", grammar)) if text]
+        forms.append(AnswerForm("schema", _schema_text(schema)))
+    forms += [AnswerForm(kind, text) for kind, text in (("regex", regex), ("grammar", grammar)) if text]
     if len(forms) > 1:
         raise ValueError(f"an answer has one form: {' or '.join(form.kind for form in forms)}, not both")
     if forms and len(forms[0].text) > _MOST_BYTES:
@@ -122,7 +122,7 @@ class Grammars:
         self._tokenizer = self._package.LLTokenizer(wrapped, n_vocab=count, eos_token=[*end])
         self._vocabulary = vocabulary
 
-    def follower(self, form: Form) -> Follower:
+    def follower(self, form: AnswerForm) -> Follower:
         """Return what follows one text.
 
         Raises:
@@ -133,7 +133,7 @@ class Grammars:
             raise _refused(form, matcher.get_error())
         return Follower(matcher, self._vocabulary)
 
-    def _compiled(self, form: Form) -> str:
+    def _compiled(self, form: AnswerForm) -> str:
         matcher = self._package.LLMatcher
         try:
             if form.kind == "schema":
@@ -150,7 +150,7 @@ class Grammars:
         return text
 
 
-def _refused(form: Form, why: str) -> FormError:
+def _refused(form: AnswerForm, why: str) -> FormError:
     lines = [line.strip() for line in why.splitlines() if line.strip()]
     return FormError(f"the {form.kind} cannot be kept to: {short(lines[0] if lines else 'no reason')}", remedy=_REMEDY)
 
