@@ -126,6 +126,77 @@ def test_answers_of_the_official_client_keep_to_a_schema_whole_streamed_and_at_o
         assert error.value.param == "response_format"
 
 
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather of a place.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "place": {"type": "string", "maxLength": 9},
+                    "days": {"type": "integer", "minimum": 1, "maximum": 7},
+                },
+                "required": ["place", "days"],
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+def test_functions_are_called_by_name_or_one_of_them(server):
+    openai = pytest.importorskip("openai")
+    pytest.importorskip("llguidance")
+    asked = {
+        "model": "tiny_lm",
+        "messages": [{"role": "user", "content": "def f(x):"}],
+        "tools": TOOLS,
+        "max_tokens": 200,
+    }
+    named = {"type": "function", "function": {"name": "weather"}}
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
+        choice = client.chat.completions.create(**asked, temperature=0, tool_choice=named).choices[0]
+        (call,) = choice.message.tool_calls
+        arguments = json.loads(call.function.arguments)
+        assert (call.function.name, choice.message.content, choice.finish_reason) == ("weather", None, "tool_calls")
+        assert list(arguments) == ["place", "days"]
+        assert 1 <= arguments["days"] <= 7
+        parts = list(client.chat.completions.create(**asked, temperature=0, tool_choice=named, stream=True))
+        deltas = [delta for part in parts if part.choices for delta in part.choices[0].delta.tool_calls or []]
+        assert deltas[0].function.name == "weather"
+        assert "".join(delta.function.arguments for delta in deltas) == call.function.arguments
+        assert parts[-1].choices[0].finish_reason == "tool_calls"
+        for seed in range(4):
+            drawn = {"temperature": 1, "seed": seed, "tool_choice": "required"}
+            choice = client.chat.completions.create(**asked, **drawn).choices[0]
+            (call,) = choice.message.tool_calls
+            assert call.function.name in ("weather", "now")
+            assert isinstance(json.loads(call.function.arguments), dict)
+            (delta,) = [
+                delta
+                for part in client.chat.completions.create(**asked, **drawn, stream=True)
+                for delta in part.choices[0].delta.tool_calls or []
+            ]
+            assert (delta.function.name, delta.function.arguments) == (call.function.name, call.function.arguments)
+        back = [
+            *asked["messages"],
+            {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]},
+            {"role": "tool", "tool_call_id": call.id, "content": "rain"},
+        ]
+        said = client.chat.completions.create(
+            **asked | {"messages": back, "max_tokens": 4}, tool_choice="none"
+        ).choices[0]
+        assert said.message.tool_calls is None
+        with pytest.raises(openai.BadRequestError, match="auto is not done here"):
+            client.chat.completions.create(**asked)
+        with pytest.raises(openai.BadRequestError, match="no function named 'x' is among tools"):
+            client.chat.completions.create(**asked, tool_choice={"type": "function", "function": {"name": "x"}})
+        with pytest.raises(openai.BadRequestError, match=r"tools\[0\].function.name"):
+            client.chat.completions.create(**asked | {"tools": [{"type": "function", "function": {"name": "a b"}}]})
+
+
 def test_any_object_and_a_grammar_of_llama_cpp(server):
     pytest.importorskip("llguidance")
     said = server.json("/v1/completions", PLAIN | {"max_tokens": 200, "response_format": {"type": "json_object"}})
@@ -209,7 +280,7 @@ WRONG = [
     (PLAIN | {"logit_bias": [1]}, 400, "logit_bias: an object"),
     (PLAIN | {"frequency_penalty": 3}, 400, "frequency_penalty: a number from -2 to 2"),
     (PLAIN | {"min_p": 2}, 400, "min_p: a number from 0 to 1"),
-    (PLAIN | {"tools": [{}]}, 400, "tools: not done here"),
+    (PLAIN | {"tools": [{}]}, 400, "tools: /v1/chat/completions calls functions"),
     (PLAIN | {"echo": True}, 400, "echo: not done here"),
     (PLAIN | {"response_format": {"type": "xml"}}, 400, "response_format: "),
     (PLAIN | {"response_format": "json"}, 400, "response_format: "),
@@ -245,7 +316,7 @@ def test_a_body_that_is_far_too_large_is_refused_before_it_comes(server):
     [
         ([], "a list of one message"),
         ("hello", "a list of one message"),
-        ([{"role": "tool", "content": "a"}], "messages[0].role: one of system"),
+        ([{"role": "judge", "content": "a"}], "messages[0].role: one of system"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "reads no pictures"),
         ([{"role": "user"}], "messages[0].content: a text"),
     ],

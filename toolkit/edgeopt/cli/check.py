@@ -42,7 +42,7 @@ def check(
     The gate for continuous integration. MODEL is an ONNX file, the name of a shipped model, or a bundle. Latency,
     accuracy, size, memory, cold start and placement are checked; what is allowed comes from the options, then from
     [check] in the recipe. Of a language model: times of answers, perplexity on the text of --eval, size, and the
-    memory of its cache.
+    memory of its cache. Of a pipeline: times of every stage, its last answers, size.
     """
     del options
     from edgeopt.report.formats import render

@@ -24,7 +24,7 @@ def compare(ctx: click.Context, /, *, subjects: tuple[str, ...], form: str, **op
     Says FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE of the whole frame and of each stage. Exit code 0, or 1 on an
     error: the gate is `edgeopt check`. Of language models: whole answers, first and next tokens, and the perplexity on
     the text of --eval. Of encoders with decoders too: --eval is a folder of .wav files, or a file with a text in each
-    line.
+    line. Of pipelines: whole frames, every stage, and the last answers.
     """
     del options
     from edgeopt.verbs.compare import compared

@@ -29,7 +29,14 @@ def render(question: Mapping[str, Any]) -> Mapping[str, Any]:
     template = _template(question["source"])
     if "messages" not in question:
         return {}
-    text = str(template.render(messages=question["messages"], add_generation_prompt=True, **question["special"]))
+    text = str(
+        template.render(
+            messages=question["messages"],
+            tools=question.get("tools") or None,
+            add_generation_prompt=True,
+            **question["special"],
+        )
+    )
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"it writes {len(text)} characters")
     return {"text": text}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ _REMEDY: Final = "copy it from where the model came from"
 _CHILD: Final = Guarded("edgeopt.recipes.texts.chat_rendering", "the chat template")
 _SECONDS: Final = 5.0
 """For one conversation: a template takes a millisecond."""
-_NAMES: Final = {"system": "System", "user": "User", "assistant": "Assistant"}
+_NAMES: Final = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Function"}
 PLAIN_STOP: Final = "\nUser:"
 """Where an answer in the plain form is over: the model begins to write the user's part."""
 
@@ -36,8 +36,10 @@ class ChatMessage:
     """One turn of a conversation."""
 
     role: str
-    """`system`, `user` or `assistant`."""
+    """`system`, `user`, `assistant`, or `tool`: what a function returned."""
     content: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of calls, for templates that write them: `tool_calls`, `tool_call_id`, `name`."""
 
 
 class ChatTemplate:
@@ -62,24 +64,35 @@ class ChatTemplate:
         except GuardError as error:
             raise InvalidFileError(f"{told} is no chat template: {error}", remedy=_REMEDY) from error
 
-    def text_of(self, messages: Sequence[ChatMessage]) -> str:
+    def text_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return the conversation, at its end what an answer begins behind.
+
+        Args:
+            messages: Its turns.
+            tools: Functions that the answer may call, as OpenAI's clients describe them.
 
         Raises:
             ValueError: If the template does not take it, or takes too much time or memory.
         """
-        plain = [{"role": message.role, "content": message.content} for message in messages]
-        question = {"source": self._source, "messages": plain, "special": self._special}
+        plain = [{"role": message.role, "content": message.content, **message.more} for message in messages]
+        question = {"source": self._source, "messages": plain, "special": self._special, "tools": list(tools)}
         try:
             return str(_CHILD.ask(question, seconds=_SECONDS)["text"])
         except GuardError as error:
             raise ValueError(f"the model's chat template does not take it: {error}") from error
 
 
-def plain_text_of(messages: Sequence[ChatMessage]) -> str:
+def plain_text_of(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return a conversation without a template: `System: ...`, `User: ...`, at the end `Assistant:`."""
-    parts = [f"{_NAMES[message.role]}: {message.content}" for message in messages]
+    functions = [f"Function: {json.dumps(tool.get('function'), ensure_ascii=False)}" for tool in tools]
+    parts = [*functions, *(f"{_NAMES[message.role]}: {_plain(message)}" for message in messages)]
     return "\n".join([*parts, "Assistant:"])
+
+
+def _plain(message: ChatMessage) -> str:
+    """Return what a turn says, its calls too."""
+    calls = message.more.get("tool_calls")
+    return " ".join(filter(None, (message.content, json.dumps(calls, ensure_ascii=False) if calls else "")))
 
 
 def chat_files(tokenizer: Path | None) -> list[Path]:

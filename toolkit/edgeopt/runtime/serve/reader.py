@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.texts.chat_template import PLAIN_STOP, ChatMessage, ChatTemplate, plain_text_of
@@ -61,7 +62,7 @@ class PromptReader:
             RefusedError: If it is empty, longer than the context, or the model's template does not take it.
         """
         if wanted.messages:
-            tokens = self._tokens_of_messages(wanted.messages)
+            tokens = self._tokens_of_messages(wanted.messages, wanted.calls.tools if wanted.calls else ())
         elif isinstance(wanted.prompt, str):
             tokens = [*self._before, *self._encode(wanted.prompt, reads_special=False)]
         else:
@@ -76,26 +77,32 @@ class PromptReader:
             raise self._too_long(f"{length}")
         return tokens
 
-    def _tokens_of_messages(self, messages: Sequence[ChatMessage]) -> list[int]:
-        tokens = self._encode(self._conversation(messages), reads_special=self._template is not None)
+    def _tokens_of_messages(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        tokens = self._encode(self._conversation(messages, tools), reads_special=self._template is not None)
         if self._begin and tokens[: len(self._begin)] == self._begin:
             del tokens[: len(self._begin)]
         return tokens
 
-    def _conversation(self, messages: Sequence[ChatMessage]) -> str:
+    def _conversation(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> str:
         whole = list(messages)
         if self._system:
             own = whole.pop(0).content if whole[0].role == "system" else ""
             whole.insert(0, ChatMessage("system", "\n\n".join(filter(None, (self._system, own)))))
         if self._template is None:
-            return plain_text_of(whole)
+            return plain_text_of(whole, tools)
         for i, message in enumerate(messages):
             for name in self._tokenizer.special:
-                if name in message.content:
-                    text = f"messages[{i}].content holds {name!r}, which ends or begins a turn for this model"
+                if name in message.content or name in json.dumps(message.more, ensure_ascii=False):
+                    text = f"messages[{i}] holds {name!r}, which ends or begins a turn for this model"
                     raise RefusedError(400, text, code="invalid_value", param="messages")
+        written = json.dumps(tools, ensure_ascii=False)
+        if taken := next((name for name in self._tokenizer.special if tools and name in written), ""):
+            text = f"tools holds {taken!r}, which ends or begins a turn for this model"
+            raise RefusedError(400, text, code="invalid_value", param="tools")
         try:
-            return self._template.text_of(whole)
+            return self._template.text_of(whole, tools)
         except ValueError as error:
             raise RefusedError(400, str(error), code="invalid_value", param="messages") from error
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from edgeopt.runtime.decoding.generation import Piece
+from edgeopt.runtime.serve.calls import Calls
 from edgeopt.runtime.serve.writing import Written
 
 _REASONS: Final[Mapping[str, str]] = {"end": "stop", "stop": "stop", "length": "length", "time": "length"}
@@ -28,6 +29,8 @@ class Reply:
 
     model: str
     is_chat: bool
+    calls: Calls | None = None
+    """Functions that the answer calls; None: it is a text."""
     created_s: int = field(default_factory=lambda: int(time.time()))
     number: str = field(default_factory=lambda: uuid4().hex)
 
@@ -45,8 +48,11 @@ class Reply:
         self, text: str, written: Written, queue_ns: int, logprobs: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return a reply that is no stream; `logprobs` come from `logprobs_of`."""
-        said = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
-        choice = {**said, "logprobs": logprobs, "finish_reason": finish_reason(written)}
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if call := self.calls.call_of(text) if self.calls else None:
+            message |= {"content": None, "tool_calls": [call]}
+        said = {"message": message} if self.is_chat else {"text": text}
+        choice = {**said, "logprobs": logprobs, "finish_reason": self._reason(written)}
         values = {"usage": usage_of(written), "edgeopt": times_of(written, queue_ns)}
         return self._of(choice, is_part=False) | values
 
@@ -56,8 +62,18 @@ class Reply:
 
     def part(self, text: str, logprobs: Mapping[str, Any] | None = None) -> bytes:
         """Return the event of a piece of text; `logprobs` come from `logprobs_of`."""
-        said = {"delta": {"content": text}} if self.is_chat else {"text": text}
+        delta: dict[str, Any] = {"content": text}
+        if self.calls:
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        said = {"delta": delta} if self.is_chat else {"text": text}
         return self._event({**said, "logprobs": logprobs}, None)
+
+    def call(self, call: Mapping[str, Any]) -> bytes:
+        """Return the event that begins a call, or holds all of it."""
+        return self._event({"delta": {"tool_calls": [{"index": 0, **call}]}}, None)
+
+    def _reason(self, written: Written) -> str:
+        return "tool_calls" if self.calls and written.reason == "end" else finish_reason(written)
 
     def logprobs_of(
         self, pieces: Sequence[Piece], bytes_of: Callable[[int], bytes], offset: int = 0
@@ -94,7 +110,7 @@ class Reply:
     def end(self, written: Written, queue_ns: int, *, tells_usage: bool) -> bytes:
         """Return the last events of a stream."""
         said: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
-        last = self._of({**said, "finish_reason": finish_reason(written)}, is_part=True)
+        last = self._of({**said, "finish_reason": self._reason(written)}, is_part=True)
         events = [last | {"edgeopt": times_of(written, queue_ns)}]
         if tells_usage:
             events.append(self._of(None, is_part=True) | {"usage": usage_of(written)})

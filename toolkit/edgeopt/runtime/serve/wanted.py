@@ -10,19 +10,28 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from edgeopt.recipes.texts.chat_template import ChatMessage
 from edgeopt.runtime.decoding.generation import MOST_LOGPROBS, AnswerOptions
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.serve.calls import Calls, read_calls
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.refused import RefusedError, wrong
 from edgeopt.system.text import short
 
 _COMPLETION_TOKENS: Final = 16
 """OpenAI's default of a completion; a chat has none."""
-_ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES: Final = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_OF_CALLS: Final[Mapping[str, type]] = {"tool_calls": list, "tool_call_id": str, "name": str}
+"""Fields of a message that templates of models with functions write."""
 _MOST_STOPS: Final = 16
 _LONGEST_STOP: Final = 1000
 _MOST_BIASES: Final = 1024
@@ -32,13 +41,11 @@ _NOT_DONE: Final[Mapping[str, tuple[Any, ...]]] = {
     "n": (None, 1),
     "best_of": (None, 1),
     "modalities": (None, ["text"]),
-    "tool_choice": (None, "none", "auto"),
     "function_call": (None, "none", "auto"),
     **dict.fromkeys(
         (
             "echo",
             "suffix",
-            "tools",
             "functions",
             "audio",
             "prediction",
@@ -87,6 +94,8 @@ _TAKEN: Final = frozenset(
         "logit_bias",
         "logprobs",
         "top_logprobs",
+        "tools",
+        "tool_choice",
     }
 )
 
@@ -106,6 +115,8 @@ class Wanted:
     """Whether a stream ends with the number of its tokens."""
     priority: int
     """Larger goes first."""
+    calls: Calls | None = None
+    """Functions that the answer calls; None: it is a text."""
 
 
 def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
@@ -130,14 +141,23 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
     options = values.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise wrong("stream_options", 'an object such as {"include_usage": true}')
+    calls = read_calls(values) if is_chat else None
+    if not is_chat and (values.get("tools") or values.get("tool_choice") not in (None, "none", "auto")):
+        raise wrong("tools", "/v1/chat/completions calls functions")
+    asked = _asked(values, limits, is_chat=is_chat)
+    if calls:
+        if asked.form:
+            raise wrong("response_format", "an answer that calls a function has the form of its parameters")
+        asked = replace(asked, schema=calls.schema)
     return Wanted(
         model=_text(values, "model"),
         prompt=() if is_chat else _prompt(values["prompt"]),
         messages=_messages(values["messages"]) if is_chat else (),
-        asked=_asked(values, limits, is_chat=is_chat),
+        asked=asked,
         streams=_flag(values, "stream"),
         tells_usage=_flag(options or {}, "include_usage"),
         priority=_whole(values, "priority", -1000, 1000) or 0,
+        calls=calls,
     )
 
 
@@ -218,10 +238,16 @@ def _message(value: Any, place: str) -> ChatMessage:
     role = value.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise wrong(f"{place}.role", f"one of {', '.join(_ROLES)}, not {short(role)}")
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in ("function_call", "audio"):
         if value.get(name):
             raise RefusedError(400, f"{place}.{name}: not done here", code="unsupported_value", param=f"{place}.{name}")
-    return ChatMessage(_ROLES[role], _content(value.get("content"), f"{place}.content"))
+    more = {name: value[name] for name in _OF_CALLS if value.get(name)}
+    for name, wanted in _OF_CALLS.items():
+        if name in more and not isinstance(more[name], wanted):
+            raise wrong(f"{place}.{name}", "a list of calls" if wanted is list else "a text")
+    content = value.get("content")
+    said = "" if content is None and "tool_calls" in more else _content(content, f"{place}.content")
+    return ChatMessage(_ROLES[role], said, more)
 
 
 def _content(value: Any, place: str) -> str:

@@ -166,7 +166,7 @@ class _Task:
     ) -> None:
         self._texts, self._request, self._writing = texts, request, writing
         self._wanted, self._queue_ns = wanted, queue_ns
-        self._reply = Reply(wanted.model, bool(wanted.messages))
+        self._reply = Reply(wanted.model, bool(wanted.messages), wanted.calls)
 
     async def whole(self) -> Response:
         try:
@@ -197,11 +197,19 @@ class _Task:
         try:
             if first := reply.begin():
                 yield first
+            calls, whole = self._wanted.calls, list[str]()
+            if calls and calls.name:
+                yield reply.call(calls.named(calls.name, ""))
             async for one in self._writing.events():
                 if isinstance(one, Written):
                     is_settled = True
                     self._texts.settle(self._request, self._wanted, one, self._queue_ns)
+                    if whole and calls and (call := calls.call_of("".join(whole))):
+                        yield reply.call(call)
                     yield reply.end(one, self._queue_ns, tells_usage=self._wanted.tells_usage)
+                    continue
+                if calls and not calls.name:  # which function it is, the whole answer tells
+                    whole += [piece.text for piece in one]
                     continue
                 parts = list[bytes]()
                 for piece in one:

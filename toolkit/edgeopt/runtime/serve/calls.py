@@ -1,0 +1,111 @@
+"""Calls of an app's functions: `tools` and `tool_choice` of OpenAI's clients.
+
+The answer keeps to a schema that is made of the functions' parameters, so that each call can be made. Whether to call
+at all is not chosen here: models mark a call in ways of their own (`tool_choice: auto` is refused by name).
+
+Source: OpenAI API reference, `POST /v1/chat/completions`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+from edgeopt.runtime.serve.refused import RefusedError, wrong
+from edgeopt.system.text import short
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_MOST_TOOLS: Final = 128
+_NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""As OpenAI has it, a function that names no parameters has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The functions that an answer may call."""
+
+    tools: tuple[Mapping[str, Any], ...]
+    """As they came, for the model's chat template."""
+    name: str
+    """Name of the function that is called; empty: one of them."""
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The schema that the answer keeps to: arguments, or an object of name and arguments."""
+        functions = [tool["function"] for tool in self.tools]
+        parameters = {each["name"]: each.get("parameters") or _NO_PARAMETERS for each in functions}
+        if self.name:
+            return dict(parameters[self.name])
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, "arguments": each},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+            for name, each in parameters.items()
+        ]
+        return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+    def call_of(self, text: str) -> Mapping[str, Any] | None:
+        """Return the call that an answer makes, as OpenAI writes it; None: it was cut before its name was there."""
+        name, arguments = self.name, text
+        if not name:
+            try:
+                values = json.loads(text)
+            except ValueError:
+                return None
+            name, arguments = values["name"], json.dumps(values["arguments"], ensure_ascii=False)
+        return self.named(name, arguments)
+
+    def named(self, name: str, arguments: str) -> Mapping[str, Any]:
+        """Return a call as OpenAI writes it."""
+        function = {"name": name, "arguments": arguments}
+        return {"id": f"call_{uuid4().hex[:24]}", "type": "function", "function": function}
+
+
+def read_calls(values: Mapping[str, Any]) -> Calls | None:
+    """Return which functions a request lets the answer call; None: none.
+
+    Raises:
+        RefusedError: If `tools` or `tool_choice` are none, or leave it to the model whether to call.
+    """
+    tools, choice = values.get("tools"), values.get("tool_choice")
+    if not tools:
+        if choice not in (None, "none", "auto"):
+            raise wrong("tool_choice", "it belongs to tools")
+        return None
+    if not isinstance(tools, list) or len(tools) > _MOST_TOOLS:
+        raise wrong("tools", f"a list of up to {_MOST_TOOLS} functions")
+    known = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools))
+    if choice == "none":
+        return None
+    if choice == "required":
+        return Calls(known, "")
+    named = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    if isinstance(named, dict):
+        names = [tool["function"]["name"] for tool in known]
+        if named.get("name") not in names:
+            raise wrong("tool_choice", f"no function named {short(named.get('name'))} is among tools")
+        return Calls(known, named["name"])
+    if choice not in (None, "auto"):
+        raise wrong("tool_choice", 'none, required, or {"type": "function", "function": {"name": ...}}')
+    text = 'tool_choice: auto is not done here: ask for "required", or for a function by its name'
+    raise RefusedError(400, text, code="unsupported_value", param="tool_choice")
+
+
+def _tool(tool: Any, place: str) -> Mapping[str, Any]:
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    if not isinstance(function, dict):
+        raise wrong(place, '{"type": "function", "function": {"name": ..., "parameters": {...}}}')
+    name, parameters = function.get("name"), function.get("parameters")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise wrong(f"{place}.function.name", "a name of letters, digits, . _ and -, 64 at most")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise wrong(f"{place}.function.parameters", "a JSON schema of an object")
+    assert isinstance(tool, dict)
+    return tool
