@@ -26,6 +26,30 @@ def test_without_a_template_a_talk_is_plain():
     assert plain_text_of(TALK) == "System: Be brief.\nUser:  1 + 1? \nAssistant:"
 
 
+def test_an_answer_goes_on_behind_the_words_of_the_assistant():
+    begun = (*TALK, ChatMessage("assistant", "It is"))
+    assert plain_text_of(begun) == "System: Be brief.\nUser:  1 + 1? \nAssistant: It is"
+
+
+def test_functions_and_what_they_returned_are_written_without_a_template():
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    call = ChatMessage("assistant", "", {"tool_calls": [{"function": {"name": "add"}}]})
+    said = plain_text_of((*TALK[1:], call, ChatMessage("tool", "2")), tools)
+    assert said == (
+        'Function: {"name": "add"}\nUser:  1 + 1? \nAssistant: [{"function": {"name": "add"}}]\nFunction: 2\nAssistant:'
+    )
+
+
+def test_a_template_gets_functions_and_calls(tmp_path: Path):
+    pytest.importorskip("jinja2")
+    source = "{{ tools | tojson }}{% for m in messages %}|{{ m.role }}:{{ m.content }}{{ m.tool_call_id }}{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(source, "utf-8")
+    template = read_chat_template(tmp_path)
+    assert template is not None
+    talk = (ChatMessage("user", "a"), ChatMessage("tool", "2", {"tool_call_id": "c1"}))
+    assert template.text_of(talk, [{"name": "add"}]) == '[{"name": "add"}]|user:a|tool:2c1'
+
+
 @pytest.mark.parametrize("place", ["file", "settings", "named"])
 def test_the_models_own_template_writes_it(tmp_path: Path, place: str):
     pytest.importorskip("jinja2")
@@ -58,6 +82,9 @@ def test_it_writes_what_transformers_writes(tmp_path: Path):
     talk = [{"role": one.role, "content": one.content} for one in TALK]
     expected = plain.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
     assert template.text_of(TALK) == expected
+    begun = [*talk, {"role": "assistant", "content": "It is"}]
+    expected = plain.apply_chat_template(begun, tokenize=False, continue_final_message=True)
+    assert template.text_of((*TALK, ChatMessage("assistant", "It is"))) == expected
 
 
 def test_a_folder_has_none_or_a_damaged_one(tmp_path: Path):

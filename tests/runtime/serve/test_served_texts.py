@@ -197,6 +197,19 @@ def test_functions_are_called_by_name_or_one_of_them(server):
             client.chat.completions.create(**asked | {"tools": [{"type": "function", "function": {"name": "a b"}}]})
 
 
+def test_as_many_tokens_as_the_context_holds_and_an_answer_that_goes_on(server):
+    said = server.json("/v1/completions", PLAIN | {"max_tokens": -1, "prompt": [5] * 1000})
+    assert said["usage"]["total_tokens"] <= 1024
+    assert said["usage"]["completion_tokens"] > 16
+    talk = [{"role": "user", "content": "def f(x):"}, {"role": "assistant", "content": "return"}]
+    asked = {"model": "tiny_lm", "temperature": 0, "max_tokens": 4}
+    chat = server.json("/v1/chat/completions", asked | {"messages": talk})["choices"][0]["message"]["content"]
+    text = server.json("/v1/completions", asked | {"prompt": "User: def f(x):\nAssistant: return"})["choices"][0][
+        "text"
+    ]
+    assert chat == text
+
+
 def test_any_object_and_a_grammar_of_llama_cpp(server):
     pytest.importorskip("llguidance")
     said = server.json("/v1/completions", PLAIN | {"max_tokens": 200, "response_format": {"type": "json_object"}})

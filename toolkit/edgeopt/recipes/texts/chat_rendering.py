@@ -29,17 +29,29 @@ def render(question: Mapping[str, Any]) -> Mapping[str, Any]:
     template = _template(question["source"])
     if "messages" not in question:
         return {}
+    messages = question["messages"]
+    is_begun = bool(messages) and messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls")
     text = str(
         template.render(
-            messages=question["messages"],
+            messages=messages,
             tools=question.get("tools") or None,
-            add_generation_prompt=True,
+            add_generation_prompt=not is_begun,
             **question["special"],
         )
     )
+    if is_begun:
+        text = _until(text, str(messages[-1]["content"]))
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"it writes {len(text)} characters")
     return {"text": text}
+
+
+def _until(text: str, said: str) -> str:
+    """Return a conversation up to what was said last, without what ends the turn: the answer goes on behind it."""
+    for last in (said, said.strip()):
+        if last and (place := text.rfind(last)) >= 0:
+            return text[: place + len(last)]
+    raise ValueError("its last turn is not in what the template writes")
 
 
 @lru_cache(maxsize=4)

@@ -68,7 +68,7 @@ class ChatTemplate:
         """Return the conversation, at its end what an answer begins behind.
 
         Args:
-            messages: Its turns.
+            messages: Its turns; where the last is the assistant's, the answer goes on behind its words.
             tools: Functions that the answer may call, as OpenAI's clients describe them.
 
         Raises:
@@ -83,10 +83,11 @@ class ChatTemplate:
 
 
 def plain_text_of(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return a conversation without a template: `System: ...`, `User: ...`, at the end `Assistant:`."""
+    """Return a conversation without a template: `System: ...`, `User: ...`; at the end `Assistant:`, or its words."""
     functions = [f"Function: {json.dumps(tool.get('function'), ensure_ascii=False)}" for tool in tools]
     parts = [*functions, *(f"{_NAMES[message.role]}: {_plain(message)}" for message in messages)]
-    return "\n".join([*parts, "Assistant:"])
+    is_begun = bool(messages) and messages[-1].role == "assistant" and not messages[-1].more
+    return "\n".join(parts if is_begun else [*parts, "Assistant:"])
 
 
 def _plain(message: ChatMessage) -> str:

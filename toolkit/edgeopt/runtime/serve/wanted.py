@@ -23,6 +23,8 @@ from edgeopt.system.text import short
 
 _COMPLETION_TOKENS: Final = 16
 """OpenAI's default of a completion; a chat has none."""
+_LENGTHS: Final = ("max_completion_tokens", "max_tokens")
+"""-1 is as many as the context holds, as llama.cpp's server has it."""
 _ROLES: Final = {
     "system": "system",
     "developer": "system",
@@ -263,15 +265,17 @@ def _content(value: Any, place: str) -> str:
 
 def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> AnswerOptions:
     most = 1 << 24
-    lengths = {name: _whole(values, name, 1, most) for name in ("max_completion_tokens", "max_tokens")}
+    given = {name: value for name, value in values.items() if not (name in _LENGTHS and value == -1)}
+    lengths = {name: _whole(given, name, 1, most) for name in _LENGTHS}
     name, length = next(((name, other) for name, other in lengths.items() if other is not None), ("max_tokens", None))
     allowed = limits.answer_tokens or most
     if length is not None and length > allowed:
         raise RefusedError(400, f"{name}: this server writes {allowed} at most", code="invalid_value", param=name)
     temperature, top_p = _number(values, "temperature", 0, 2), _number(values, "top_p", 0, 1)
     penalty, seed = _number(values, "repetition_penalty", 0.01, 100), _whole(values, "seed", -(1 << 63), (1 << 63) - 1)
+    is_open = is_chat or any(values.get(name) == -1 for name in _LENGTHS)
     return AnswerOptions(
-        most_tokens=length or (allowed if is_chat else min(_COMPLETION_TOKENS, allowed)),
+        most_tokens=length or (allowed if is_open else min(_COMPLETION_TOKENS, allowed)),
         sampling=Sampling(
             temperature=1.0 if temperature is None else temperature,
             top_k=_whole(values, "top_k", 0, 1 << 20) or 0,
