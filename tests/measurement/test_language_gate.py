@@ -113,6 +113,30 @@ def test_a_baseline_whose_model_is_gone_judges_by_what_it_holds(small, text, tmp
     assert any("is not there any more" in one["detail"] for one in told["notes"])
 
 
+def test_times_of_other_lengths_are_not_compared_with_those_in_the_file(small, text, tmp_path):
+    copied, baseline = tmp_path / "model", tmp_path / "baseline.json"
+    shutil.copytree(small.parent, copied)
+    run("check", str(copied), "-b", str(baseline), "--update", "--eval", text, *BRIEF)
+    shutil.rmtree(copied)
+    longer = [*BRIEF[:3], "4", *BRIEF[4:]]
+    found = json.loads(run("check", str(small), "-b", str(baseline), "--eval", text, *longer, "--json").stdout)
+    (latency,) = {one["detail"] for one in found["results"] if one["name"].startswith("latency")}
+    assert latency.endswith("and it was measured with output tokens 3, not 4")
+
+
+def test_a_model_that_was_replaced_is_judged_by_what_the_baseline_holds(small, text, tmp_path):
+    copied, baseline = tmp_path / "model", tmp_path / "baseline.json"
+    shutil.copytree(small.parent, copied)
+    run("check", str(copied), "-b", str(baseline), "--update", "--eval", text, *BRIEF, "--skip", "latency")
+    other = export_small(tmp_path / "other", rope_theta=100.0)
+    shutil.copytree(other.parent, copied, dirs_exist_ok=True)
+    found = run("check", str(small), "-b", str(baseline), "--eval", text, *BRIEF, "--skip", "latency", "--json")
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    assert any("is another one now" in note["detail"] for note in told["notes"])
+    assert {one["name"]: one["verdict"] for one in told["results"]}["perplexity"] == "PASS"
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

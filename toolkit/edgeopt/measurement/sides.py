@@ -184,7 +184,7 @@ class CheckedSides(Sides, Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Plain values with which a later `check` opens and feeds both alike."""
+        """Plain values with which a later `check` opens and feeds both alike; figures of others are not compared."""
         ...
 
     @property

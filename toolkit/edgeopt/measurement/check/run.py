@@ -30,7 +30,6 @@ from edgeopt.measurement.sides import Baselined, CheckedSides, SidesOfKind, Tell
 from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_series
 from edgeopt.recipes.allowed import MAX_DROP, Check
 from edgeopt.system.disk.files import require_writable
-from edgeopt.system.machine.environment import Environment
 from edgeopt.system.toml import Within, parse_table, require_measurable
 
 LATENCY = "latency"
@@ -125,7 +124,7 @@ def _check(
     sides: CheckedSides, stored: Baseline, why_gone: str, options: Gate, file: Path, tell: Tell | None
 ) -> CheckReport:
     now, limits = sides.facts[-1], sides.limits(options.allowed)
-    why_not = _why_not_stored(stored, now.environment, why_gone) if why_gone else ""
+    why_not = _why_not_stored(stored, sides, why_gone) if why_gone else ""
     held = _read_held(sides, stored, file)
     latency = _Latency((skipped(LATENCY),))
     if LATENCY not in options.skip:
@@ -157,8 +156,13 @@ def _read_held(sides: CheckedSides, stored: Baseline, file: Path) -> dict[str, A
         raise damaged(file, error) from error
 
 
-def _why_not_stored(stored: Baseline, now: Environment, why_gone: str) -> str:
+def _why_not_stored(stored: Baseline, sides: CheckedSides, why_gone: str) -> str:
     """Return why this run cannot be compared with the figures in the file; empty: it can."""
+    now, settings = sides.facts[-1].environment, sides.settings
+    for name, before in stored.settings.items():
+        if None not in (before, settings.get(name)) and settings[name] != before:
+            wanted = name.replace("_", " ")
+            return f"{why_gone}, and it was measured with {wanted} {before}, not {settings[name]}"
     keys = stored.environment.why_not_comparable(now)
     if not keys:
         return ""
