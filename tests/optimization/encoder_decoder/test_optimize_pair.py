@@ -165,7 +165,7 @@ def test_the_bundle_is_opened_by_commands_and_apps(report, tmp_path):
     assert [json.loads(line)["token"] for line in done.stdout.splitlines()] == expected
     words = ["--output-tokens", "2", "--seconds", "0.1", "--prompt-tokens", "5", "--cold", "--repeats", "1"]
     done = CliRunner().invoke(cli, ["bench", str(bundle.folder), *words, "--format", "json"])
-    assert json.loads(done.stdout)["kind"] == "marian"
+    assert json.loads(done.stdout)["parameters_told"] == "marian"
     starts = json.loads(done.stdout)["cold"]["runs"]
     assert [point["name"] for point in starts[0]["points"]][-2:] == ["first", "second"]
     done = CliRunner().invoke(cli, ["bench", str(bundle.folder), *words])
