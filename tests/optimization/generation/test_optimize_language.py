@@ -105,8 +105,10 @@ def test_the_written_bundle_answers_as_the_chosen_form(report):
     }
     assert bundle.artefacts[0].precision == report.best.precision
     assert bundle.expected["perplexity"] == report.best.perplexity
-    assert bundle.expected["proof"]["word"] == report.best.word
-    assert bundle.expected["proof"]["rise_most"] == report.best.rise.high
+    proof, rise = bundle.expected["proof"], report.best.rise
+    assert (proof is None) is (rise is None), "the original, which a busy machine may choose, needs no proof"
+    if proof is not None and rise is not None:
+        assert (proof["word"], proof["rise_most"]) == (report.best.word, rise.high)
     answers = []
     for path in (report.folder, bundle.folder, bundle.folder / "model.onnx", Path(report.best.file)):
         model, recipe = open_language_model(path, 1)

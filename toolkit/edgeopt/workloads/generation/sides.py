@@ -23,13 +23,13 @@ from edgeopt.measurement.generation.sides.side_by_side import (
     JudgingText,
     WriterSide,
     labels_for,
-    open_again,
     open_writers,
     prompts_of,
     read_judging_text,
     require_room,
     score_sides,
-    time_sides,
+    time_alone,
+    time_in_legs,
 )
 from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.measurement.resources.anchor import measure_anchor
@@ -144,10 +144,8 @@ class GenerationSides:
 
     def run_in_turns(self, seconds: float, tell: Tell | None) -> Turns:
         """Answer prompts with all of them in turns, and with a second copy of the first."""
-        twin = open_again(self.sides[0])
-        self.stack.callback(twin.close)
         readings, anchors = [take_reading()], [measure_anchor()]
-        timed = time_sides(self.sides, twin, self.text, replace(self.options, seconds=seconds), tell)
+        timed = time_in_legs(self.sides, self.text, replace(self.options, seconds=seconds), tell)
         readings.append(take_reading())
         anchors.append(measure_anchor())
         samples = {label: _samples(turns, label) for label, turns in timed.items()}
@@ -159,10 +157,10 @@ class GenerationSides:
         """Answer prompts with the last one alone."""
         side = self.sides[-1]
         readings, anchors = [take_reading()], [measure_anchor()]
-        timed = time_sides([side], None, self.text, replace(self.options, seconds=seconds), tell)
+        turns = time_alone(side, self.text, replace(self.options, seconds=seconds), tell)
         readings.append(take_reading())
         anchors.append(measure_anchor())
-        samples = _samples(timed[side.label], side.label)
+        samples = _samples(turns, side.label)
         return samples, judge_trust(samples, readings, anchors, workers=side.model.origin.threads)
 
     def without_first(self) -> GenerationSides:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import printable
+from time import monotonic
 from typing import Any
 
 from edgeopt.errors import EdgeoptError
@@ -24,7 +25,7 @@ from edgeopt.measurement.generation.held_out import (
 from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import TextScore, score_text, windows_of
 from edgeopt.measurement.generation.right_writer import open_right_decoder, open_right_pair
-from edgeopt.measurement.generation.sides.turns import FormTurns, Prompt, measure_in_turns
+from edgeopt.measurement.generation.sides.turns import LEAST_ROUNDS, FormTurns, Prompt, measure_in_turns
 from edgeopt.measurement.sides import Tell
 from edgeopt.measurement.turns.interleaved import AGAIN
 from edgeopt.recipes.recipe import Recipe
@@ -39,6 +40,10 @@ from edgeopt.system.text import plural
 
 MOST_TEXT_BYTES = 16 << 20
 LEAST_WINDOWS = 6
+_LEGS, _OPENINGS = 4, 4.0
+"""Legs of a run in turns at most; how many times as long as opening all models one lasts at least."""
+_MOST_OPEN_BYTES = 1 << 30
+"""Size of models that may be open twice."""
 _MOST_ROUNDS = 1000
 """More say nothing more; of a model that answers in milliseconds they fill the seconds asked for."""
 _PROBE = printable
@@ -191,24 +196,84 @@ def score_sides(sides: Sequence[WriterSide], text: JudgingText, tell: Tell | Non
     return text_scores
 
 
-def time_sides(
-    sides: Sequence[WriterSide],
-    twin: LanguageModel | EncoderDecoder | None,
-    text: JudgingText,
-    options: SideOptions,
-    tell: Tell | None,
-) -> dict[str, FormTurns]:
-    """Return the times of answers in turns.
+Models = Mapping[str, LanguageModel | EncoderDecoder]
+"""Open models by label."""
+
+
+def time_alone(side: WriterSide, text: JudgingText, options: SideOptions, tell: Tell | None) -> FormTurns:
+    """Return the times of answers of one model.
 
     Args:
-        sides: Each gets prompts of its own tokens.
-        twin: A second copy of the first; None: there is no null.
+        side: Gets prompts of its own tokens.
         text: Of which prompts are cut.
         options: Lengths and time.
         tell: Hears how far it is.
     """
-    models: dict[str, LanguageModel | EncoderDecoder] = {side.label: side.model for side in sides}
-    models |= {sides[0].label + AGAIN: twin} if twin else {}
+    return _time({side.label: side.model}, text, options, tell)[side.label]
+
+
+def time_in_legs(
+    sides: Sequence[WriterSide], text: JudgingText, options: SideOptions, tell: Tell | None
+) -> dict[str, FormTurns]:
+    """Return the times of answers in turns, and of a second copy of the first: its label and `AGAIN`.
+
+    The time is cut into legs. Each but the first opens everything anew, in another order: two sessions of one model may
+    differ by some percent for as long as they live, because their weights and buffers lie elsewhere in memory. Models
+    that are too large to be open twice, or too slow, have one leg.
+
+    Args:
+        sides: Each gets prompts of its own tokens.
+        text: Of which prompts are cut.
+        options: Lengths and time.
+        tell: Hears how far it is.
+    """
+    named = {side.label: side for side in (*sides, replace(sides[0], label=sides[0].label + AGAIN))}
+    size_bytes = sum(side.model.origin.size_bytes for side in named.values())
+    legs = 1 if size_bytes > _MOST_OPEN_BYTES else _LEGS
+    with ExitStack() as stack:
+        began_s = monotonic()
+        twin = open_again(sides[0])
+        opening_s = len(named) * (monotonic() - began_s)
+        stack.callback(twin.close)
+        models: Models = {label: side.model for label, side in named.items()} | {sides[0].label + AGAIN: twin}
+        least = -(-LEAST_ROUNDS // legs)
+        turns = _time(models, text, replace(options, seconds=options.seconds / legs), tell, least=least)
+        rounds, took_s = len(turns[sides[0].label].times_ns), monotonic() - began_s
+        least_s = max(_OPENINGS * opening_s, took_s / (rounds + 1) * (least + 1))
+        more = max(0, min(legs - 1, int((options.seconds - took_s) / least_s)))
+        if not more and rounds < LEAST_ROUNDS:
+            missing = LEAST_ROUNDS - rounds
+            turns = _joined(
+                turns, _time(models, text, replace(options, seconds=0.0), tell, least=missing, first=rounds)
+            )
+    leg_s = max(options.seconds - took_s, 0.0) / max(more, 1)
+    for leg in range(more):
+        with ExitStack() as stack:
+            labels = list(named)
+            fresh: dict[str, LanguageModel | EncoderDecoder] = {}
+            for label in [*labels[leg + 1 :], *labels[: leg + 1]]:
+                fresh[label] = open_again(named[label])
+                stack.callback(fresh[label].close)
+            models, rounds = {label: fresh[label] for label in labels}, len(turns[sides[0].label].times_ns)
+            least = max(2, -(-(LEAST_ROUNDS - rounds) // (more - leg)))
+            leg_options = replace(options, seconds=leg_s)
+            turns = _joined(turns, _time(models, text, leg_options, tell, least=least, first=rounds))
+    return turns
+
+
+def _joined(turns: Mapping[str, FormTurns], more: Mapping[str, FormTurns]) -> dict[str, FormTurns]:
+    return {label: form.joined(more[label]) for label, form in turns.items()}
+
+
+def _time(
+    models: Models,
+    text: JudgingText,
+    options: SideOptions,
+    tell: Tell | None,
+    *,
+    least: int = LEAST_ROUNDS,
+    first: int = 0,
+) -> dict[str, FormTurns]:
     prompts = {label: prompts_of(model, text, options) for label, model in models.items()}
     asked = AnswerOptions(most_tokens=options.output_tokens, ends=False)
 
@@ -216,7 +281,7 @@ def time_sides(
         if tell:
             tell("measure answers in turns", done, Tenths(of))
 
-    return measure_in_turns(models, prompts, asked, options.seconds, say, most=_MOST_ROUNDS)
+    return measure_in_turns(models, prompts, asked, options.seconds, say, least=least, most=_MOST_ROUNDS, first=first)
 
 
 def prompts_of(model: LanguageModel | EncoderDecoder, text: JudgingText, options: SideOptions) -> list[Prompt]:
