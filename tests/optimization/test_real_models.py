@@ -83,5 +83,5 @@ def test_the_classifier_runs_on_integers_unless_a_busy_machine_proves_nothing(cl
     assert integers
     assert all(one.size_bytes < 0.35 * classifier.candidates[0].size_bytes for one in integers)
     proven = [one for one in integers if one.speed.verdict == "FASTER" and one.word == "KEPT"]
-    # A rewrite that keeps its accuracy is chosen before integers whose accuracy is not decided: 400 pictures often do not.
+    # A rewrite that keeps its accuracy goes before integers whose accuracy 400 pictures do not decide.
     assert not proven or (classifier.best.speed.verdict, classifier.best.word) == ("FASTER", "KEPT")
