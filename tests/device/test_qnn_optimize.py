@@ -26,11 +26,14 @@ from edgeopt.system.disk import assets
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
+COMMAND = ("optimize", "digits_detector", "--target", "npu", "--budget", "33ms", "--skip", "prune")
+"""Pruning for a device that nobody can time takes half of the run, and no test here asks about its forms."""
+
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("npu") / "out"
-    command = ["optimize", "digits_detector", "--target", "npu", "-o", str(folder), "--budget", "33ms"]
+    command = [*COMMAND, "-o", str(folder)]
     shown = CliRunner().invoke(cli, command)
     assert shown.exit_code == 3, shown.output
     (folder / ".shown").write_text(shown.output)
@@ -75,8 +78,7 @@ def test_a_simulated_bundle_is_not_benched(out):
 
 
 def test_a_resumed_run_simulates_nothing_again(out):
-    command = ["optimize", "digits_detector", "--target", "npu", "-o", str(out), "--budget", "33ms", "--resume"]
-    shown = CliRunner().invoke(cli, command)
+    shown = CliRunner().invoke(cli, [*COMMAND, "-o", str(out), "--resume"])
     assert shown.exit_code == 3, shown.output
     assert "from disk" in shown.output
     assert "agreement" not in shown.output
@@ -91,7 +93,7 @@ def test_a_device_that_computes_something_else_gets_nothing_and_that_fails_the_r
         raise UnsupportedError("the device returns other numbers than the CPU", remedy="")
 
     monkeypatch.setattr(qualcomm, "compile_model", refuse)
-    report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=("quantize",))
+    report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=("quantize", "prune"))
     assert report.chosen != "compile"
     assert "other numbers than the CPU" in report.off_target
     refused = next(one for one in report.candidates if one.name == "compile")
