@@ -77,11 +77,16 @@ def test_a_simulated_bundle_is_not_benched(out):
     assert "not measured (no device)" in shown.output
 
 
-def test_a_resumed_run_simulates_nothing_again(out):
+def test_a_resumed_run_simulates_nothing_again_and_proves_no_more_than_before(out):
+    first = json.loads((out / "report.json").read_text("utf-8"))["candidates"][-1]
+    scores = (out / "candidates/compile/scored.json").read_text("utf-8")
     shown = CliRunner().invoke(cli, [*COMMAND, "-o", str(out), "--resume"])
     assert shown.exit_code == 3, shown.output
     assert "from disk" in shown.output
     assert "agreement" not in shown.output
+    again = json.loads((out / "report.json").read_text("utf-8"))["candidates"][-1]
+    assert again["judgement"] == first["judgement"], "forms that are tried in turn share a level, resumed or not"
+    assert (out / "candidates/compile/scored.json").read_text("utf-8") == scores
     executors = [one.executor for one in read_bundle(out).artefacts]
     assert executors == ["qnn", "qnn", "onnxruntime"], "the binary, its ONNX form, the float model on the processor"
 

@@ -21,6 +21,7 @@ from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.scoring import add_candidate, score_candidate, store_candidate, stored_baseline
 from edgeopt.optimization.choice.accuracy_proof import answers_of_original, judge_answers, samples_that_judge
 from edgeopt.optimization.choice.looks import count_look
+from edgeopt.optimization.choice.stored_scores import ScoredAnswers, store_scores
 from edgeopt.optimization.folder.resume import stored_candidates
 from edgeopt.optimization.report.summary import candidate_line
 from edgeopt.optimization.run import Run
@@ -61,14 +62,14 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
     before = stored_baseline(run)
     if run.labelled and before:
         count_look(run, before.pictures_sha256)
-    level = run.look.level / max(len(forms), 1)
+    share = 1 / max(len(forms), 1)
     for i, form in enumerate(forms):
         if i < len(finished):
             continue
         if i and monotonic() > run.context.ends_at:
             run.context.notes.append(out_of_time(form.name))
             return
-        if run.wish.keeps(_add_form(run, numbered(first, i), form, parent, level)):
+        if run.wish.keeps(_add_form(run, numbered(first, i), form, parent, share)):
             return
 
 
@@ -82,7 +83,7 @@ def _is_compiled(run: Run) -> bool:
     return "compile" in run.plan.steps
 
 
-def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate, level: float) -> Candidate:
+def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate, share: float) -> Candidate:
     """Score one form on the CPU and on the device, compile it, store it and tell of it."""
     device = run.context.alternatives[0].target
     steps = (*parent.steps, *_steps_of_forms(run, is_quantized=form.is_quantized))
@@ -97,7 +98,7 @@ def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate, level: f
     except UnsupportedError as error:
         candidate = replace(candidate, unfit=error.problem)
     else:
-        candidate = _scored_on_device(run, candidate, form, level)
+        candidate = _scored_on_device(run, candidate, form, share)
     run.openers[name] = form.open
     store_candidate(run, candidate, form.model)
     run.candidates.append(candidate)
@@ -121,7 +122,7 @@ def _proven(run: Run, candidate: Candidate, form: DeviceForm, partition: Partiti
     return replace(candidate, compiled=compiled, size_bytes=out.stat().st_size, notes=notes)
 
 
-def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm, level: float) -> Candidate:
+def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm, share: float) -> Candidate:
     """Return the candidate judged with the device's numbers: by the labels, or by its agreement."""
 
     def make_task() -> Task:
@@ -136,7 +137,9 @@ def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm, level: f
     task, before = make_task(), stored_baseline(run)
     if run.labelled and before:
         scored = score(task, answers_to(run.labelled.frames), run.labelled.labels)
-        judged = judge_scores(before, scored, run.plan.max_drop, level=level)
+        store_scores(run, candidate, ScoredAnswers(scored, None, share))
+        level, later = share * run.look.level, share * run.look.later
+        judged = judge_scores(before, scored, run.plan.max_drop, level=level, later=later)
         return replace(candidate, simulated=scored.accuracy, judgement=judged)
     agreement = task.agreement(answers_to(run.context.judged_pictures), run.context.reference)
     candidate = replace(candidate, agreement=agreement)

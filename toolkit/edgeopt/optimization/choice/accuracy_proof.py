@@ -32,6 +32,7 @@ from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.scoring import store_baseline, stored_baseline
 from edgeopt.optimization.choice.looks import count_look
 from edgeopt.optimization.choice.selection import is_proven
+from edgeopt.optimization.choice.stored_scores import ScoredAnswers, share_of_level, store_scores, stored_scores
 from edgeopt.optimization.course import JUDGE
 from edgeopt.optimization.labelling.offer import (
     judge_by_answers,
@@ -116,24 +117,36 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
         if before:
             count_look(run, before.pictures_sha256)
         for candidate in tested:
-            model = load_model(run.workspace.path(candidate.file), candidate.name)
-            task = run.context.task(model, evaluating=True)
-            mine = _answers_of(run, run.open_candidate(candidate, model), task, frames, f"judge {candidate.name}")
-            if run.labelled is None or before is None:
-                answered[candidate.name] = mine
-                judgements.append(judge_answers(run, task, mine, reference))
-                continue
-            scored = score(task, mine, run.labelled.labels)
-            run.judged_scores[candidate.name] = scored.accuracy
-            judged = judge_scores(before, scored, run.plan.max_drop, level=run.look.level, later=run.look.later)
-            assert judged is not None  # both were scored on the same labels, a moment ago
-            judgements.append(replace(as_labels_prove(run, judged), changed=count_changed(task, mine, reference)))
+            known = stored_scores(run, candidate, before.pictures_sha256) if before else None
+            if known is None:
+                model = load_model(run.workspace.path(candidate.file), candidate.name)
+                task = run.context.task(model, evaluating=True)
+                mine = _answers_of(run, run.open_candidate(candidate, model), task, frames, f"judge {candidate.name}")
+                if run.labelled is None or before is None:
+                    answered[candidate.name] = mine
+                    judgements.append(judge_answers(run, task, mine, reference))
+                    continue
+                scored = score(task, mine, run.labelled.labels)
+                changed = count_changed(task, mine, reference)
+                known = ScoredAnswers(scored, changed, share_of_level(run, candidate))
+                store_scores(run, candidate, known)
+            judgements.append(_judge_scored(run, candidate, before, known))
         if answered:
             judgements = _by_answers(run, frames, reference, answered, judgements)
     except OutOfTime:
         note = Note(NoteKind.WARNING, f"no time to judge the accuracy of {tested[len(judgements)].name}", LONGER)
         run.context.notes.append(note)
     return judgements + [_unjudged(run) for _ in tested[len(judgements) :]]
+
+
+def _judge_scored(run: Run, candidate: Candidate, before: Scored | None, known: ScoredAnswers) -> Judgement:
+    """Return what the labels prove of a candidate, and keep its metric."""
+    assert before is not None  # scores are of labels, which were opened for the original first
+    run.judged_scores[candidate.name] = known.scored.accuracy
+    level, later = known.share * run.look.level, known.share * run.look.later
+    judged = judge_scores(before, known.scored, run.plan.max_drop, level=level, later=later)
+    assert judged is not None  # both were scored on the same labels
+    return replace(as_labels_prove(run, judged), changed=known.changed)
 
 
 def as_labels_prove(run: Run, judged: Judgement) -> Judgement:
