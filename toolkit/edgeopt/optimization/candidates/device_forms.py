@@ -31,6 +31,7 @@ from edgeopt.steps.compile import forms_for
 from edgeopt.steps.compile._form import DeviceForm
 from edgeopt.steps.compile._partition_files import partition_files
 from edgeopt.steps.compile._placement import Partition
+from edgeopt.system.machine.processor import cpu_name
 from edgeopt.system.machine.threads import physical_cores
 from edgeopt.tasks import Task
 
@@ -137,7 +138,7 @@ def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm, share: f
     task, before = make_task(), stored_baseline(run)
     if run.labelled and before:
         scored = score(task, answers_to(run.labelled.frames), run.labelled.labels)
-        store_scores(run, candidate, ScoredAnswers(scored, None, share))
+        store_scores(run, candidate, ScoredAnswers(scored, None, cpu_name(), share))
         level, later = share * run.look.level, share * run.look.later
         judged = judge_scores(before, scored, run.plan.max_drop, level=level, later=later)
         return replace(candidate, simulated=scored.accuracy, judgement=judged)

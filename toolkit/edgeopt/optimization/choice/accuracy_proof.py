@@ -43,6 +43,7 @@ from edgeopt.optimization.labelling.offer import (
 from edgeopt.optimization.options import Prefer
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.system.machine.processor import cpu_name
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime
 from edgeopt.system.text import plural
 from edgeopt.tasks import Task
@@ -128,7 +129,7 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
                     continue
                 scored = score(task, mine, run.labelled.labels)
                 changed = count_changed(task, mine, reference)
-                known = ScoredAnswers(scored, changed, share_of_level(run, candidate))
+                known = ScoredAnswers(scored, changed, cpu_name(), share_of_level(run, candidate))
                 store_scores(run, candidate, known)
             judgements.append(_judge_scored(run, candidate, before, known))
         if answered:

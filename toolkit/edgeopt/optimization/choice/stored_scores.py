@@ -9,6 +9,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.run import Run
+from edgeopt.system.machine.processor import cpu_name
 from edgeopt.system.toml import read_json
 
 
@@ -19,12 +20,14 @@ class ScoredAnswers:
     scored: Scored
     changed: int | None
     """How many answers are not the original's; None where that was not counted."""
+    processor: str
+    """The host's: integers of a model may be others on another, where they saturate."""
     share: float = 1.0
     """Share of a look's level at which it is tested: forms that are tried until one keeps its accuracy divide it."""
 
 
 def stored_scores(run: Run, candidate: Candidate, pictures_sha256: str) -> ScoredAnswers | None:
-    """Return what an earlier run of the same key found of the same model on the same labels; None where there is none.
+    """Return what an earlier run found of this model on these labels and this processor; None where it did not.
 
     Args:
         run: Of the folder.
@@ -32,7 +35,8 @@ def stored_scores(run: Run, candidate: Candidate, pictures_sha256: str) -> Score
         pictures_sha256: Of the labels and the pictures' names.
     """
     found = _read(run, candidate)
-    return found if found and found.scored.pictures_sha256 == pictures_sha256 else None
+    holds = found and (found.scored.pictures_sha256, found.processor) == (pictures_sha256, cpu_name())
+    return found if holds else None
 
 
 def share_of_level(run: Run, candidate: Candidate) -> float:
@@ -44,8 +48,10 @@ def share_of_level(run: Run, candidate: Candidate) -> float:
 def store_scores(run: Run, candidate: Candidate, found: ScoredAnswers) -> None:
     """Keep how a candidate did, beside its model."""
     key, model = run.workspace.key, candidate.sha256
-    values = {"key": key, "model": model, "changed": found.changed, "share": found.share}
-    run.workspace.write(_file(candidate), json.dumps({**values, "scored": found.scored.to_json()}))
+    values = {"key": key, "model": model, "changed": found.changed, "processor": found.processor}
+    run.workspace.write(
+        _file(candidate), json.dumps({**values, "share": found.share, "scored": found.scored.to_json()})
+    )
 
 
 def _read(run: Run, candidate: Candidate) -> ScoredAnswers | None:
@@ -56,7 +62,8 @@ def _read(run: Run, candidate: Candidate) -> ScoredAnswers | None:
         values = read_json(run.workspace.path(_file(candidate)), remedy="")
         if (values["key"], values["model"]) != (run.workspace.key, candidate.sha256):
             return None
-        return ScoredAnswers(Scored.from_json(values["scored"]), values["changed"], float(values["share"]))
+        scored = Scored.from_json(values["scored"])
+        return ScoredAnswers(scored, values["changed"], values["processor"], float(values["share"]))
     except (InvalidFileError, KeyError, TypeError, ValueError):
         return None
 
