@@ -26,8 +26,7 @@ from edgeopt.system.disk import assets
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
-COMMAND = ("optimize", "digits_detector", "--target", "npu", "--budget", "33ms", "--skip", "prune")
-"""Pruning for a device that nobody can time takes half of the run, and no test here asks about its forms."""
+COMMAND = ("optimize", "digits_detector", "--target", "npu", "--budget", "33ms")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +97,7 @@ def test_a_device_that_computes_something_else_gets_nothing_and_that_fails_the_r
         raise UnsupportedError("the device returns other numbers than the CPU", remedy="")
 
     monkeypatch.setattr(qualcomm, "compile_model", refuse)
-    report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=("quantize", "prune"))
+    report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=("quantize",))
     assert report.chosen != "compile"
     assert "other numbers than the CPU" in report.off_target
     refused = next(one for one in report.candidates if one.name == "compile")

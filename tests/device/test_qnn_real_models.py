@@ -16,8 +16,6 @@ _REASON = EXECUTOR.why_unavailable()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(_REASON is not None, reason=str(_REASON))]
 
 TARGET = "qualcomm-htp-v73"
-WITHOUT = ("prune",)
-"""Pruning for a device that nobody can time takes half of the run, and these tests ask about the NPU's form."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +23,7 @@ def detector(data, tmp_path_factory) -> Report:
     folder, out = data / "coco", tmp_path_factory.mktemp("yolox")
     pictures = {"calib": str(folder / "calib"), "eval": str(folder / "instances_val.json")}
     model = data / "models" / "yolox_nano_416.onnx"
-    return optimize(model, target=TARGET, out=out, budget_ms=33.0, skip=WITHOUT, **pictures)
+    return optimize(model, target=TARGET, out=out, budget_ms=33.0, **pictures)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ def classifier(data, tmp_path_factory) -> Report:
     few = out.with_suffix(".csv")  # simulated at a second each
     few.write_text("\n".join((head, *(f"{folder / 'val' / row}" for row in rows[::4]))), "utf-8")
     pictures = {"calib": str(folder / "calib"), "eval": str(few), "recipe": "imagenet_caffe"}
-    return optimize(data / "models" / "squeezenet_224.onnx", target=TARGET, out=out, skip=WITHOUT, **pictures)
+    return optimize(data / "models" / "squeezenet_224.onnx", target=TARGET, out=out, **pictures)
 
 
 @pytest.fixture(params=["detector", "classifier"])

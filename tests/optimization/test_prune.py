@@ -253,7 +253,7 @@ def test_a_small_model_stays_dense_by_a_rule_that_is_told(case, tmp_path):
     asked, _ = case
     report = run(asked, tmp_path / "quick", target="cpu", prune="auto")
     assert not pruned(report)
-    (note,) = [one for one in report.notes if one.detail.startswith("no pruning: one run takes 0.")]
+    (note,) = [one for one in report.notes if one.detail.startswith("no pruning: the shortest run takes 0.")]
     assert "--prune 1.1x" in note.hint
 
 
@@ -331,6 +331,16 @@ def test_an_amount_without_the_step_and_a_speed_of_a_device_that_is_not_here_are
         make_plan(recipe, there, Options(prune="1.5x"), 1)
     assert "prune" not in make_plan(recipe, here, Options(prune="off"), 1).steps
     assert "prune" in make_plan(recipe, here, Options(), 1).steps
+
+
+def test_where_nothing_can_be_timed_only_a_share_or_the_steps_name_bring_pruning():
+    recipe, there = find_recipe("yolox"), find_target(ELSEWHERE)
+    plan = make_plan(recipe, there, Options(calib="pictures"), 1)
+    assert "prune" not in plan.steps
+    (note,) = [note for note in plan.notes if note.detail.startswith("no pruning: ")]
+    assert "--prune 0.3" in note.hint
+    for wish in ({"prune": "0.3"}, {"steps": ("default", "prune")}, {"keep_layers": ("a",)}):
+        assert "prune" in make_plan(recipe, there, Options(**wish), 1).steps
 
 
 def test_a_report_of_pruning_is_read_back_for_a_replay(case):

@@ -182,7 +182,10 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
             continue
         if unread := step.why_not_of(recipe):
             raise UnsupportedError(f"{name}: {unread}", remedy=f"leave the step {name} out")
-        if step.why_not(target):
+        if name == PRUNE and no_times and pruning == Pruning() and not {PRUNE, FINETUNE} & {*wanted}:
+            # half of the run would go into models that only a measured time may choose
+            notes.append(_left_out(name, step, no_times, "--prune 0.3 removes this share of the channels all the same"))
+        elif step.why_not(target):
             if name in wanted:
                 notes.append(_left_out(name, step, step.why_not(target)))
         elif reason := _why_left_out(name, step, recipe, target, quantized, synthetic or calib is not None):
