@@ -10,11 +10,14 @@ from typing import Any
 import click
 
 from edgeopt.cli._groups import GroupedCommand
+from edgeopt.cli._remote import ON, TYPED, NamedPaths, device_option, run_on_device
 from edgeopt.cli._values import default_text, type_of
+from edgeopt.verbs.remote import VERBS
 from edgeopt.system.declared.options import Option, Syntax, default_of, options_of
 from edgeopt.verbs._perform import refuse
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
 
+_MAY_BE_FILES = (Syntax.TEXT, Syntax.MODEL, Syntax.TARGET, Syntax.RECIPE)
 PRINTED = "What is printed"
 """Heading of what the command line adds to every verb."""
 
@@ -113,13 +116,50 @@ class VerbCommand(GroupedCommand):
         """
         options = options_of_verb(verb)
         groups: dict[str, list[str]] = {heading: [] for heading in headings}
+        if verb in VERBS:
+            extra["params"] = [*extra["params"], device_option()]
+            groups[_heading_of_devices(headings)] = [ON]
         for each in options:
             groups.setdefault(each.uses[0].option.group, []).append(each.name or "")
-        printed = dict.fromkeys(each.name or "" for each in extra["params"] if isinstance(each, click.Option))
+        own = (each.name or "" for each in extra["params"] if isinstance(each, click.Option) and each.name != ON)
+        printed = dict.fromkeys(own)
         groups[PRINTED] = [*groups.pop(PRINTED, []), *printed]
         extra["params"] = [*extra["params"], *options]
         filled = {heading: tuple(names) for heading, names in groups.items() if names}
         super().__init__(*args, groups=filled, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse a command line, and keep it as it was typed."""
+        ctx.meta[TYPED] = tuple(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command here, or on the device that it names."""
+        if address := ctx.params.pop(ON, None):
+            ctx.exit(run_on_device(ctx, address, _named_paths(ctx)))
+        return super().invoke(ctx)
+
+
+def _heading_of_devices(headings: Sequence[str]) -> str:
+    return next((heading for heading in headings if "device" in heading), PRINTED)
+
+
+def _named_paths(ctx: click.Context) -> NamedPaths:
+    """Return what the arguments name that may be files."""
+    reads, writes = list[str](), list[str]()
+    for each in ctx.command.params:
+        value = ctx.params.get(each.name or "")
+        texts = [str(text) for text in (value if isinstance(value, tuple) else (value,)) if text is not None]
+        if not isinstance(each, VerbOption):
+            is_file = isinstance(each, click.Argument) or isinstance(each.type, click.Path)
+            (reads if isinstance(each, click.Argument) else writes).extend(texts if is_file else ())
+        elif each.uses[0].option.syntax is Syntax.FILE:
+            writes.extend(texts)
+            reads.extend(texts if each.opts[0] != "--out" or ctx.params.get("option_resume") else ())
+        elif each.uses[0].option.syntax in _MAY_BE_FILES:
+            reads.extend(texts)
+    target = ctx.params.get("option_target")
+    return NamedPaths(tuple(reads), tuple(writes), str(target) if target else "")
 
 
 def options_of_verb(verb: str) -> list[VerbOption]:

@@ -1,0 +1,211 @@
+"""The parts of a remote command that need no device: addresses, files taken along, the wheel, who may write what."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save_model
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.verbs.remote import job, perform
+from edgeopt.verbs.remote.address import Address, read_address
+from edgeopt.verbs.remote.device import Device
+from edgeopt.verbs.remote.job import place_of
+from edgeopt.verbs.remote.mirror import files_behind, mirrored
+from edgeopt.verbs.remote.ssh import Connection
+from edgeopt.verbs.remote.wheel import make_wheel
+
+ROOT = Path(__file__).parents[2]
+SIDE = ROOT / "toolkit" / "edgeopt" / "verbs" / "remote" / "_device_side.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("ssh://board", Address("board")),
+        ("ssh://pi@10.0.0.7", Address("10.0.0.7", "pi")),
+        ("ssh://pi@board:2222/", Address("board", "pi", 2222)),
+    ],
+)
+def test_an_address_is_read_and_written(text, address):
+    assert read_address(text) == address
+    assert str(address) == text.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pi@board",
+        "ssh://",
+        "ssh://-oProxyCommand=x",
+        "ssh://board:port",
+        "ssh://a:b@board",
+        "ssh://board/home",
+        "http://a",
+    ],
+)
+def test_another_text_is_no_address(text):
+    with pytest.raises(EdgeoptError, match="is no address") as refused:
+        read_address(text)
+    assert "ssh://USER@HOST" in refused.value.remedy
+
+
+def test_a_phone_is_not_reached_yet_and_it_is_said():
+    with pytest.raises(EdgeoptError, match="behind adb cannot be reached yet"):
+        read_address("adb://0123")
+
+
+def test_names_in_the_mirror_are_those_of_this_machine(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    root = mirrored(tmp_path)
+    assert root == str(tmp_path).lstrip("/").replace("\\", "/").replace(":", "")
+    assert mirrored(Path("net.onnx")) == f"{root}/a/net.onnx"
+    assert mirrored(Path("../b/./net.onnx")) == f"{root}/b/net.onnx"
+    assert mirrored(Path()) == f"{root}/a"
+
+
+def taken_of(folder: Path, *paths: str) -> set[str]:
+    return {str(path.relative_to(folder)) for path in files_behind([folder / path for path in paths]).values()}
+
+
+def test_a_model_takes_its_weights_outside_along(tmp_path):
+    weights = helper.make_tensor("w", TensorProto.FLOAT, (64, 64), np.ones(64 * 64, np.float32).tobytes(), raw=True)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 64)) for name in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weights])
+    save_model(
+        helper.make_model(graph),
+        tmp_path / "net.onnx",
+        save_as_external_data=True,
+        location="net.data",
+        size_threshold=0,
+    )
+    (tmp_path / "other.txt").write_text("not needed")
+    assert taken_of(tmp_path, "net.onnx") == {"net.onnx", "net.data"}
+
+
+def test_a_model_with_a_recipe_takes_its_folder_along(tmp_path):
+    for name in ("net.onnx", "recipe.toml", "calib/1.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert taken_of(tmp_path, "net.onnx") == {"net.onnx", "recipe.toml", "calib/1.png"}
+
+
+@pytest.mark.parametrize("form", ["coco", "csv"])
+def test_labels_take_the_pictures_along_that_they_name(tmp_path, form):
+    for name in ("images/1.png", "images/2.png", "images/other.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    labels = tmp_path / ("val.json" if form == "coco" else "val.csv")
+    rows = json.dumps({"images": [{"id": i, "file_name": f"{i}.png"} for i in (1, 2)]})
+    labels.write_text(rows if form == "coco" else "file,class\n1.png,3\n2.png,4\n")
+    assert taken_of(tmp_path, labels.name) == {labels.name, "images/1.png", "images/2.png"}
+
+
+def test_a_pipeline_takes_along_what_its_file_names(tmp_path):
+    (tmp_path / "parts").mkdir()
+    for name in ("parts/face.onnx", "app.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "door.toml").write_text('code = "app.py"\n[stage.face]\nmodel = "parts/face.onnx"\n[more]\nup = ".."\n')
+    assert taken_of(tmp_path, "door.toml") == {"door.toml", "app.py", "parts/face.onnx"}
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "{}", "no json", '{"images": 3}', '{"images": [{"id": 1}]}'])
+def test_a_file_of_another_kind_is_taken_alone(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    assert taken_of(tmp_path, "x.json") == {"x.json"}
+
+
+def test_the_wheel_is_the_same_each_time_and_pip_installs_it(tmp_path):
+    wheel = make_wheel()
+    assert wheel.data == make_wheel().data
+    assert {"cpu", "serve", "openvino"} <= wheel.extras
+    names = zipfile.ZipFile(BytesIO(wheel.data)).namelist()
+    assert "edgeopt/models/digits_detector/recipe.toml" in names
+    assert not [name for name in names if "__pycache__" in name]
+    (tmp_path / wheel.name).write_bytes(wheel.data)
+    place = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*command, "--target", place, tmp_path / wheel.name], check=True)
+    code = (
+        "import edgeopt, sys; assert edgeopt.__file__.startswith(sys.argv[1]), edgeopt.__file__; print(edgeopt.Runtime)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(place)], check=True, env={"PYTHONPATH": str(place)}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["home/me/.bashrc", "home/me/out2/x", "home/me/out/../.bashrc", "etc/passwd", "home/me"]
+)
+def test_a_device_writes_nothing_but_what_was_asked_for(name):
+    with pytest.raises(EdgeoptError, match="which nobody asked for"):
+        place_of(name, {"home/me/out": Path("/home/me/out")})
+
+
+def test_what_was_asked_for_comes_to_its_place():
+    places = {"home/me/out": Path("/home/me/out"), "tmp/b.json": Path("/tmp/b.json")}
+    assert place_of("home/me/out/bundle/x.onnx", places) == Path("/home/me/out/bundle/x.onnx")
+    assert place_of("tmp/b.json", places) == Path("/tmp/b.json")
+
+
+def test_both_sides_mean_the_same_by_their_words():
+    text = SIDE.read_text()
+    assert f'FILES = "{perform.FILES}"' in text
+    assert f"STOPPED = {job.STOPPED}" in text
+    assert not re.findall(r"(?:from|import) edgeopt", text), "it is sent alone"
+
+
+def local_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> Connection:
+    """Return a connection whose ssh is a shell of this machine, with another PATH."""
+    program = tmp_path / "ssh.sh"
+    program.write_text(f'for last; do :; done\nPATH={path} HOME={tmp_path} exec /bin/sh -c "$last"\n')
+    monkeypatch.setenv("EDGEOPT_SSH", f"/bin/sh {program}")
+    return Connection(Address("board"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+def test_a_device_without_python_is_one_clear_line(tmp_path, monkeypatch):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "mkdir", "cat", "mv"):
+        (tools / name).symlink_to(f"/bin/{name}")
+    with local_ssh(tmp_path, monkeypatch, str(tools)) as connection, pytest.raises(EdgeoptError) as refused:
+        Device(connection)
+    assert refused.value.problem == "ssh://board: there is no Python 3.11 or later"
+    assert refused.value.remedy == "install one, such as python3.11"
+
+
+def stored(side: Path, content: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Give the device's side a file under a hash that is not its own."""
+    sent = BytesIO()
+    with tarfile.open(fileobj=sent, mode="w|") as archive:
+        entry = tarfile.TarInfo("0" * 64)
+        entry.size = len(content)
+        archive.addfile(entry, BytesIO(content))
+    return subprocess.run([sys.executable, side, "store"], input=sent.getvalue(), capture_output=True, check=False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_device_without_room_is_one_clear_line(tmp_path):
+    side = tmp_path / "side.py"
+    side.write_text(SIDE.read_text().replace('open(draft, "wb")', 'open("/dev/full", "wb")', 1))
+    done = stored(side, bytes(1 << 21))
+    assert done.returncode == 3
+    assert "No space left on device -> free disk space there" in done.stderr.decode()
+
+
+def test_a_file_that_changed_on_its_way_is_refused(tmp_path):
+    side = tmp_path / "side.py"
+    side.write_text(SIDE.read_text())
+    done = stored(side, b"abc")
+    assert done.returncode == 3
+    assert "other than it was sent" in done.stderr.decode()
+    assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]

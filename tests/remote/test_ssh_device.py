@@ -1,0 +1,158 @@
+"""Commands on a device behind a real sshd: what is sent, what comes back, and what a bad day leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+import pytest
+from ssh_server import Board, ssh_board
+
+MODEL = Path(__file__).parents[2] / "models" / "digits_detector"
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device's side needs a POSIX system")
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory):
+    """One device; its environment is made by the first command."""
+    with ssh_board(tmp_path_factory.mktemp("board")) as made:
+        yield made
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with a model, in which the user stands."""
+    shutil.copytree(MODEL, tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "edgeopt", *arguments, "--on", "ssh://board"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(*arguments: str) -> tuple[int, str, str]:
+    process = started(*arguments)
+    printed, said = process.communicate(timeout=300)
+    return process.returncode, printed, said
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    until_s = monotonic() + 120
+    while not is_so():
+        assert monotonic() < until_s
+        sleep(0.05)
+
+
+def runs_on(board: Board) -> bool:
+    return any((job / "pid").is_file() for job in board.jobs)
+
+
+LONG = ("bench", "mine/digits_detector.onnx", "-t", "cpu", "--seconds", "60", "--threads", "1", "-o", "measured")
+
+
+def test_a_command_runs_there_as_here_and_its_files_come_back(board, project):
+    bench = ("bench", "mine/digits_detector.onnx", "-t", "cpu", "--seconds", "0.3", "-o", "measured")
+    code, printed, said = finished(*bench)
+    assert code in (0, 4), said
+    assert "digits_detector" in printed
+    assert "came back from board" in said
+    stored = json.loads((project / "measured" / "bench.json").read_text())
+    assert stored
+    assert not board.jobs, "nothing is left of the command"
+    sent = {path: path.stat().st_mtime_ns for path in (board.root / "store").glob("*/*")}
+    code, printed, said = finished(*bench, "--json")
+    assert code in (0, 4), said
+    assert json.loads(printed)
+    assert "send" not in said
+    assert {*(board.root / "store").glob("*/*")} == {*sent}, "what the device has is not sent again"
+    assert len([*(board.root / "workers").glob("*/ready")]) == 1, "one environment for all commands"
+
+
+def test_absolute_names_lie_elsewhere_there_and_are_read_here_as_they_were_typed(board, project):
+    baseline = project / "gate" / "baseline.json"
+    baseline.parent.mkdir()
+    code, printed, said = finished(
+        "check",
+        str(project / "mine" / "digits_detector.onnx"),
+        f"--baseline={baseline}",
+        "--update",
+        "--seconds",
+        "0.2",
+    )
+    assert code == 0, said
+    assert json.loads(baseline.read_text())
+    assert str(baseline.parent) in printed + said
+    assert str(board.root) not in printed + said
+
+
+def test_ctrl_c_ends_the_command_there_too(board, project):
+    process = started(*LONG)
+    wait_until(lambda: runs_on(board))
+    (job,) = board.jobs
+    worker = psutil.Process(int((job / "pid").read_text()))
+    sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert not worker.is_running()
+    assert not board.jobs
+
+
+def test_a_connection_that_is_cut_is_made_again_and_the_command_goes_on(board, project):
+    process = started(*LONG[:5], "4", *LONG[6:])
+    wait_until(lambda: runs_on(board))
+    board.cut_connections()
+    printed, said = process.communicate(timeout=300)
+    assert process.returncode in (0, 4), said
+    assert "connection lost" in said
+    assert printed.count("Stages (ms)") == 1, "each line comes once"
+    assert (project / "measured" / "bench.json").is_file()
+
+
+def test_the_same_command_takes_up_what_a_dead_terminal_left(board, project):
+    short = (*LONG[:5], "5", *LONG[6:])
+    process = started(*short)
+    wait_until(lambda: runs_on(board))
+    process.kill()
+    process.communicate()
+    code, printed, said = finished(*short)
+    assert code in (0, 4), said
+    assert "the same command runs there already" in said
+    assert "Stages (ms)" in printed
+    assert not board.jobs
+
+
+def test_a_device_that_stops_the_command_is_one_clear_line(board, project):
+    process = started(*LONG)
+    wait_until(lambda: runs_on(board))
+    (job,) = board.jobs
+    for name in ("watcher", "pid"):
+        os.kill(int((job / name).read_text()), signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "ssh://board stopped the command: it was restarted, or had too little memory" in said
+    assert "Traceback" not in said
+    assert not board.jobs
+
+
+def test_what_is_wrong_with_the_command_itself_is_said_in_its_own_words(board, project):
+    code, _, said = finished("bench", "mine/digits_detector.onnx", "-t", "cpu", "--seconds", "never")
+    assert code == 1
+    assert "never" in said
+    code, _, said = finished("bench", "nothing.onnx")
+    assert code == 1
+    assert "no model file or shipped model named 'nothing.onnx'" in said
+    code, _, said = finished("optimize", "mine/digits_detector.onnx", "-t", "cpu", "--resume")
+    assert code == 1
+    assert "name it: --out FOLDER" in said
+    assert not board.jobs

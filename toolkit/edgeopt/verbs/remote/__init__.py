@@ -1,0 +1,7 @@
+"""A command that runs on another device: its files are sent, it runs there, and what it writes comes back.
+
+The device needs a POSIX shell, Python 3.11 or later and `ssh`; edgeopt brings itself along.
+"""
+
+VERBS = ("bench", "check", "compare", "optimize", "run")
+"""Commands that take `--on`: they read files, end by themselves and write files."""

@@ -1,0 +1,145 @@
+"""A device that commands run on: what is there, what it still needs, and what is sent to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.graph.files.outside import sha256_of
+from edgeopt.verbs.remote.ssh import Connection
+from edgeopt.verbs.remote.wheel import Wheel
+from edgeopt.system.text import format_bytes, plural
+
+Tell = Callable[[str, int, int], None]
+_SIDE = Path(__file__).with_name("_device_side.py")
+_SPARE_BYTES = 1 << 30
+"""Free bytes that an environment with ONNX Runtime and OpenCV needs while it is made (600 MB, seen), and some more."""
+_BLOCK = 1 << 20
+_SETUP = """
+set -e
+root="${XDG_CACHE_HOME:-$HOME/.cache}/edgeopt/remote"
+mkdir -p "$root"
+cat > "$root/$1.draft"
+mv "$root/$1.draft" "$root/$1"
+for python in python3 python3.14 python3.13 python3.12 python3.11; do
+  if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then
+    command -v "$python"
+    echo "$root/$1"
+    exit
+  fi
+done
+echo "there is no Python 3.11 or later -> install one, such as python3.11" >&2
+exit 3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """Facts of a device, seen when the connection was made."""
+
+    machine: str
+    """Its architecture, as `uname -m` says it."""
+    python: str
+    free_bytes: int
+    is_ready: bool
+    """Whether the environment of this edgeopt is there."""
+
+
+class Device:
+    """One device behind a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Put the device's side of edgeopt there, one file.
+
+        Raises:
+            UnavailableError: If the device cannot be reached.
+            EdgeoptError: If it has no POSIX shell or no Python that is new enough.
+        """
+        self.connection = connection
+        source = _SIDE.read_bytes()
+        name = f"side-{hashlib.sha256(source).hexdigest()[:16]}.py"
+        printed = connection.call(["sh", "-c", _SETUP, "sh", name], source).decode(errors="replace").split("\n")
+        if len(printed) < 2:
+            raise EdgeoptError(f"{connection.address} has no POSIX shell", remedy="take a device with Linux or macOS")
+        self._command = [printed[0], printed[1]]
+
+    def command(self, name: str, *words: str) -> list[str]:
+        """Return the command line of a function of the device's side."""
+        return [*self._command, name, *words]
+
+    def mirror_of(self, job: str) -> str:
+        """Return the folder on the device that mirrors the root of this machine for a job."""
+        return f"{self._command[1].rpartition('/')[0]}/jobs/{job}/files"
+
+    def ask(self, name: str, *words: str, sent: bytes = b"") -> Any:
+        """Return what a function of the device's side prints as JSON; None where it prints nothing.
+
+        Raises:
+            EdgeoptError: If it fails, or the device cannot be reached.
+        """
+        printed = self.connection.call(self.command(name, *words), sent)
+        return json.loads(printed) if printed.strip() else None
+
+    def facts(self, worker: str) -> DeviceFacts:
+        """Return what is seen of the device.
+
+        Args:
+            worker: Key of the environment that is asked for.
+        """
+        seen = self.ask("status", worker)
+        return DeviceFacts(seen["machine"], seen["python"], seen["free_bytes"], seen["ready"])
+
+    def prepare(self, wheel: Wheel, extras: Sequence[str], tell: Tell) -> str:
+        """Make the environment of a wheel unless it is there, and return its key.
+
+        Raises:
+            EdgeoptError: If it cannot be made; the line says why.
+        """
+        key = f"{wheel.key}-{'-'.join(extras)}"
+        facts = self.facts(key)
+        if not facts.is_ready:
+            if facts.free_bytes < _SPARE_BYTES:
+                free = f"{format_bytes(facts.free_bytes)} are free"
+                remedy = f"free {format_bytes(_SPARE_BYTES)} in ~/.cache"
+                raise EdgeoptError(f"{self.connection.address} has no room for edgeopt: {free}", remedy=remedy)
+            tell(f"install edgeopt on {self.connection.address.host}", 0, 1)
+            self.ask("prepare", key, wheel.name, ",".join(extras), sent=wheel.data)
+            tell(f"install edgeopt on {self.connection.address.host}", 1, 1)
+        return key
+
+    def send(self, files: Mapping[str, Path], tell: Tell) -> dict[str, str]:
+        """Send the files that the device has not yet, and return the hash of each.
+
+        Args:
+            files: By their names in the mirror.
+            tell: Hears how many bytes were sent.
+
+        Raises:
+            EdgeoptError: If a file cannot be read here, or the device has no room.
+        """
+        hashes = {name: sha256_of(path) for name, path in files.items()}
+        absent = set(self.ask("missing", sent=json.dumps(sorted(set(hashes.values()))).encode()))
+        sent = {digest: files[name] for name, digest in hashes.items() if digest in absent}
+        size = sum(path.stat().st_size for path in sent.values())
+        what = f"send {plural(len(sent), 'file')}, {format_bytes(size)}"
+        process = self.connection.start(self.command("store"))
+        done = 0
+        try:
+            with tarfile.open(fileobj=process.sent, mode="w|") as archive:
+                for digest, path in sent.items():
+                    entry = tarfile.TarInfo(digest)
+                    entry.size = path.stat().st_size
+                    with path.open("rb") as file:
+                        archive.addfile(entry, file)
+                    done += entry.size
+                    tell(what, done, size)
+        except BrokenPipeError:
+            pass  # the device ended; its own words say why
+        self.connection.require_success(*process.end())
+        return hashes
