@@ -45,7 +45,7 @@ def test_without_the_package_opening_a_model_is_one_clear_error():
         "except MissingDependencyError as error:\n    print(error)\n"
     )
     problem, remedy = run_blocked(code).strip().splitlines()
-    assert problem.startswith("openvino is not installed, which the executor openvino needs")
+    assert problem.startswith("openvino is not installed: running a model by OpenVINO needs it")
     assert remedy == "  -> pip install 'edgeopt[openvino]'"
 
 

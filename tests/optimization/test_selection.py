@@ -108,12 +108,17 @@ def test_without_labels_agreement_says_what_is_a_model(agreement, expected):
     assert names_lighter_than(chosen, fast) == expected
 
 
-def test_a_tie_falls_to_the_smaller_and_then_to_the_earlier():
+def test_a_tie_falls_to_the_smaller_then_to_what_loses_less_and_then_to_the_earlier():
     small = replace(made("small", 1.5), size_bytes=50)
     _, chosen = chosen_of([BASE, made("first", 1.51), made("second", 1.5), small])
     assert chosen.name == "small"
     _, chosen = chosen_of([BASE, made("first", 1.5), made("second", 1.51)])
     assert chosen.name == "first"
+    same_bound = replace(judged(0.0015), drop_most=0.002)
+    lost = replace(made("lost", 1.5), judgement=same_bound, size_bytes=101)
+    kept = replace(made("kept", 1.5), judgement=replace(same_bound, drop=-0.0005), size_bytes=102)
+    _, chosen = chosen_of([replace(BASE, size_bytes=1000), lost, kept])
+    assert chosen.name == "kept", "a tenth of a percent of the original is no smaller model"
 
 
 def test_what_is_not_decided_is_chosen_only_where_nothing_faster_is_kept() -> None:

@@ -263,7 +263,7 @@ def _require_taken(options: SessionOptions) -> None:
 def _openvino() -> Any:
     """Import OpenVINO; its import reports to Intel unless the package that does so seems absent."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    return require("openvino", extra="openvino", purpose="the executor openvino")
+    return require("openvino", extra="openvino", purpose="running a model by OpenVINO")
 
 
 def _require_device(core: Any, version: str, providers: tuple[str, ...]) -> str:

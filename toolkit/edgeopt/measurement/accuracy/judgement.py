@@ -116,10 +116,13 @@ class Judgement:
 
     @property
     def risk(self) -> float:
-        """The largest loss that is not excluded: of the metric, or of the agreement without labels."""
+        """The largest loss that is not excluded: of the metric, or of the agreement without labels.
+
+        In the digits that are shown: what reads the same is the same risk.
+        """
         if self.drop_most is not None:
-            return self.drop_most
-        return 0.0 if self.agreement_least is None else 1.0 - self.agreement_least
+            return round(self.drop_most, 4)
+        return 0.0 if self.agreement_least is None else round(1.0 - self.agreement_least, 3)
 
     @property
     def wanted_labels(self) -> int:
@@ -147,6 +150,12 @@ class Judgement:
         rests = f"{plural(self.samples, 'sample')}{changed}{labels}"
         why = f"; {self.why}" if self.why else ""
         return f"drop {self.drop:+.4f}{bound} ({self.allowed:g} allowed; {rests}){why}"
+
+    @property
+    def confidence_words(self) -> str:
+        """Say how sure the bound in the text is, to follow it; empty where there is no bound."""
+        has_bound = self.drop_most is not None or self.agreement_least is not None
+        return f"; confidence {100 * (1 - self.level):.3g}%" if has_bound and self.samples else ""
 
     @property
     def _agreement_words(self) -> str:

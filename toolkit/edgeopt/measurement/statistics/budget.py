@@ -72,7 +72,7 @@ class BudgetResult:
         counts = f"{self.misses} of {self.n} {noun} over {format_budget(self.budget_ms)} ms{missed}"
         failed = self.verdict is Verdict.FAIL
         bound = f"at least {self.miss_low_ratio:.2%}" if failed else f"at most {self.miss_high_ratio:.2%}"
-        proof = f"{bound} miss, {100 * self.max_miss_ratio:.4g}% allowed"
+        proof = f"{bound} miss, {100 * self.max_miss_ratio:.4g}% allowed; confidence {100 * self.confidence:.3g}%"
         more = f"; {self.frames_needed} more would decide" if self.frames_needed else ""
         return f"{counts}; {proof}{more}"
 

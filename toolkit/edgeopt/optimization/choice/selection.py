@@ -113,8 +113,9 @@ def shortlist(marked: Sequence[Candidate], wish: Wish, asked: Collection[str], m
 def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chosen:
     """Return the choice: the fastest KEPT, else the safest that is open, else the original; each proven faster.
 
-    Of two that are not proven to differ in speed the safer is the fastest. Ties fall to the smaller, then to the
-    earlier one. For size: the smallest that is not proven slower. Without labels, AGREES stands for KEPT.
+    Of two that are not proven to differ in speed the safer is the fastest. Ties fall to the smaller, then to
+    what lost less: proofs of accuracy hold together, and so the choice among them; those of speed hold each alone.
+    For size: the smallest that is not proven slower. Without labels, AGREES stands for KEPT.
 
     Args:
         marked: From `mark`, with the speeds that were proven and the judgements.
@@ -139,7 +140,12 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
             return Chosen(BASELINE, f"the original stays: no candidate is smaller and accurate enough{_tried(marked)}")
         best = min(small, key=lambda candidate: (candidate.size_bytes, _risk(candidate)))
         return Chosen(best.name, _reason(best, marked, wish))
-    proven = sorted((one for one in kept if is_proven(one)), key=lambda one: (_risk(one), one.size_bytes))
+
+    def by_safety(candidate: Candidate) -> tuple[float, float, float]:
+        share = round(candidate.size_bytes / marked[0].size_bytes, 2)  # less than a hundredth is no smaller model
+        return _risk(candidate), share, _drop(candidate)
+
+    proven = sorted((one for one in kept if is_proven(one)), key=by_safety)
     unbeaten = [candidate for candidate in proven if not any(is_faster(other.name, candidate.name) for other in proven)]
     proven_open = [candidate for candidate in still_open if is_proven(candidate)]
     if not proven and not proven_open:
@@ -150,6 +156,12 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
 
 def _risk(candidate: Candidate) -> float:
     return candidate.judgement.risk if candidate.judgement else 1.0
+
+
+def _drop(candidate: Candidate) -> float:
+    """Return what is lost on the samples that judge it."""
+    judged = candidate.judgement
+    return loss(candidate) if judged is None or judged.drop is None else judged.drop
 
 
 def lighter_than(

@@ -107,7 +107,8 @@ def _has_p99(report: Report) -> bool:
 
 
 def _stage_title(report: Report) -> str:
-    return "Stages in ms, p50 / p99" if _has_p99(report) else "Stages in ms, p50: too few frames for a p99"
+    times = "p50 / p99" if _has_p99(report) else "p50: too few frames for a p99"
+    return f"Stages of one process in ms, {times}"
 
 
 def _stage_columns(report: Report) -> Columns:

@@ -65,11 +65,11 @@ def kept(best: Candidate) -> str:
     if best.judgement is None:
         return ""
     said = {
-        Word.KEPT: " and keeps its accuracy: KEPT",
-        Word.AGREES: " and agrees with it: AGREES",
-        Word.NOT_DECIDED: "; its accuracy is NOT DECIDED",
+        Word.KEPT: ", its accuracy KEPT",
+        Word.AGREES: " and AGREES with it",
+        Word.NOT_DECIDED: ", its accuracy NOT DECIDED",
     }
-    return said.get(best.judgement.word, f"; its accuracy is {best.judgement.word}")
+    return said.get(best.judgement.word, f", its accuracy {best.judgement.word}")
 
 
 def _facts(report: Report) -> list[Value]:
@@ -183,7 +183,7 @@ def _accuracy(report: Report) -> str:
     figures = f"{score.metric} {score.value:.4f} (was {first.score.value:.4f}), " if score and first.score else ""
     figures = figures if judged.drop is not None and judged.samples else ""
     without = "; no labels judge it" if judged.drop is None and judged.samples else ""
-    return f"{judged.word}: {figures}{judged}{without}"
+    return f"{judged.word}: {figures}{judged}{without}{judged.confidence_words}"
 
 
 def _next_command(report: Report) -> str:

@@ -34,7 +34,7 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
         package = module.split(".")[0]
         is_absent = isinstance(error, ModuleNotFoundError) and error.name == package
         why = "is not installed" if is_absent else f"cannot be imported ({error})"
-        problem = f"{package} {why}, which {purpose} needs"
+        problem = f"{package} {why}: {purpose} needs it"
         raise MissingDependencyError(problem, remedy=how_to_install(extra)) from error
 
 
