@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import pytest
-from fixture_brief import briefly
+from fixture_brief import briefly, ending_after
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -60,22 +59,17 @@ def brief() -> Iterator[None]:
 
 
 @pytest.fixture
-def one_form(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a search for INT8 end after its first form: how many there are depends on no clock."""
-    _end_after(1, monkeypatch)
+def one_form(brief: None) -> Iterator[None]:
+    """Let a search for INT8 end after its first form."""
+    with ending_after(1):
+        yield
 
 
 @pytest.fixture
-def few_forms(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def few_forms(brief: None) -> Iterator[None]:
     """Let a search for INT8 end after three forms."""
-    _end_after(3, monkeypatch)
-
-
-def _end_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgeopt.steps.quantize.search import search
-
-    proposals = search.proposals
-    monkeypatch.setattr(search, "proposals", lambda *given: islice(proposals(*given), count))
+    with ending_after(3):
+        yield
 
 
 @pytest.hookimpl(trylast=True)

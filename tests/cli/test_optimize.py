@@ -216,7 +216,7 @@ def test_without_calibration_pictures_the_float_steps_run_and_the_line_says_what
     assert (tmp_path / "o" / "candidates" / "fuse" / "model.onnx").exists()
 
 
-def test_synthetic_calibration_is_marked_everywhere(tmp_path, brief):
+def test_synthetic_calibration_is_marked_everywhere(tmp_path, one_form):
     arguments = [
         "optimize",
         "digits_detector",
@@ -336,7 +336,7 @@ def test_a_reached_time_limit_leaves_a_valid_result_and_says_so(tmp_path, brief)
     assert edgeopt.Runtime.load(report.bundle).bundle.artefacts[0].precision == "fp32"
 
 
-def test_calibration_tensors_of_an_npz_are_taken_as_the_models_inputs(tmp_path, brief):
+def test_calibration_tensors_of_an_npz_are_taken_as_the_models_inputs(tmp_path, one_form):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "inputs.npz", images=rng.uniform(0, 1, (4, 3, 160, 160)).astype(np.float32))
     calib = str(tmp_path / "inputs.npz")

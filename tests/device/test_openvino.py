@@ -357,7 +357,7 @@ def test_opening_and_running_reports_nothing_to_anyone_and_imports_no_onnx(tmp_p
 
 
 @pytest.mark.slow
-def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that_won(tmp_path, brief):
+def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that_won(tmp_path, one_form):
     report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1)
     engines = {one.name: one.executor for one in report.candidates}
     assert engines["fuse"] == "onnxruntime"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fixture_brief import briefly
+from fixture_brief import briefly, ending_after
 
 from edgeopt.measurement.accuracy.judgement import is_within
 from edgeopt.optimization.optimize import optimize
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def detector(data, tmp_path_factory):
-    with briefly():
+    with briefly(), ending_after(6):  # of 12 forms
         return optimize(
             data / "models" / "yolox_nano_416.onnx",
             target="cpu",
