@@ -26,12 +26,15 @@ class Nothing(FrameTask):
     """A task whose stages do nothing."""
 
     def preprocess(self, frame: Frame) -> tuple[Tensors, Any]:
+        """Return the same tensor for every frame."""
         return INPUT, None
 
     def postprocess(self, outputs: Tensors, geometry: Any) -> Any:
+        """Return what the session returned."""
         return outputs["y"]
 
     def count(self, answer: Any) -> int:
+        """Return that there is one answer."""
         return 1
 
 

@@ -53,7 +53,17 @@ def interrupted(*_: object, **__: object) -> None:
 
 _FROZEN = {"--graphdef", "--inputs", "--outputs", "--model"}
 TF2ONNX = {"--tflite", "--keras", "--saved-model", "--opset", "--output", *_FROZEN}
-OTHERS = {"--index-url", "--id", "--query-gpu", "--use", "--help", "--version", *TF2ONNX}
+OTHERS = {
+    "--index-url",
+    "--disable-pip-version-check",
+    "--no-compile",
+    "--id",
+    "--query-gpu",
+    "--use",
+    "--help",
+    "--version",
+    *TF2ONNX,
+}
 """Options of other programs that are called or advised, and click's own."""
 
 

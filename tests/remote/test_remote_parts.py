@@ -16,13 +16,16 @@ import pytest
 from onnx import TensorProto, helper, save_model
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.verbs.remote import job, perform
+from edgeopt.system.declared.options import FileUse, options_of
+from edgeopt.verbs.remote import VERBS, job, perform, ssh
 from edgeopt.verbs.remote.address import Address, read_address
 from edgeopt.verbs.remote.device import Device
 from edgeopt.verbs.remote.job import place_of
 from edgeopt.verbs.remote.mirror import files_behind, mirrored
+from edgeopt.verbs.remote.perform import CommandWord
 from edgeopt.verbs.remote.ssh import Connection
 from edgeopt.verbs.remote.wheel import make_wheel
+from edgeopt.workloads import kinds
 
 ROOT = Path(__file__).parents[2]
 SIDE = ROOT / "toolkit" / "edgeopt" / "verbs" / "remote" / "_device_side.py"
@@ -34,6 +37,8 @@ SIDE = ROOT / "toolkit" / "edgeopt" / "verbs" / "remote" / "_device_side.py"
         ("ssh://board", Address("board")),
         ("ssh://pi@10.0.0.7", Address("10.0.0.7", "pi")),
         ("ssh://pi@board:2222/", Address("board", "pi", 2222)),
+        ("ssh://MyBoard", Address("MyBoard")),
+        ("ssh://pi@[fe80::1%eth0]:22", Address("fe80::1%eth0", "pi", 22)),
     ],
 )
 def test_an_address_is_read_and_written(text, address):
@@ -51,6 +56,10 @@ def test_an_address_is_read_and_written(text, address):
         "ssh://a:b@board",
         "ssh://board/home",
         "http://a",
+        "ssh://$(id)",
+        "ssh://a;touch b",
+        "ssh://board:0",
+        "ssh://bo ard",
     ],
 )
 def test_another_text_is_no_address(text):
@@ -152,14 +161,81 @@ def test_a_device_writes_nothing_but_what_was_asked_for(name):
 
 def test_what_was_asked_for_comes_to_its_place():
     places = {"home/me/out": Path("/home/me/out"), "tmp/b.json": Path("/tmp/b.json")}
-    assert place_of("home/me/out/bundle/x.onnx", places) == Path("/home/me/out/bundle/x.onnx")
-    assert place_of("tmp/b.json", places) == Path("/tmp/b.json")
+    assert place_of("home/me/out/bundle/x.onnx", places)[1] == Path("/home/me/out/bundle/x.onnx")
+    assert place_of("tmp/b.json", places)[1] == Path("/tmp/b.json")
+
+
+def test_no_link_here_leads_a_file_of_the_device_elsewhere(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "out" / "link").symlink_to(tmp_path / "victim")
+    (tmp_path / "out" / "file").symlink_to(tmp_path / "victim" / "mine")
+    (tmp_path / "victim" / "mine").write_text("mine")
+    places = {"home/out": tmp_path / "out"}
+    with pytest.raises(EdgeoptError, match="which nobody asked for"):
+        job._write("home/out/link/.bashrc", places, BytesIO(b"x"))
+    job._write("home/out/file", places, BytesIO(b"x"))
+    assert (tmp_path / "out" / "file").read_bytes() == b"x"
+    assert [path.name for path in (tmp_path / "victim").iterdir()] == ["mine"]
+    assert (tmp_path / "victim" / "mine").read_text() == "mine"
+
+
+def test_only_what_a_command_writes_may_come_back():
+    """An option that names a file to write is declared so; code, prompts and schemas are only read."""
+    written = {
+        (verb, option.flags[0])
+        for kind in kinds()
+        for verb in VERBS
+        if verb in kind.options
+        for _, option in options_of(kind.options[verb])
+        if option.file_use in (FileUse.WRITE, FileUse.BOTH)
+    }
+    outs = {(verb, "--out") for verb in ("bench", "compare", "optimize")}
+    assert written == {*outs, ("bench", "--trace"), ("run", "--save"), ("check", "--baseline")}
+
+
+def test_words_that_name_places_are_mapped_however_they_are_typed(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "net.onnx").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    there = f"{perform.FILES}/{mirrored(tmp_path)}"
+    for text in (f"{tmp_path}/res/", f"{tmp_path}//res", f"{tmp_path}/./res", "../res"):
+        assert CommandWord(text, is_written=True).there == f"{there}/res"
+    assert CommandWord("../net.onnx", is_read=True).there == f"{there}/net.onnx"
+    assert CommandWord("res", is_written=True).there == "res"
+    for text in ("digits_detector", "/dev/null", "rtsp://camera/1", "0", "", "x" * 5000, "with a\0 in it"):
+        assert CommandWord(text, is_read=True).there == text
+
+
+def test_folders_behind_links_are_taken_along_once(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "1.png").touch()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "2.png").touch()
+    (tmp_path / "a" / "more").symlink_to(tmp_path / "c")
+    (tmp_path / "a" / "b" / "loop").symlink_to(tmp_path / "a")
+    assert taken_of(tmp_path, "a") == {"a/b/1.png", "a/more/2.png"}
+
+
+def test_labels_take_nothing_along_but_pictures_and_sounds(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "1.png").touch()
+    (tmp_path / "secret.txt").touch()
+    (tmp_path / "x.csv").write_text(f"file,class\nimages/1.png,1\n{tmp_path}/secret.txt,2\n../secret.txt,3\n")
+    assert taken_of(tmp_path, "x.csv") == {"x.csv", "images/1.png"}
+
+
+def test_toml_files_that_name_each_other_are_taken_once(tmp_path):
+    (tmp_path / "a.toml").write_text(f'other = "b.toml"\nup = "../x"\nlong = "{"y" * 900}"\nfile = "/etc/passwd"')
+    (tmp_path / "b.toml").write_text('other = "a.toml"')
+    assert taken_of(tmp_path, "a.toml") == {"a.toml", "b.toml"}
 
 
 def test_both_sides_mean_the_same_by_their_words():
     text = SIDE.read_text()
     assert f'FILES = "{perform.FILES}"' in text
     assert f"STOPPED = {job.STOPPED}" in text
+    assert f'MARKER = "{ssh.MARKER.decode()}"' in text
     assert not re.findall(r"(?:from|import) edgeopt", text), "it is sent alone"
 
 
@@ -175,7 +251,7 @@ def local_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> Con
 def test_a_device_without_python_is_one_clear_line(tmp_path, monkeypatch):
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("sh", "mkdir", "cat", "mv"):
+    for name in ("sh", "mkdir", "cat", "mv", "chmod", "wc", "rm"):
         (tools / name).symlink_to(f"/bin/{name}")
     with local_ssh(tmp_path, monkeypatch, str(tools)) as connection, pytest.raises(EdgeoptError) as refused:
         Device(connection)
@@ -207,5 +283,5 @@ def test_a_file_that_changed_on_its_way_is_refused(tmp_path):
     side.write_text(SIDE.read_text())
     done = stored(side, b"abc")
     assert done.returncode == 3
-    assert "other than it was sent" in done.stderr.decode()
+    assert "a file that was sent has another hash" in done.stderr.decode()
     assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]

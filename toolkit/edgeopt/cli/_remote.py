@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,23 +15,14 @@ from edgeopt.cli._streams import write_if_possible
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import printable
 
+if TYPE_CHECKING:
+    from edgeopt.verbs.remote.perform import CommandWord
+
 ON = "on"
 """Name in Python of the option."""
-TYPED = "edgeopt.typed"
-"""Key of the command line as it was typed."""
 _FLAG = "--on"
 _EXTRAS = ("cpu", "serve")
 """Extras that every command may need there: ONNX Runtime, and what reads and writes texts."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedPaths:
-    """Texts of a command line that may name files here."""
-
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    target: str
-    """Name or file of the target; empty: none was named."""
 
 
 def device_option() -> click.Option:
@@ -43,55 +34,42 @@ def device_option() -> click.Option:
     )
 
 
-def run_on_device(ctx: click.Context, address: str, paths: NamedPaths) -> int:
+def run_on_device(ctx: click.Context, address: str, words: Sequence[CommandWord]) -> int:
     """Run the command of a context on a device, and return its exit code.
+
+    Args:
+        ctx: Of the command.
+        address: Of the device.
+        words: The command line behind the command's name.
 
     Raises:
         EdgeoptError: If the device cannot do it.
     """
-    from edgeopt.verbs.remote.perform import Hearer, RemoteCommand, run_remotely
+    from edgeopt.verbs.remote.perform import CommandWord, Hearer, RemoteCommand, run_remotely
 
     if ctx.params.get("option_resume") and not ctx.params.get("option_out"):
         raise EdgeoptError(
             f"--resume with {_FLAG} does not know which folder to take along", remedy="name it: --out FOLDER"
         )
-    inputs = tuple(path for text in dict.fromkeys(paths.reads) if (path := Path(text)).exists())
-    outputs = tuple(Path(text) for text in dict.fromkeys(paths.writes))
-    width = line_width()
+    width, target = line_width(), ctx.params.get("option_target")
+    extras = frozenset((*_EXTRAS, *(_extras_of(str(target)) if target else ())))
     variables = {"COLUMNS": str(width)} if width else {}
-    command = RemoteCommand(
-        (ctx.info_name or "", *_without_device(ctx.meta[TYPED])),
-        inputs,
-        outputs,
-        frozenset((*_EXTRAS, *_extras_of(paths.target))),
-        variables,
-    )
+    command = RemoteCommand((CommandWord(ctx.info_name or ""), *words), extras, variables)
     with Progress(quiet=ctx.params.get("form", TERMINAL) != TERMINAL) as progress:
         return run_remotely(address, command, Hearer(progress.progress, progress.say, _print))
-
-
-def _without_device(typed: tuple[str, ...]) -> list[str]:
-    """Return a command line without the option and its value."""
-    words, kept = iter(typed), list[str]()
-    for word in words:
-        if word == _FLAG:
-            next(words, None)
-        elif not word.startswith(f"{_FLAG}="):
-            kept.append(word)
-    return kept
 
 
 def _extras_of(target: str) -> tuple[str, ...]:
     from edgeopt.system.declared.target import find_target
 
-    return (find_target(target).executor,) if target else ()
+    return (find_target(target).executor,)
 
 
-def _print(stream: str, line: bytes) -> None:
-    """Print a line of the command on the same stream here; what a device sends drives no terminal."""
-    text = printable(line.decode("utf-8", "replace").removesuffix("\n"))
+def _print(stream: str, text: bytes) -> None:
+    """Print what the command prints on the same stream here; what a device sends drives no terminal."""
+    shown = "\n".join(map(printable, text.decode("utf-8", "replace").split("\n")))
     if stream == "out":
-        click.echo(text, nl=line.endswith(b"\n"))
+        click.echo(shown, nl=False)
         sys.stdout.flush()
     else:
-        write_if_possible(sys.stderr, f"{text}\n")
+        write_if_possible(sys.stderr, shown)

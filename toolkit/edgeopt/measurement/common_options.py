@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.system.machine.threads import DEFAULT_THREADS
 
 LABEL_KINDS = "COCO JSON, YOLO or VOC files, class folders, masks, a CSV"
@@ -17,7 +17,16 @@ EXAMPLES = "edgeopt.measurement.load.models:examples"
 
 def source_option(group: str, shown: str = "the recipe's own") -> Any:
     """Return `source`, the pictures or other samples that a model is fed."""
-    return option(None, f"A picture, {SAMPLE_KINDS}.", "--source", "-s", group=group, metavar="PICTURES", shown=shown)
+    return option(
+        None,
+        f"A picture, {SAMPLE_KINDS}.",
+        "--source",
+        "-s",
+        group=group,
+        metavar="PICTURES",
+        shown=shown,
+        file_use=FileUse.READ,
+    )
 
 
 def shapes_option(group: str) -> Any:
@@ -74,7 +83,14 @@ def recipe_option(group: str) -> Any:
 
 def out_option(group: str, what: str) -> Any:
     """Return `out`, the folder for what a verb writes."""
-    return option(None, f"Folder for {what}.", "--out", "-o", group=group, syntax=Syntax.FILE)
+    return option(None, f"Folder for {what}.", "--out", "-o", group=group, syntax=Syntax.FILE, file_use=FileUse.WRITE)
+
+
+def optimize_out_option(group: str) -> Any:
+    """Return `out`, the folder of `optimize`."""
+    text = "Folder to write."
+    shown = "out/MODEL-TARGET"
+    return option(None, text, "--out", "-o", group=group, syntax=Syntax.FILE, shown=shown, file_use=FileUse.WRITE)
 
 
 def code_option(group: str = "Pipelines") -> Any:

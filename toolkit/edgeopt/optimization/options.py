@@ -10,7 +10,7 @@ from typing import Annotated, TypedDict
 from edgeopt.measurement.common_options import LABEL_KINDS, SAMPLE_KINDS, seed_option, shapes_option, threads_option
 from edgeopt.recipes.allowed import MAX_DROP
 from edgeopt.steps._pruning import AUTO
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 
 MODEL, LABELS, LENGTH = "Model and device", "Pictures, labels, budget", "How long, and again"
@@ -45,6 +45,7 @@ class Options:
         f"Unlabelled samples for INT8: {SAMPLE_KINDS}; or the word synthetic.",
         group=LABELS,
         metavar="PICTURES",
+        file_use=FileUse.READ,
         shown="the recipe's own",
     )
     """Path of unlabelled pictures, `synthetic`, or empty for the recipe's own."""
@@ -53,6 +54,7 @@ class Options:
         f"Labels that judge the accuracy: {LABEL_KINDS}.",
         group=LABELS,
         metavar="LABELS",
+        file_use=FileUse.READ,
         shown="the recipe's own",
     )
     """Path of a label file, or empty for the recipe's own."""
@@ -106,6 +108,7 @@ class Options:
         "Make the models of an earlier run again, byte for byte: its folder or its report.json.",
         group=LENGTH,
         metavar="REPORT",
+        file_use=FileUse.READ,
     )
     """Output folder, or report, of an earlier run whose decisions hold; empty: what is measured here decides."""
     shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.measurement.common_options import threads_option
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 
 STREAM, OUTPUT = "The stream", "Where answers go"
 """Headings of the help."""
@@ -55,6 +55,7 @@ class LiveOptions:
         "Write the frames with their answers drawn: into a video (.mp4, .avi, .mkv, .mov), or a folder of pictures.",
         group=OUTPUT,
         syntax=Syntax.FILE,
+        file_use=FileUse.WRITE,
     )
     """A video, or a folder for pictures."""
     view: bool = option(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 from edgeopt.measurement.common_options import EXAMPLES, seed_option, shapes_option, source_option, threads_option
 from edgeopt.measurement.resources.cpu_time import spin_entries
 from edgeopt.measurement.resources.prices import COST, Prices
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.system.machine.threads import DEFAULT_THREADS
 from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within
 
@@ -128,6 +128,7 @@ class BenchOptions(Prices):
         "Also run another model here: side by side, then in turns.",
         group=BESIDES,
         metavar="B[@15fps]",
+        file_use=FileUse.READ,
     )
     """Another model on the same cores, such as `other.onnx@15fps`; without a rate one frame after the other."""
     cold: bool = option(
@@ -154,7 +155,11 @@ class BenchOptions(Prices):
     )
     """Whether a run of its own says which operators take the time."""
     trace: Path | None = option(
-        None, "Write a timeline, for Perfetto or chrome://tracing.", group=BESIDES, syntax=Syntax.FILE
+        None,
+        "Write a timeline, for Perfetto or chrome://tracing.",
+        group=BESIDES,
+        syntax=Syntax.FILE,
+        file_use=FileUse.WRITE,
     )
     """File for a timeline, for Perfetto or chrome://tracing; None: none is written."""
     energy: bool = option(

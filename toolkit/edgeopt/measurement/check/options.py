@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from edgeopt.measurement.common_options import LABEL_KINDS, seed_option, shapes_option, source_option, threads_option
 from edgeopt.recipes.allowed import Check
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 
 MODEL, MEASURED, ALLOWED = "Model, baseline, device", "What is measured", "What is allowed"
 """Headings of the help."""
@@ -30,6 +30,7 @@ class Gate:
         group=MODEL,
         syntax=Syntax.FILE,
         required=True,
+        file_use=FileUse.BOTH,
     )
     """The file; raw samples lie beside it."""
     update: bool = option(
@@ -109,6 +110,7 @@ class CheckOptions(Gate):
         f"Labels that judge the accuracy: {LABEL_KINDS}.",
         group=MEASURED,
         metavar="LABELS",
+        file_use=FileUse.READ,
         shown="the recipe's own",
     )
     """Labels; None: the recipe's own, if it ships some."""

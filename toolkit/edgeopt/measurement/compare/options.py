@@ -15,7 +15,7 @@ from edgeopt.measurement.common_options import (
     source_option,
     threads_option,
 )
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 
 MODEL, MEASURED = "Models and device", "What is measured"
 """Headings of the help."""
@@ -47,6 +47,7 @@ class CompareOptions(Contest):
         f"Compare the accuracy too, by labels: {LABEL_KINDS}.",
         group=MEASURED,
         metavar="LABELS",
+        file_use=FileUse.READ,
     )
     """Labels, to compare the accuracy too."""
     shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgeopt.measurement.common_options import output_tokens_option, prompt_tokens_option, seed_option, threads_option
 from edgeopt.measurement.compare.options import Contest
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 
 MAX_MISS = 0.05
 """Share of the answers that may be over a limit, where nobody says: an answer takes longer than a frame, so that one in
@@ -92,6 +92,7 @@ class GenerationOptions:
         "A smaller model that makes the guesses; none: the text so far does.",
         group=LANGUAGE,
         metavar="MODEL",
+        file_use=FileUse.READ,
         shown="the recipe's",
     )
     """A smaller model that guesses; None: the recipe's."""
@@ -124,6 +125,7 @@ class SideOptions(Contest):
         "a text in each line.",
         group="What is measured",
         metavar="LABELS",
+        file_use=FileUse.READ,
         shown="the recipe's own",
     )
     """File that judges; empty: that of the first recipe that names one."""

@@ -9,7 +9,7 @@ from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS
 from edgeopt.optimization.options import LABELS, LENGTH, MODEL
 from edgeopt.recipes.allowed import MAX_RISE
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 
 LEAST_PROCESSES = 6
 """Fresh processes that prove a choice: fewer give their median no interval of 95 %."""
@@ -37,6 +37,7 @@ class LanguageOptions:
         "Of a language model: a text that judges; of an encoder with a decoder sounds, or texts.",
         group=LABELS,
         metavar="LABELS",
+        file_use=FileUse.READ,
         shown="the recipe's own",
     )
     """File of text that judges; empty: the recipe's own."""
@@ -45,6 +46,7 @@ class LanguageOptions:
         "Of a language model: a text that calibrates.",
         group=LABELS,
         metavar="TEXT",
+        file_use=FileUse.READ,
         shown="the recipe's own",
     )
     """File of text that calibrates roundings; empty: see `read_texts`."""

@@ -53,6 +53,21 @@ class Syntax(StrEnum):
     RECIPE = "recipe"
 
 
+class FileUse(StrEnum):
+    """A command's use of the file that the text of an option names."""
+
+    NONE = "none"
+    """The text names no file."""
+    READ = "read"
+    """It may name a file or folder that is read."""
+    WRITE = "write"
+    """It names a file or folder that is written."""
+    BOTH = "both"
+
+
+_READS = frozenset({Syntax.FILE, Syntax.MODEL, Syntax.TARGET, Syntax.RECIPE})
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """The command line's knowledge of a field."""
@@ -79,6 +94,8 @@ class Option:
     required: bool
     help_from: str
     """Function whose text fills `{}` in the help, as `module:name`; it is called when help is shown. Empty: none."""
+    file_use: FileUse
+    """Use of the file that its text names: what a device elsewhere is sent, and what comes back."""
 
 
 def option(
@@ -98,6 +115,7 @@ def option(
     names_source: bool = False,
     required: bool = False,
     help_from: str = "",
+    file_use: FileUse | None = None,
 ) -> Any:
     """Return a field of a dataclass that is an option of a verb.
 
@@ -118,6 +136,7 @@ def option(
         names_source: Whether its value is the workload, in place of the argument.
         required: Whether it must be given.
         help_from: Function whose text fills `{}` in the help, as `module:name`.
+        file_use: Use of the file that the text names; None: files, models, targets and recipes are read.
     """
     made = Option(
         help=help,
@@ -135,6 +154,7 @@ def option(
         names_source=names_source,
         required=required,
         help_from=help_from,
+        file_use=file_use or (FileUse.READ if syntax in _READS else FileUse.NONE),
     )
     if isinstance(default, type):
         return field(default_factory=default, metadata={_KEY: made})

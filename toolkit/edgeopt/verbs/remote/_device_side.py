@@ -4,7 +4,8 @@
 
 Names are the functions in `COMMANDS`. Below its own folder it keeps `store` (files by their SHA-256), `workers`
 (environments by the hash of the wheel in them) and `jobs` (commands that run, or whose results nobody fetched yet).
-A failure is one line on the standard error, `problem -> remedy`, and exit code 3.
+An answer is JSON behind a marker: a shell's start file may print what it likes before. A failure is one line on the
+standard error, marker, problem, ` -> `, remedy, and exit code 3.
 """
 
 from __future__ import annotations
@@ -22,82 +23,105 @@ import sys
 import tarfile
 import time
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 ROOT = Path(__file__).resolve().parent
 STORE, WORKERS, JOBS = ROOT / "store", ROOT / "workers", ROOT / "jobs"
+MARKER = "edgeopt-device:"
+"""Stands before every answer."""
 STOPPED = 97
-"""Exit code of `follow` where the command ended without one: the device was restarted, or something killed it."""
-LOST = 255
-"""Exit code that belongs to ssh itself."""
+"""Code of a command that ended without one: the device was restarted, or something killed what watched it."""
 FILES = "@FILES@"
 """Stands in an argument for the folder that mirrors the files of the other side."""
 _LINKED_BYTES = 8 << 20
-"""From this size on a file is linked into a job and not copied: a command that writes into such a file would change
-the store, and none does."""
-_KEPT_S = 30 * 86400
-"""Files and environments that no command used for so long are removed."""
+"""From this size on a file that is only read is linked into a job and not copied."""
+_KEPT_S, _DRAFT_S = 30 * 86400, 3600
+"""Files, environments and results that nobody used for so long are removed, and so are drafts of files."""
+_STARTING_S = 30
+"""A job has ended if nothing watches it so long after it was begun."""
 _CHUNK = 1 << 20
-_OLD_LINES = 3
-"""Last lines of pip that say why it failed."""
+_LAST_LINES = 3
+"""Lines of pip that say why it failed."""
+
+
+def answer(value: Any) -> None:
+    """Print an answer."""
+    print(f"{MARKER}{json.dumps(value)}", flush=True)
 
 
 def fail(problem: str, remedy: str) -> NoReturn:
     """End with one line."""
-    print(f"{problem} -> {remedy}", file=sys.stderr)
+    print(f"{MARKER}{problem} -> {remedy}", file=sys.stderr)
     raise SystemExit(3)
 
 
+@contextmanager
+def locked(path: Path, how: int) -> Iterator[bool]:
+    """Hold a lock on a file; it is gone with the process, so that no dead one is taken for alive.
+
+    Yields:
+        Whether it is held: with `LOCK_NB` another process may have it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, how)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
 def status(key: str) -> None:
-    """Print what is here, as JSON: whether the environment is made, the processor, the bytes that are free."""
-    found = {
-        "ready": (WORKERS / key / "ready").is_file(),
-        "machine": os.uname().machine,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "free_bytes": shutil.disk_usage(ROOT).free,
-    }
-    print(json.dumps(found))
+    """Answer what is here: whether the environment is made, the processor, the bytes that are free."""
+    ready = WORKERS / key / "ready"
+    if ready.is_file():
+        os.utime(ready)
+    answer(
+        {
+            "ready": ready.is_file(),
+            "machine": os.uname().machine,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "free_bytes": shutil.disk_usage(ROOT).free,
+        }
+    )
 
 
 def prepare(key: str, name: str, extras: str) -> None:
     """Make an environment from the wheel on the standard input; another command that makes the same is waited for."""
-    WORKERS.mkdir(exist_ok=True)
     place = WORKERS / key
-    with open(WORKERS / f"{key}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(WORKERS / f"{key}.lock", fcntl.LOCK_EX):
         if (place / "ready").is_file():
             return
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         wheel = place / name
-        with open(wheel, "wb") as file:
+        with wheel.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         try:
             venv.create(place, with_pip=True)
         except subprocess.CalledProcessError:
-            fail(
-                "Python cannot make a virtual environment", "install its module venv (Debian: apt install python3-venv)"
-            )
-        command = [str(place / "bin/python"), "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
-        done = subprocess.run([*command, f"{wheel}[{extras}]"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            fail("Python makes no virtual environment", "install its module venv (Debian: apt install python3-venv)")
+        pip = [str(place / "bin/python"), "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
+        done = subprocess.run([*pip, f"{wheel}[{extras}]"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode:
-            last = " ".join(done.stdout.decode(errors="replace").split("\n")[-_OLD_LINES - 1 :]).strip()
+            said = done.stdout.decode(errors="replace").strip().split("\n")
             shutil.rmtree(place, ignore_errors=True)
-            fail(
-                f"pip installs no edgeopt[{extras}]: {last}",
-                "give the device an index of packages, or its pip.conf one",
-            )
+            last = " ".join(said[-_LAST_LINES:])
+            fail(f"pip installs no edgeopt[{extras}]: {last}", "give the device a network, or a pip.conf")
         (place / "ready").touch()
 
 
 def missing() -> None:
-    """Print which of the hashes on the standard input are not in the store, as JSON."""
+    """Answer which of the hashes on the standard input are not in the store."""
     names = json.load(sys.stdin)
     for name in names:
         if _stored(name).is_file():
             os.utime(_stored(name))
-    print(json.dumps([name for name in names if not _stored(name).is_file()]))
+    answer([name for name in names if not _stored(name).is_file()])
 
 
 def store() -> None:
@@ -110,103 +134,148 @@ def store() -> None:
             place = _stored(member.name)
             place.parent.mkdir(parents=True, exist_ok=True)
             draft = place.with_name(f"{place.name}.{os.getpid()}")
-            with open(draft, "wb") as file:
-                if _copy(source, file) != member.name:
-                    draft.unlink()
-                    fail("a file came over the network other than it was sent", "try again")
-            os.replace(draft, place)
+            try:
+                with open(draft, "wb") as file:
+                    digest = _copy(source, file)
+                if digest != member.name:
+                    fail("a file that was sent has another hash", "it changed meanwhile, or on its way: try again")
+                draft.chmod(0o400)  # what is in the store is never written again
+                os.replace(draft, place)
+            finally:
+                draft.unlink(missing_ok=True)
 
 
 def begin(job: str) -> None:
-    """Begin the command on the standard input (JSON), or say that it runs already.
+    """Begin the command on the standard input (JSON), or answer that it runs already, or ended and was not fetched.
 
-    Keys: `worker`, `arguments`, `folder` (below the mirror, in which it runs), `files` (name to hash), `variables`.
+    Keys: `worker`, `arguments`, `folder` (below the mirror, in which it runs), `files` (name to hash), `writes` (places
+    below the mirror that it may write), `variables`.
     """
     place, asked = JOBS / job, json.load(sys.stdin)
-    if (place / "begun").is_file():
-        print(json.dumps({"goes_on": True}))
-        return
+    with locked(JOBS / f"{job}.lock", fcntl.LOCK_EX):
+        goes_on = (place / "begun").is_file() and not (place / "delivered").is_file()
+        if not goes_on:
+            try:
+                _lay_out(place, asked)
+            except BaseException:
+                shutil.rmtree(place, ignore_errors=True)
+                raise
+            (place / "begun").touch()
+            null, command = subprocess.DEVNULL, [sys.executable, __file__, "watch", job]
+            subprocess.Popen(command, start_new_session=True, stdin=null, stdout=null, stderr=null)
+    answer({"goes_on": goes_on, "mirror": str(place / "files")})
+
+
+def _lay_out(place: Path, asked: Any) -> None:
+    """Make the folder of a job, with the files that its command reads."""
     shutil.rmtree(place, ignore_errors=True)
-    mirror = place / "files"
+    mirror, writes = place / "files", [Path(name) for name in asked["writes"]]
     (mirror / asked["folder"]).mkdir(parents=True)
     for name, digest in asked["files"].items():
-        _lay(_stored(digest), mirror / name)
+        _lay(_stored(digest), mirror / name, may_link=not _is_below(Path(name), writes))
     (place / "before.json").write_text(json.dumps(_stamps(mirror)))
     (place / "request.json").write_text(json.dumps(asked))
     for name in ("out", "err"):
         (place / name).touch()
-    null = subprocess.DEVNULL
-    subprocess.Popen(
-        [sys.executable, __file__, "watch", job], start_new_session=True, stdin=null, stdout=null, stderr=null
-    )
-    (place / "begun").touch()
-    print(json.dumps({"goes_on": False}))
 
 
 def watch(job: str) -> None:
     """Run a job's command to its end, alone on this device: two that measure would disturb each other."""
     place = JOBS / job
     asked = json.loads((place / "request.json").read_text())
-    mirror = place / "files"
-    (place / "watcher").write_text(str(os.getpid()))
-    with open(place / "out", "ab") as out, open(place / "err", "ab") as err, open(ROOT / "measuring.lock", "w") as lock:
+    worker, mirror = asked["worker"], place / "files"
+    with (
+        locked(place / "alive", fcntl.LOCK_EX),
+        locked(WORKERS / f"{worker}.lock", fcntl.LOCK_SH),
+        open(place / "out", "ab") as out,
+        open(place / "err", "ab") as err,
+    ):
+        words = [word.replace(FILES, str(mirror)) for word in asked["arguments"]]
+        with open(ROOT / "measuring.lock", "a") as lock:
+            _wait_for(lock, place, err)
+            code = _run([str(WORKERS / worker / "bin/python"), "-m", "edgeopt", *words], place, asked, out, err)
+        _write(place / "code", str(code))
+
+
+def _wait_for(lock: Any, place: Path, err: BinaryIO) -> None:
+    """Wait until no other command runs here, or this one is to stop."""
+    has_said = False
+    while not (place / "stop").exists():
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            err.write(b"waiting for another command on this device\n")
-            err.flush()
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        words = [word.replace(FILES, str(mirror)) for word in asked["arguments"]]
-        command = [str(WORKERS / asked["worker"] / "bin/python"), "-m", "edgeopt", *words]
-        process = subprocess.Popen(
-            command,
-            cwd=mirror / asked["folder"],
-            env={**os.environ, **asked["variables"]},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-        )
-        (place / "pid").write_text(str(process.pid))
-        code = process.wait()
-    draft = place / "code.draft"
-    draft.write_text(str(code if code >= 0 else 128 - code))
-    os.replace(draft, place / "code")
+            if not has_said:
+                err.write(b"waiting for another command on this device\n")
+                err.flush()
+            has_said = True
+            time.sleep(0.5)
+        else:
+            return
+
+
+def _run(command: list[str], place: Path, asked: Any, out: BinaryIO, err: BinaryIO) -> int:
+    """Run a command until it ends; where the job is to stop, it is asked to end as by Ctrl-C."""
+    if (place / "stop").exists():
+        return 130
+    process = subprocess.Popen(
+        command,
+        cwd=place / "files" / asked["folder"],
+        env={**os.environ, **asked["variables"]},
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+    )
+    (place / "started").touch()
+    is_told = False
+    while True:
+        try:
+            code = process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            if not is_told and (place / "stop").exists():
+                process.send_signal(signal.SIGTERM)
+                is_told = True
+        else:
+            return code if code >= 0 else 128 - code
 
 
 def follow(job: str, read_out: str, read_err: str) -> None:
-    """Print what a job's command prints, from these places on, and end with its exit code."""
+    """Answer what a job's command prints, from these places on, and its code: frames of a JSON head and its bytes."""
     place = JOBS / job
     if not (place / "begun").is_file():
         fail("the command is not on the device any more", "start it again")
-    with open(place / "out", "rb") as out, open(place / "err", "rb") as err:
+    with (
+        locked(place / "followed", fcntl.LOCK_SH),
+        open(place / "out", "rb") as out,
+        open(place / "err", "rb") as err,
+    ):
         out.seek(int(read_out))
         err.seek(int(read_err))
         while True:
             code = _code(place)
-            for source, sink in ((out, sys.stdout.buffer), (err, sys.stderr.buffer)):
-                shutil.copyfileobj(source, sink)
-                sink.flush()
+            for name, source in (("out", out), ("err", err)):
+                while block := source.read(_CHUNK):
+                    _frame({"stream": name, "bytes": len(block)}, block)
             if code is not None:
-                raise SystemExit(min(code, LOST - 1))
+                _frame({"code": code}, b"")
+                return
             # The other side holds the standard input open; where it is gone, nobody reads on.
             if select.select([sys.stdin], [], [], 0.1)[0] and not os.read(0, 1):
                 return
 
 
+def _frame(head: Any, body: bytes) -> None:
+    sys.stdout.buffer.write(f"{MARKER}{json.dumps(head)}\n".encode() + body)
+    sys.stdout.buffer.flush()
+
+
 def stop(job: str) -> None:
-    """Ask a job's command to end, as Ctrl-C does."""
-    for name in ("pid", "watcher"):
-        file = JOBS / job / name
-        if file.is_file():
-            try:
-                os.kill(int(file.read_text()), signal.SIGTERM)
-            except ProcessLookupError:
-                continue
-            return
+    """Ask a job's command to end, as Ctrl-C does, also one that has not started yet."""
+    if (JOBS / job).is_dir():
+        (JOBS / job / "stop").touch()
 
 
 def bring() -> None:
-    """Write files of a job into a tar on the standard output: those that its command made or changed.
+    """Write files of a job into a tar behind the marker: those that its command made or changed.
 
     The standard input holds JSON: `job`, and `below`, the places below the mirror that are wanted.
     """
@@ -214,44 +283,53 @@ def bring() -> None:
     mirror = JOBS / asked["job"] / "files"
     before = json.loads((mirror.parent / "before.json").read_text())
     wanted = [Path(name) for name in asked["below"]]
+    answer({})
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", dereference=True) as archive:
         for name, stamp in _stamps(mirror).items():
-            path = Path(name)
-            if before.get(name) != stamp and any(place == path or place in path.parents for place in wanted):
+            if before.get(name) != stamp and _is_below(Path(name), wanted):
                 archive.add(mirror / name, name, recursive=False)
 
 
 def forget(job: str) -> None:
-    """Remove a job, and what no command used for a month."""
-    shutil.rmtree(JOBS / job, ignore_errors=True)
-    oldest = time.time() - _KEPT_S
+    """Remove a job whose results were fetched, unless somebody else follows it, and what nobody used for a month."""
+    place = JOBS / job
+    if place.is_dir():
+        (place / "delivered").touch()
+        with locked(place / "followed", fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free:
+            if is_free:
+                shutil.rmtree(place, ignore_errors=True)
+                (JOBS / f"{job}.lock").unlink(missing_ok=True)
+    now_s = time.time()
     for path in STORE.glob("*/*"):
-        if path.stat().st_mtime < oldest:
+        if now_s - path.stat().st_mtime > (_DRAFT_S if "." in path.name else _KEPT_S):
             path.unlink()
-    for path in WORKERS.glob("*/ready"):
-        if path.stat().st_mtime < oldest:
+    for path in (*ROOT.glob("side-*"), *JOBS.glob("*/code"), *WORKERS.glob("*/ready")):
+        if now_s - path.stat().st_mtime > _KEPT_S:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove an old file of this program, or the job or environment that a file stands for, unless it is in use."""
+    if path.parent == ROOT:
+        path.unlink()
+        return
+    with locked(path.parent.with_name(f"{path.parent.name}.lock"), fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free:
+        if is_free:
             shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def _code(place: Path) -> int | None:
     """Return the exit code of a job; None while it runs."""
-    if (place / "code").is_file():
-        return int((place / "code").read_text())
-    watcher = place / "watcher"
-    if watcher.is_file() and not _lives(int(watcher.read_text())):
-        return int((place / "code").read_text()) if (place / "code").is_file() else STOPPED
-    is_old = time.time() - (place / "begun").stat().st_mtime > 30
-    return STOPPED if is_old and not watcher.is_file() else None
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    code = place / "code"
+    if code.is_file():
+        return int(code.read_text())
+    with locked(place / "alive", fcntl.LOCK_SH | fcntl.LOCK_NB) as is_free:
+        if not is_free:
+            return None
+    if code.is_file():  # it ended meanwhile
+        return int(code.read_text())
+    has_run = (place / "started").exists() or time.time() - (place / "begun").stat().st_mtime > _STARTING_S
+    return STOPPED if has_run else None
 
 
 def _stored(digest: str) -> Path:
@@ -260,11 +338,18 @@ def _stored(digest: str) -> Path:
     return STORE / digest[:2] / digest
 
 
-def _lay(stored: Path, place: Path) -> None:
-    """Put a file of the store where the command looks for it."""
+def _is_below(path: Path, places: list[Path]) -> bool:
+    return any(place == path or place in path.parents for place in places)
+
+
+def _lay(stored: Path, place: Path, *, may_link: bool) -> None:
+    """Put a file of the store where the command looks for it; what it may write is a copy."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    if stored.stat().st_size >= _LINKED_BYTES:
-        os.link(stored, place)
+    if may_link and stored.stat().st_size >= _LINKED_BYTES:
+        try:
+            os.link(stored, place)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(stored, place)
     else:
         shutil.copyfile(stored, place)
 
@@ -274,6 +359,13 @@ def _stamps(mirror: Path) -> dict[str, list[int]]:
     files = (path for path in mirror.rglob("*") if path.is_file() and not path.is_symlink())
     facts = {path.relative_to(mirror).as_posix(): path.stat() for path in files}
     return {name: [fact.st_size, fact.st_mtime_ns, fact.st_ino] for name, fact in facts.items()}
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is whole whenever it is there."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(text)
+    os.replace(draft, path)
 
 
 def _copy(source: Any, sink: BinaryIO) -> str:
@@ -290,6 +382,7 @@ COMMANDS = {
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # models and pictures are nobody else's affair
     try:
         COMMANDS[sys.argv[1]](*sys.argv[2:])
     except OSError as error:

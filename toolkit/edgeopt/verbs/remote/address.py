@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import short
 
 _FORM = "write ssh://USER@HOST:PORT; user and port may be left out, HOST may be a name of ~/.ssh/config"
+_SSH = re.compile(
+    r"ssh://(?:(?P<user>\w[\w.+-]*)@)?(?:(?P<host>\w[\w.-]*)|\[(?P<number>[0-9A-Fa-f:.]+(?:%\w+)?)\])(?::(?P<port>\d+))?/?",
+    re.ASCII,
+)
+"""Nothing that ssh takes for an option, or a shell behind a ProxyCommand for anything else than a name."""
+_PORTS = range(1, 65536)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +29,9 @@ class Address:
 
     def __str__(self) -> str:
         user = f"{self.user}@" if self.user else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
         port = f":{self.port}" if self.port else ""
-        return f"ssh://{user}{self.host}{port}"
+        return f"ssh://{user}{host}{port}"
 
 
 def read_address(text: str) -> Address:
@@ -33,20 +40,10 @@ def read_address(text: str) -> Address:
     Raises:
         EdgeoptError: If it is none, or is reached by something else than ssh.
     """
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as error:
-        raise EdgeoptError(f"{short(text)} is no address: {error}", remedy=_FORM) from error
-    if parts.scheme == "adb":
+    if text.startswith("adb://"):
         raise EdgeoptError("a phone behind adb cannot be reached yet", remedy=_FORM)
-    if parts.scheme != "ssh" or not _is_plain(parts):
+    match = _SSH.fullmatch(text)
+    port = int(match["port"]) if match and match["port"] else None
+    if match is None or (port is not None and port not in _PORTS):
         raise EdgeoptError(f"{short(text)} is no address of a device", remedy=_FORM)
-    return Address(parts.hostname or "", parts.username or "", port)
-
-
-def _is_plain(parts: SplitResult) -> bool:
-    """Whether there are a host, perhaps a user and a port, and nothing that ssh would take for an option."""
-    names = (parts.hostname or "", parts.username or "")
-    has_more = parts.path.strip("/") or parts.query or parts.fragment or parts.password
-    return bool(names[0]) and not has_more and not any(name.startswith("-") for name in names)
+    return Address(match["host"] or match["number"], match["user"] or "", port)

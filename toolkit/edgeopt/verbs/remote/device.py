@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.files.outside import sha256_of
+from edgeopt.system.text import format_bytes, plural
 from edgeopt.verbs.remote.ssh import Connection
 from edgeopt.verbs.remote.wheel import Wheel
-from edgeopt.system.text import format_bytes, plural
 
 Tell = Callable[[str, int, int], None]
 _SIDE = Path(__file__).with_name("_device_side.py")
@@ -23,18 +23,23 @@ _SPARE_BYTES = 1 << 30
 _BLOCK = 1 << 20
 _SETUP = """
 set -e
+umask 077
 root="${XDG_CACHE_HOME:-$HOME/.cache}/edgeopt/remote"
 mkdir -p "$root"
-cat > "$root/$1.draft"
-mv "$root/$1.draft" "$root/$1"
+chmod 700 "$root"
+cat > "$root/$1.$$"
+if [ "$(wc -c < "$root/$1.$$")" -ne "$2" ]; then
+  rm "$root/$1.$$"
+  exit 255
+fi
+mv "$root/$1.$$" "$root/$1"
 for python in python3 python3.14 python3.13 python3.12 python3.11; do
   if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then
-    command -v "$python"
-    echo "$root/$1"
+    printf 'edgeopt-device:%s\\n%s\\n' "$(command -v "$python")" "$root/$1"
     exit
   fi
 done
-echo "there is no Python 3.11 or later -> install one, such as python3.11" >&2
+echo "edgeopt-device:there is no Python 3.11 or later -> install one, such as python3.11" >&2
 exit 3
 """
 
@@ -64,7 +69,8 @@ class Device:
         self.connection = connection
         source = _SIDE.read_bytes()
         name = f"side-{hashlib.sha256(source).hexdigest()[:16]}.py"
-        printed = connection.call(["sh", "-c", _SETUP, "sh", name], source).decode(errors="replace").split("\n")
+        setup = ["sh", "-c", _SETUP, "sh", name, str(len(source))]
+        printed = connection.call(setup, source).decode(errors="replace").split("\n")
         if len(printed) < 2:
             raise EdgeoptError(f"{connection.address} has no POSIX shell", remedy="take a device with Linux or macOS")
         self._command = [printed[0], printed[1]]
@@ -73,18 +79,20 @@ class Device:
         """Return the command line of a function of the device's side."""
         return [*self._command, name, *words]
 
-    def mirror_of(self, job: str) -> str:
-        """Return the folder on the device that mirrors the root of this machine for a job."""
-        return f"{self._command[1].rpartition('/')[0]}/jobs/{job}/files"
-
     def ask(self, name: str, *words: str, sent: bytes = b"") -> Any:
-        """Return what a function of the device's side prints as JSON; None where it prints nothing.
+        """Return the answer of a function of the device's side; None where it has none.
 
         Raises:
             EdgeoptError: If it fails, or the device cannot be reached.
         """
-        printed = self.connection.call(self.command(name, *words), sent)
-        return json.loads(printed) if printed.strip() else None
+        answer = self.connection.call(self.command(name, *words), sent)
+        try:
+            return json.loads(answer) if answer.strip() else None
+        except ValueError as error:
+            address = self.connection.address
+            raise EdgeoptError(
+                f"{address} answers in no way that is known", remedy="do not trust this device"
+            ) from error
 
     def facts(self, worker: str) -> DeviceFacts:
         """Return what is seen of the device.
@@ -121,11 +129,13 @@ class Device:
             tell: Hears how many bytes were sent.
 
         Raises:
-            EdgeoptError: If a file cannot be read here, or the device has no room.
+            EdgeoptError: If a file cannot be read here or changes, or the device has no room.
         """
         hashes = {name: sha256_of(path) for name, path in files.items()}
         absent = set(self.ask("missing", sent=json.dumps(sorted(set(hashes.values()))).encode()))
         sent = {digest: files[name] for name, digest in hashes.items() if digest in absent}
+        if not sent:
+            return hashes
         size = sum(path.stat().st_size for path in sent.values())
         what = f"send {plural(len(sent), 'file')}, {format_bytes(size)}"
         process = self.connection.start(self.command("store"))
@@ -133,13 +143,25 @@ class Device:
         try:
             with tarfile.open(fileobj=process.sent, mode="w|") as archive:
                 for digest, path in sent.items():
-                    entry = tarfile.TarInfo(digest)
-                    entry.size = path.stat().st_size
-                    with path.open("rb") as file:
-                        archive.addfile(entry, file)
-                    done += entry.size
+                    _add(archive, digest, path)
+                    done += path.stat().st_size
                     tell(what, done, size)
         except BrokenPipeError:
             pass  # the device ended; its own words say why
+        except BaseException:
+            process.abandon()
+            raise
         self.connection.require_success(*process.end())
         return hashes
+
+
+def _add(archive: tarfile.TarFile, digest: str, path: Path) -> None:
+    entry = tarfile.TarInfo(digest)
+    with path.open("rb") as file:
+        entry.size = path.stat().st_size
+        try:
+            archive.addfile(entry, file)
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # tarfile's word for a file that ends early
+            raise InvalidFileError(f"{path} changed while it was sent: {error}", remedy="try again") from error

@@ -7,25 +7,64 @@ import json
 import os
 import subprocess
 import tarfile
+import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep
 from typing import IO, Any
 
-from edgeopt.errors import EdgeoptError, UnavailableError
+from edgeopt.errors import EdgeoptError
 from edgeopt.verbs.remote.device import Device
-from edgeopt.verbs.remote.ssh import LOST
+from edgeopt.verbs.remote.ssh import LOST, MARKER, LostError, RemoteProcess
 
 STOPPED = 97
 """As the device's side has it: the command ended there without an exit code."""
-_PATIENCE_S = 600.0
-"""Seconds for which a lost connection is tried again: a board that restarts takes one or two minutes."""
-_FIRST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
+
+_LEAVE_S = 5.0
+"""Seconds for the end of a command that said its last word."""
 
 Write = Callable[[str, bytes], None]
-"""Takes what the command prints: `out` or `err`, and whole lines."""
+"""Takes what the command prints: `out` or `err`, and its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A command as a device is asked to run it."""
+
+    worker: str
+    """Key of the environment."""
+    arguments: tuple[str, ...]
+    """Behind `edgeopt`."""
+    folder: str
+    """Name in the mirror of the folder in which it runs."""
+    files: Mapping[str, str]
+    """Name in the mirror to hash."""
+    writes: tuple[str, ...]
+    """Names in the mirror of what it may write."""
+    variables: Mapping[str, str]
+    """Variables of its environment; another width of the terminal makes no other command."""
+
+    @property
+    def name(self) -> str:
+        """The same for the same command on the same files."""
+        facts = (self.worker, self.arguments, self.folder, sorted(self.files.items()), self.writes)
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+    @property
+    def data(self) -> bytes:
+        """The request as the device's side reads it."""
+        return json.dumps(
+            {
+                "worker": self.worker,
+                "arguments": self.arguments,
+                "folder": self.folder,
+                "files": dict(self.files),
+                "writes": self.writes,
+                "variables": dict(self.variables),
+            }
+        ).encode()
 
 
 @dataclass
@@ -34,92 +73,58 @@ class Job:
 
     device: Device
     name: str
-    printed: dict[str, int] = field(default_factory=lambda: {"out": 0, "err": 0})
+    mirror: str = ""
+    """Folder on the device that mirrors the root of this machine; empty: it was not begun."""
+    read: dict[str, int] = field(default_factory=lambda: {"out": 0, "err": 0})
     """Bytes that were read of each of its streams."""
 
-    @classmethod
-    def begin(
-        cls,
-        device: Device,
-        worker: str,
-        arguments: Sequence[str],
-        folder: str,
-        files: Mapping[str, str],
-        variables: Mapping[str, str],
-    ) -> tuple[Job, bool]:
-        """Begin a command, and return it with whether it was running already: a run that was cut off is taken up.
+    def begin(self, request: JobRequest) -> bool:
+        """Begin the command, and return whether it was there already: a run that was cut off is taken up."""
+        begun = self.device.ask("begin", self.name, sent=request.data)
+        self.mirror = begun["mirror"]
+        return bool(begun["goes_on"])
 
-        Args:
-            device: Where it runs.
-            worker: Key of the environment.
-            arguments: Behind `edgeopt`.
-            folder: Name in the mirror of the folder in which it runs.
-            files: Name in the mirror to hash.
-            variables: Of its environment.
-        """
-        asked: dict[str, Any] = {
-            "worker": worker,
-            "arguments": list(arguments),
-            "folder": folder,
-            "files": dict(files),
-            "variables": dict(variables),
-        }
-        text = json.dumps(asked, sort_keys=True).encode()
-        name = hashlib.sha256(text).hexdigest()[:24]
-        goes_on = device.ask("begin", name, sent=text)["goes_on"]
-        return cls(device, name), bool(goes_on)
-
-    def follow(self, write: Write, say: Callable[[str], None]) -> int:
-        """Hand on what the command prints until it ends, and return its exit code.
+    def follow(self, write: Write) -> int:
+        """Hand on what the command prints until it ends, and return its exit code; each byte comes once.
 
         Raises:
-            UnavailableError: If the device is gone for ten minutes; the command goes on there.
+            LostError: If the connection is lost; the command goes on there.
+            EdgeoptError: If the device has the command no more.
         """
-        until_s, wait_s = monotonic() + _PATIENCE_S, _FIRST_WAIT_S
-        while True:
-            before = dict(self.printed)
-            code, complaint = self._follow_once(write)
-            if code != LOST:
-                return code
-            if self.printed != before:
-                until_s, wait_s = monotonic() + _PATIENCE_S, _FIRST_WAIT_S
-            if monotonic() + wait_s > until_s:
-                raise UnavailableError(
-                    f"{self.device.connection.address} is gone: {complaint}",
-                    remedy="the command goes on there; the same command takes it up",
-                )
-            say(f"connection lost ({complaint}): the command goes on, trying again")
-            sleep(wait_s)
-            wait_s = min(2 * wait_s, _MOST_WAIT_S)
-
-    def _follow_once(self, write: Write) -> tuple[int, str]:
-        places = (str(self.printed["out"]), str(self.printed["err"]))
+        places = (str(self.read["out"]), str(self.read["err"]))
         process = self.device.connection.start(self.device.command("follow", self.name, *places))
-        last: dict[str, bytes] = {}
-        readers = [
-            threading.Thread(target=self._read, args=(name, stream, write, last), daemon=True)
-            for name, stream in (("out", process.printed), ("err", process.complaints))
-        ]
-        for reader in readers:
-            reader.start()
+        complaints: list[bytes] = []
+        drain = threading.Thread(target=lambda: complaints.append(process.complaints.read()), daemon=True)
+        drain.start()
         try:
-            for reader in readers:
-                reader.join()
-            code = process.popen.wait()
-            if code != LOST and "out" in last:
-                write("out", last["out"])
-            return code, last.get("err", b"").decode(errors="replace").strip()
+            code = self._read_frames(process, write)
+            if code is not None:
+                process.sent.close()
+                with suppress(subprocess.TimeoutExpired):  # the device counts it as a follower until then
+                    process.popen.wait(_LEAVE_S)
+                return code
+            ended = process.popen.wait()
+            drain.join()
         finally:
             process.abandon()
+        # Without the device's own word for its end, something on the way cut it short.
+        self.device.connection.require_success(ended if ended and MARKER in complaints[0] else LOST, complaints[0])
+        raise AssertionError("a code that is not 0 is an error")
 
-    def _read(self, name: str, stream: IO[bytes], write: Write, last: dict[str, bytes]) -> None:
-        """Hand lines on as they come; what is no whole line, or ssh's own, is kept as the last of its stream."""
-        for line in stream:
-            if line.endswith(b"\n") and not (name == "err" and line.startswith(_SSH_SAYS)):
-                self.printed[name] += len(line)
-                write(name, line)
-            else:
-                last[name] = line
+    def _read_frames(self, process: RemoteProcess, write: Write) -> int | None:
+        """Return the code of the last frame; None where the stream ends before."""
+        for line in process.printed:
+            if not line.startswith(MARKER):
+                continue  # the start file of a shell
+            head = json.loads(line.removeprefix(MARKER))
+            if "code" in head:
+                return int(head["code"])
+            body = process.printed.read(head["bytes"])
+            if len(body) < head["bytes"]:
+                return None
+            self.read[head["stream"]] += len(body)
+            write(head["stream"], body)
+        return None
 
     def stop(self) -> None:
         """Ask the command to end, as Ctrl-C does."""
@@ -128,13 +133,14 @@ class Job:
     def bring(self, places: Mapping[str, Path]) -> int:
         """Write what the command made or changed to its places here, and return how many files.
 
-        Nothing outside the places is written, whatever the device sends.
+        Nothing outside the places is written, whatever the device sends, and nothing through a link.
 
         Args:
             places: By their names in the mirror: files, or folders with all that is in them.
 
         Raises:
-            EdgeoptError: If a file cannot be written here, or the connection is lost.
+            LostError: If the connection is lost.
+            EdgeoptError: If a file cannot be written here.
         """
         asked = json.dumps({"job": self.name, "below": list(places)}).encode()
         process = self.device.connection.start(self.device.command("bring"))
@@ -142,11 +148,13 @@ class Job:
         try:
             process.sent.write(asked)
             process.sent.close()
+            while (line := process.printed.readline()) and not line.startswith(MARKER):
+                continue
             with tarfile.open(fileobj=process.printed, mode="r|") as archive:
                 for member in archive:
                     content = archive.extractfile(member) if member.isreg() else None
                     if content is not None:
-                        _write(place_of(member.name, places), content)
+                        _write(member.name, places, content)
                         count += 1
         except (tarfile.ReadError, BrokenPipeError) as error:
             code, complaints = process.end()
@@ -162,34 +170,59 @@ class Job:
         self.device.ask("forget", self.name)
 
 
-_SSH_SAYS = (b"Connection to ", b"Timeout, server ", b"client_loop: ", b"Shared connection to ", b"mux_client")
-"""Beginnings of what ssh itself says when a connection is lost, among the lines of the command."""
+def place_of(name: str, places: Mapping[str, Path]) -> tuple[Path, Path]:
+    """Return which of the places a file of the device belongs to, and where it is written.
 
-
-def place_of(name: str, places: Mapping[str, Path]) -> Path:
+    Raises:
+        EdgeoptError: If it belongs to none.
+    """
     parts = name.split("/")
-    if ".." not in parts:
+    strange = {"", ".", ".."} | ({part for part in parts if set(part) & set('\\:*?"<>|')} if os.name == "nt" else set())
+    if not strange & {*parts} and "\0" not in name:
         for wanted, place in places.items():
             if name == wanted or name.startswith(f"{wanted}/"):
-                return place.joinpath(*parts[len(wanted.split("/")) :])
-    raise EdgeoptError(f"the device sent {name!r}, which nobody asked for", remedy="do not trust this device")
+                return place, place.joinpath(*parts[len(wanted.split("/")) :])
+    raise _distrust(name)
 
 
-def _write(place: Path, content: IO[bytes]) -> None:
+def _write(name: str, places: Mapping[str, Path], content: IO[bytes]) -> None:
+    """Write a file of the device; a link here that leads out of its place is not followed."""
+    wanted, place = place_of(name, places)
     place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_name(f".{place.name}.draft")
+    inside, root = Path(os.path.realpath(place.parent)), Path(os.path.realpath(wanted))
+    if place != wanted and inside != root and root not in inside.parents:
+        raise _distrust(name)
+    number, draft = tempfile.mkstemp(prefix=".edgeopt-", dir=place.parent)
     try:
-        with draft.open("wb") as file:
+        with open(number, "wb") as file:
             while block := content.read(1 << 20):
                 file.write(block)
+        os.chmod(draft, 0o666 & ~_UMASK)
         os.replace(draft, place)
     finally:
-        draft.unlink(missing_ok=True)
+        Path(draft).unlink(missing_ok=True)
 
 
-def run_quietly(action: Callable[[], object]) -> None:
-    """Do something that only tidies up; whether it works changes nothing."""
+def _read_umask() -> int:
+    """Return this process' mask; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+_UMASK = _read_umask()
+
+
+def _distrust(name: str) -> EdgeoptError:
+    return EdgeoptError(f"the device sent {name!r}, which nobody asked for", remedy="do not trust this device")
+
+
+def is_lost(action: Callable[[], Any]) -> bool:
+    """Do something that only tidies up, and return whether the connection was lost on the way."""
     try:
         action()
-    except (EdgeoptError, subprocess.SubprocessError):
-        return
+    except LostError:
+        return True
+    except EdgeoptError:
+        return False
+    return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ from typing import Any
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.measurement.accuracy.label_folders import beside_pictures
+from edgeopt.recipes.inputs.frames import find_kind
+from edgeopt.recipes.inputs.pictures import PICTURES, VIDEOS
 from edgeopt.recipes.labels import Labels
 
 _RECIPE = "recipe.toml"
@@ -24,63 +27,85 @@ _RECIPE = "recipe.toml"
 
 def mirrored(path: Path) -> str:
     """Return the name of a file below the mirror's folder."""
-    whole = Path.cwd() / path
-    parts = _without_dots(whole).parts[1:]
+    whole = whole_path(path)
     drive = whole.drive.rstrip(":").strip("\\/").replace("\\", "/")
+    parts = whole.parts[1:]
     return "/".join([drive, *parts] if drive else parts)
+
+
+def whole_path(path: Path) -> Path:
+    """Return a path from the root on, without `..`; links are followed only where `..` stands behind them."""
+    whole = Path.cwd() / path
+    if ".." not in whole.parts:
+        return whole
+    last = max(number for number, part in enumerate(whole.parts) if part == "..")
+    return Path(os.path.realpath(Path(*whole.parts[: last + 1]))).joinpath(*whole.parts[last + 1 :])
+
+
+def is_sendable(text: str) -> bool:
+    """Return whether a text names a file or a folder here; a camera, a pipe and a text that is no path are none."""
+    with suppress(OSError, ValueError):
+        return bool(text) and (Path(text).is_file() or Path(text).is_dir())
+    return False
 
 
 def files_behind(paths: Sequence[Path]) -> dict[str, Path]:
     """Return the files that a command reads, by their names in the mirror.
 
     Args:
-        paths: What its arguments name. Of a folder: all in it. Of a model: its weights outside, and the folder where a
-            recipe lies beside it. Of a list of labels or a TOML file: the files that it names.
+        paths: What its arguments name. Of a folder: all in it, also behind links. Of a model: its weights outside, and
+            the folder where a recipe lies beside it. Of labels: the pictures and sounds that they name. Of a TOML
+            file: what it names below its own folder. Of a baseline: its raw samples.
     """
     named: dict[str, Path] = {}
     for path in paths:
-        for file in _files(path):
-            named.setdefault(mirrored(file), file)
+        _take(path, named)
     return named
 
 
-def _without_dots(path: Path) -> Path:
-    """Return a path without `..`, whose links are not followed: what leads through a link has that name there too."""
-    parts: list[str] = []
-    for part in path.parts:
-        if part == "..":
-            parts.pop()
-        else:
-            parts.append(part)
-    return Path(*parts)
-
-
-def _files(path: Path) -> Iterator[Path]:
+def _take(path: Path, named: dict[str, Path]) -> None:
+    """Take a file or a folder in, with what it names; what is taken already is not read again."""
     if path.is_dir():
-        yield from (file for file in sorted(path.rglob("*")) if file.is_file())
+        for file in _files_in(path):
+            named.setdefault(mirrored(file), file)
         return
-    yield path
+    name = mirrored(path)
+    if name in named:
+        return
+    named[name] = path
+    for other in _beside(path):
+        _take(other, named)
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    seen = set[str]()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        seen.add(os.path.realpath(place))
+        folders[:] = sorted(each for each in folders if os.path.realpath(Path(place, each)) not in seen)
+        yield from (file for name in sorted(names) if (file := Path(place, name)).is_file())
+
+
+def _beside(path: Path) -> Iterator[Path]:
+    """Yield what a file needs that is not in it."""
     if path.suffix == ".onnx":
-        yield from _beside_model(path)
+        with suppress(InvalidFileError):  # the command says what is wrong with it
+            yield from outside_files(path)
+        if (path.parent / _RECIPE).is_file():
+            yield path.parent
     elif path.suffix == ".toml":
         yield from _named_in_toml(path)
     elif path.suffix in (".json", ".csv"):
-        yield from _pictures(path)
-
-
-def _beside_model(path: Path) -> Iterator[Path]:
-    with suppress(InvalidFileError):  # the command says what is wrong with it
-        yield from outside_files(path)
-    if (path.parent / _RECIPE).is_file():
-        yield from _files(path.parent)
+        yield from _named_in_labels(path)
+        if (raw := path.with_suffix(".npz")).is_file():
+            yield raw
 
 
 def _named_in_toml(path: Path) -> Iterator[Path]:
     with suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):
         for text in _texts(tomllib.loads(path.read_text("utf-8"))):
-            place = path.parent / text
-            if len(text) < 1000 and place.exists() and place.resolve() not in path.resolve().parents:
-                yield from _files(place)
+            folder = Path(os.path.realpath(path.parent))
+            if is_sendable(str(folder / text)) and folder in Path(os.path.realpath(folder / text)).parents:
+                yield path.parent / text
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -91,13 +116,15 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _pictures(path: Path) -> Iterator[Path]:
+def _named_in_labels(path: Path) -> Iterator[Path]:
+    """Yield the pictures and sounds that labels name, wherever they lie: never another kind of file."""
     names = _names(path)
-    if not names:
-        return
     with suppress(InvalidFileError):
-        folder, labels = beside_pictures(path, Labels(names))
-        yield from (place for file in labels.files if (place := folder / file).is_file())
+        folder, labels = beside_pictures(path, Labels(names)) if names else (path.parent, Labels(()))
+        suffixes = {*PICTURES, *VIDEOS, *find_kind("sound").suffixes}
+        for file in labels.files:
+            if (place := folder / file).suffix.lower() in suffixes and place.is_file():
+                yield place
 
 
 def _names(path: Path) -> tuple[str, ...]:

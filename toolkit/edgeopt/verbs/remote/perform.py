@@ -2,39 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EdgeoptError
+from edgeopt.errors import EXIT_INTERRUPTED, EdgeoptError, UnavailableError
+from edgeopt.system.text import plural
 from edgeopt.verbs.remote.address import read_address
 from edgeopt.verbs.remote.device import Device, Tell
-from edgeopt.verbs.remote.job import STOPPED, Job, Write, run_quietly
-from edgeopt.verbs.remote.mirror import files_behind, mirrored
-from edgeopt.verbs.remote.ssh import Connection
+from edgeopt.verbs.remote.job import STOPPED, Job, JobRequest, Write, is_lost
+from edgeopt.verbs.remote.mirror import files_behind, is_sendable, mirrored, whole_path
+from edgeopt.verbs.remote.ssh import Connection, LostError
 from edgeopt.verbs.remote.wheel import make_wheel
-from edgeopt.system.text import plural
 
 FILES = "@FILES@"
 """As the device's side has it: stands in an argument for the folder that mirrors this machine."""
 _DEFAULT_OUT = Path("out")
 """Folder below this one in which commands write where no place was named."""
+_SIGNALS_FROM = 128
+"""A shell's exit code of a program that a signal ended is this and the signal's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandWord:
+    """One word of a command line."""
+
+    text: str
+    is_read: bool = False
+    """Whether it may name a file or folder here that the command reads."""
+    is_written: bool = False
+    """Whether it names a place here into which the command writes."""
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it stands for the place of the same name on the device."""
+        return self.is_written or (self.is_read and is_sendable(self.text))
+
+    @property
+    def there(self) -> str:
+        """The word on the device: a relative name below this folder is the same there."""
+        path = Path(self.text)
+        if not self.is_path or not (path.is_absolute() or ".." in path.parts):
+            return self.text
+        return f"{FILES}/{mirrored(path)}"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteCommand:
     """A command as it was typed here."""
 
-    arguments: tuple[str, ...]
-    """Behind `edgeopt`, without the option that names the device."""
-    inputs: tuple[Path, ...]
-    """Files and folders here that its arguments name."""
-    outputs: tuple[Path, ...]
-    """Places here into which it writes."""
+    words: tuple[CommandWord, ...]
+    """Words behind `edgeopt`, without the option that names the device."""
     extras: frozenset[str]
     """Extras of edgeopt that it needs."""
     variables: Mapping[str, str]
     """Variables of its environment, such as the width of the terminal."""
+
+    @property
+    def reads(self) -> list[Path]:
+        """Files and folders here that it reads."""
+        return [Path(word.text) for word in self.words if word.is_read and is_sendable(word.text)]
+
+    @property
+    def writes(self) -> dict[str, Path]:
+        """Places here into which it writes, by their names in the mirror; raw samples lie beside a file of figures."""
+        places = [_DEFAULT_OUT]
+        for word in self.words:
+            if word.is_written:
+                path = Path(word.text)
+                places += [path, path.with_suffix(".npz")] if path.suffix == ".json" else [path]
+        return {mirrored(place): whole_path(place) for place in places}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,57 +98,81 @@ def run_remotely(address: str, command: RemoteCommand, hearer: Hearer) -> int:
         device = Device(connection)
         wheel = make_wheel()
         worker = device.prepare(wheel, sorted(command.extras & wheel.extras), hearer.tell)
-        files = files_behind(command.inputs)
-        hashes = device.send(files, hearer.tell)
-        arguments = _as_there(command)
-        job, goes_on = Job.begin(device, worker, arguments, mirrored(Path()), hashes, command.variables)
-        if goes_on:
-            hearer.say("the same command runs there already: it is taken up")
-        shown = _Shown(device.mirror_of(job.name), hearer.write)
-        places = {mirrored(place): Path.cwd() / place for place in (_DEFAULT_OUT, *command.outputs)}
-        try:
-            code = job.follow(shown.write, hearer.say)
-        except KeyboardInterrupt:
-            job.stop()
-            job.follow(shown.write, hearer.say)
-            _bring(job, places, hearer)
+        files = files_behind(command.reads)
+        hashes = connection.patiently(lambda: device.send(files, hearer.tell), hearer.say)
+        arguments = tuple(word.there for word in command.words)
+        writes = command.writes
+        request = JobRequest(worker, arguments, mirrored(Path()), hashes, (*writes,), command.variables)
+        return _finish(Job(device, request.name), request, writes, hearer)
+
+
+def _finish(job: Job, request: JobRequest, writes: Mapping[str, Path], hearer: Hearer) -> int:
+    """Run a job to its end, or end it where this process is interrupted, and bring its files."""
+    connection, shown = job.device.connection, _Shown(job, hearer.write)
+    try:
+        if connection.patiently(lambda: job.begin(request), hearer.say):
+            hearer.say("the same command is there already: it is taken up")
+        code = connection.patiently(lambda: job.follow(shown.write), hearer.say)
+    except KeyboardInterrupt:
+        if is_lost(job.stop) or not job.mirror:
+            hearer.say(f"{connection.address} is not reached: the command may go on there")
             raise
-        _bring(job, places, hearer)
-        if code == STOPPED:
-            raise EdgeoptError(
-                f"{connection.address} stopped the command: it was restarted, or had too little memory",
-                remedy="what it had written came back; try again, with --resume where the command has it",
-            )
-        return code if 0 <= code <= EXIT_INTERRUPTED else EXIT_ERROR
+        job.follow(shown.write)
+        shown.end()
+        _bring(job, writes, hearer)
+        raise
+    except LostError as error:
+        remedy = "the command goes on there; the same command takes it up"
+        raise UnavailableError(f"{connection.address} is gone: {error.problem}", remedy=remedy) from error
+    except BaseException:  # whoever reads the output is gone, or a fault of ours: nobody waits for the command
+        is_lost(job.stop)
+        raise
+    shown.end()
+    _bring(job, writes, hearer)
+    if code == STOPPED or (code > _SIGNALS_FROM and code != EXIT_INTERRUPTED):
+        raise EdgeoptError(
+            f"{connection.address} stopped the command: {_reason(code)}",
+            remedy="what it had written came back; try again, with --resume where the command has it",
+        )
+    return code
 
 
-def _bring(job: Job, places: Mapping[str, Path], hearer: Hearer) -> None:
-    count = job.bring(places)
+def _reason(code: int) -> str:
+    if code == STOPPED:
+        return "the device was restarted, or what watched the command was killed"
+    number = code - _SIGNALS_FROM
+    name = signal.Signals(number).name if number in {each.value for each in signal.Signals} else f"signal {number}"
+    return f"{name}{', as where memory does not suffice' if name == 'SIGKILL' else ''}"
+
+
+def _bring(job: Job, writes: Mapping[str, Path], hearer: Hearer) -> None:
+    connection = job.device.connection
+    count = connection.patiently(lambda: job.bring(writes), hearer.say)
     if count:
-        hearer.say(f"{plural(count, 'file')} came back from {job.device.connection.address.host}")
-    run_quietly(job.forget)
+        hearer.say(f"{plural(count, 'file')} came back from {connection.address.host}")
+    connection.patiently(job.forget, hearer.say)
 
 
-def _as_there(command: RemoteCommand) -> list[str]:
-    """Return the arguments with the absolute paths of this machine as they are on the device."""
-    whole = sorted((str(path) for path in (*command.inputs, *command.outputs) if path.is_absolute()), key=len)
-    return [_argument_there(word, whole) for word in command.arguments]
-
-
-def _argument_there(word: str, whole: Sequence[str]) -> str:
-    for path in whole:
-        if word == path or word.endswith(f"={path}"):
-            return f"{word.removesuffix(path)}{FILES}/{mirrored(Path(path))}"
-    return word
-
-
-@dataclass(frozen=True, slots=True)
 class _Shown:
-    """Lines of the command, with the places of this machine in them."""
+    """Output of the command, with the places of this machine in it."""
 
-    mirror: str
-    """Folder on the device that mirrors the root of this machine."""
-    print_line: Write
+    def __init__(self, job: Job, print_text: Write) -> None:
+        self._job, self._print = job, print_text
+        self._held = {"out": b"", "err": b""}
 
-    def write(self, stream: str, line: bytes) -> None:
-        self.print_line(stream, line.replace(f"{self.mirror}/".encode(), b"/"))
+    def write(self, stream: str, text: bytes) -> None:
+        """Print whole lines; what is none yet is held, as a place may be cut in two."""
+        whole, end, rest = (self._held[stream] + text).rpartition(b"\n")
+        self._held[stream] = rest
+        if end:
+            self._show(stream, whole + end)
+
+    def end(self) -> None:
+        """Print what is held."""
+        for stream, text in self._held.items():
+            if text:
+                self._show(stream, text)
+        self._held = dict.fromkeys(self._held, b"")
+
+    def _show(self, stream: str, text: bytes) -> None:
+        self._print(stream, text.replace(f"{self._job.mirror}/".encode(), b"/"))

@@ -8,19 +8,34 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
 from types import TracebackType
+from typing import TypeVar
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.verbs.remote.address import Address
 
+MARKER = b"edgeopt-device:"
+"""As the device's side has it: stands before every answer, behind whatever a shell's start file prints."""
 LOST = 255
 """Exit code of ssh where it has no connection, or loses it (ssh(1))."""
 _ALIVE_S, _SILENT = 5, 6
 """Seconds between two questions whether the device is there, and unanswered ones after which it counts as lost."""
 _CONNECT_S = 15
+_PATIENCE_S = 600.0
+"""Seconds for which a lost connection is tried again: a board that restarts takes one or two minutes."""
+_FIRST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
+_LONGEST_SOCKET = 80
+"""Bytes of a socket's path to which ssh can still append its own: 104 on macOS in all (unix(4))."""
+
+T = TypeVar("T")
+
+
+class LostError(UnavailableError):
+    """The connection to a device that was reached before is gone."""
 
 
 class RemoteProcess:
@@ -42,11 +57,11 @@ class RemoteProcess:
 
     def abandon(self) -> None:
         """Leave it alone: the device sees its input end."""
+        self.popen.kill()
+        self.popen.wait()
         for stream in (self.sent, self.printed, self.complaints):
             with suppress(OSError):
                 stream.close()
-        self.popen.kill()
-        self.popen.wait()
 
 
 class Connection:
@@ -62,36 +77,35 @@ class Connection:
         program = shlex.split(os.environ.get("EDGEOPT_SSH", "")) or ["ssh"]
         if shutil.which(program[0]) is None:
             raise EdgeoptError(f"{program[0]} is not here, which --on needs", remedy="install OpenSSH's client")
-        self._folder = tempfile.TemporaryDirectory(prefix="edgeopt-ssh-")
-        self._command = [*program, *self._options()]
+        self._folder = tempfile.TemporaryDirectory(prefix="eo-", dir="/tmp" if os.path.isdir("/tmp") else None)
+        port = ["-p", str(address.port)] if address.port else []
+        user = ["-l", address.user] if address.user else []
+        self._where = [*port, *user, "--", address.host]
+        self._program = program
+        self._options = [part for name, value in self._settings().items() for part in ("-o", f"{name}={value}")]
 
-    def _options(self) -> list[str]:
+    def _settings(self) -> dict[str, str]:
         settings = {
             "BatchMode": "yes",  # a question for a password would wait for ever behind a bar
             "ConnectTimeout": str(_CONNECT_S),
             "ServerAliveInterval": str(_ALIVE_S),
             "ServerAliveCountMax": str(_SILENT),
         }
-        if sys.platform != "win32":  # Microsoft's build of OpenSSH cannot share connections
-            settings |= {"ControlMaster": "auto", "ControlPath": f"{self._folder.name}/%C", "ControlPersist": "30"}
-        options = [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
-        options += ["-T"]
-        options += ["-p", str(self.address.port)] if self.address.port else []
-        options += ["-l", self.address.user] if self.address.user else []
-        return [*options, "--", self.address.host]
+        socket = f"{self._folder.name}/s"
+        # Microsoft's build of OpenSSH cannot share connections
+        if sys.platform != "win32" and len(socket) < _LONGEST_SOCKET:
+            settings |= {"ControlMaster": "auto", "ControlPath": socket, "ControlPersist": "30"}
+        return settings
 
     def start(self, command: Sequence[str]) -> RemoteProcess:
         """Start a command on the device, with pipes to it."""
         pipe = subprocess.PIPE
+        words = [*self._program, *self._options, "-T", *self._where, shlex.join(command)]
         # In a group of its own: Ctrl-C is for this process, which then asks the command to end.
-        return RemoteProcess(
-            subprocess.Popen(
-                [*self._command, shlex.join(command)], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-            )
-        )
+        return RemoteProcess(subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True))
 
     def call(self, command: Sequence[str], sent: bytes = b"") -> bytes:
-        """Return what a command on the device prints.
+        """Return what a command on the device answers.
 
         Raises:
             UnavailableError: If the device cannot be reached.
@@ -104,28 +118,49 @@ class Connection:
             process.abandon()
             raise
         self.require_success(process.popen.returncode, complaints)
-        return printed
+        return printed.rpartition(MARKER)[2]
 
     def require_success(self, code: int, complaints: bytes) -> None:
         """Raise where a command ended with another code than 0.
 
         Raises:
-            UnavailableError: If the device cannot be reached.
+            LostError: If the device cannot be reached.
             EdgeoptError: If the command failed.
         """
         if code == 0:
             return
-        last = (complaints.decode(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
+        lines = complaints.decode(errors="replace").strip().splitlines() or ["it says nothing"]
         if code == LOST:
-            remedy = f"try: ssh {self.address.host} true (keys and agents are used, a password is never asked for)"
-            raise UnavailableError(f"{self.address} cannot be reached: {last}", remedy=remedy)
-        problem, _, remedy = last.partition(" -> ")
+            tried = shlex.join([*self._program, *self._where, "true"])
+            remedy = f"try: {tried} (keys and agents are used, a password is never asked for)"
+            raise LostError(f"{self.address} cannot be reached: {lines[-1]}", remedy=remedy)
+        own = [line for line in lines if line.startswith(MARKER.decode())]
+        problem, _, remedy = (own or lines)[-1].removeprefix(MARKER.decode()).partition(" -> ")
         raise EdgeoptError(f"{self.address}: {problem}", remedy=remedy or "look at the device")
+
+    def patiently(self, action: Callable[[], T], say: Callable[[str], None]) -> T:
+        """Return what an action returns; where the connection is lost on the way it is done again.
+
+        Raises:
+            LostError: If the device is gone for ten minutes.
+        """
+        until_s, wait_s = None, _FIRST_WAIT_S
+        while True:
+            try:
+                return action()
+            except LostError as error:
+                now_s = monotonic()
+                until_s = now_s + _PATIENCE_S if until_s is None else until_s
+                if now_s + wait_s > until_s:
+                    raise
+                say(f"connection lost ({error.problem}): trying again")
+            sleep(wait_s)
+            wait_s = min(2 * wait_s, _MOST_WAIT_S)
 
     def close(self) -> None:
         """End the shared connection."""
         if any(Path(self._folder.name).iterdir()):
-            leave = [*self._command[:-2], "-O", "exit", *self._command[-2:]]
+            leave = [*self._program, *self._options, "-O", "exit", *self._where]
             subprocess.run(leave, capture_output=True, check=False)
         self._folder.cleanup()
 

@@ -10,7 +10,13 @@ from edgeopt.measurement.bench import options as bench
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.check import options as check
 from edgeopt.measurement.check.options import CheckOptions
-from edgeopt.measurement.common_options import out_option, recipe_option, shapes_option, target_option
+from edgeopt.measurement.common_options import (
+    optimize_out_option,
+    out_option,
+    recipe_option,
+    shapes_option,
+    target_option,
+)
 from edgeopt.measurement.compare import options as compare
 from edgeopt.measurement.compare.options import CompareOptions
 from edgeopt.optimization import options as optimize
@@ -54,9 +60,7 @@ class FrameOptimize(Options):
 
     target: str = target_option(optimize.MODEL, required=True)
     recipe: str | None = recipe_option(optimize.MODEL)
-    out: Path | None = option(
-        None, "Folder to write.", "--out", "-o", group=optimize.MODEL, syntax=Syntax.FILE, shown="out/MODEL-TARGET"
-    )
+    out: Path | None = optimize_out_option(optimize.MODEL)
     fps: float | None = option(
         None, "The budget as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from edgeopt.measurement.check.options import MEASURED, Gate
 from edgeopt.measurement.common_options import (
+    optimize_out_option,
     out_option,
     output_tokens_option,
     prompt_tokens_option,
@@ -20,7 +21,7 @@ from edgeopt.measurement.generation.options import LANGUAGE, GenerationOptions, 
 from edgeopt.measurement.resources.prices import Prices
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.workloads._serving import ServeFlags
 from edgeopt.workloads.frames.options import FrameInspect
 
@@ -44,6 +45,7 @@ class GenerationCheck(Gate):
         "Of a language model: a text that judges, by its perplexity.",
         group=MEASURED,
         metavar="LABELS",
+        file_use=FileUse.READ,
         shown="the recipe's own",
     )
     budget: AnswerBudget | None = option(
@@ -61,9 +63,7 @@ class GenerationOptimize(LanguageOptions):
     """Options of `optimize` for a model that writes tokens."""
 
     target: str = target_option(optimize.MODEL, required=True)
-    out: Path | None = option(
-        None, "Folder to write.", "--out", "-o", group=optimize.MODEL, syntax=Syntax.FILE, shown="out/MODEL-TARGET"
-    )
+    out: Path | None = optimize_out_option(optimize.MODEL)
     task: str = option(
         "",
         "Of hf: what it is opened for, by optimum's name, such as feature-extraction.",

@@ -11,13 +11,20 @@ from edgeopt.measurement.bench import options as bench
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.check import options as check
 from edgeopt.measurement.check.options import Gate
-from edgeopt.measurement.common_options import LABEL_KINDS, code_option, out_option, source_option, target_option
+from edgeopt.measurement.common_options import (
+    LABEL_KINDS,
+    code_option,
+    optimize_out_option,
+    out_option,
+    source_option,
+    target_option,
+)
 from edgeopt.measurement.compare import options as compare
 from edgeopt.measurement.compare.options import Contest
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.options import Options
 from edgeopt.running.live_options import LiveOptions
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class PipelineBench(BenchOptions):
 
 def _labels_option(group: str) -> Any:
     text = f"Labels that judge the accuracy: {LABEL_KINDS}."
-    return option(None, text, group=group, metavar="LABELS", shown="the pipeline's own")
+    return option(None, text, group=group, metavar="LABELS", shown="the pipeline's own", file_use=FileUse.READ)
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,7 @@ class PipelineOptimize(Options):
     """Options of `optimize` for a pipeline."""
 
     target: str = target_option(optimize.MODEL, required=True)
-    out: Path | None = option(
-        None, "Folder to write.", "--out", "-o", group=optimize.MODEL, syntax=Syntax.FILE, shown="out/MODEL-TARGET"
-    )
+    out: Path | None = optimize_out_option(optimize.MODEL)
     fps: float | None = option(
         None, "The budget as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
     )
