@@ -16,6 +16,7 @@ from edgeopt.optimization.report.verdict import judge
 from edgeopt.optimization.result import Report
 from edgeopt.report.formats import render
 from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.text import format_bytes
 
 TIME = StageTime(1.0, 1.0, 2.0)
 NOISY = "NOISY; pressure: tasks waited for a core 90.0% of the time"
@@ -128,6 +129,16 @@ def test_why_the_fastest_of_the_table_is_not_the_choice_is_told_where_both_are_k
         "quantize, 1.55x [1.50, 1.62], is not proven faster than fuse; it may lose more: "
         "drop +0.0010, at most +0.0199 (0.02 allowed; 160 samples)"
     )
+    safe = replace(judged, drop_most=kept.judgement.drop_most)
+    rival = replace(equal, judgement=safe, size_bytes=3 * kept.size_bytes)
+    for other, why in (
+        (rival, f"it may lose as much, and has {format_bytes(rival.size_bytes)}"),
+        (replace(rival, size_bytes=kept.size_bytes), "it may lose as much, and does no better on these samples"),
+    ):
+        told = judge(replace(found, candidates=(first, kept, other))).facts
+        assert next(fact.text for fact in told if fact.label == "as fast").endswith(why)
+    alike = replace(rival, speed=replace(kept.speed, speedup=kept.speed.speedup + 0.001))
+    assert "as fast" not in {fact.label for fact in judge(replace(found, candidates=(first, kept, alike))).facts}
     apart = replace(equal, speed=Ratio(1.74, 1.7, 1.79, Change.FASTER, processes=6))
     assert "as fast" not in {fact.label for fact in judge(replace(found, candidates=(first, kept, apart))).facts}
 

@@ -47,6 +47,7 @@ _BLOB_MAGIC = b"RR_"
 _NO_NODES = ("Const", "Input", "Output")
 _WHERE = ("Exception from ", "Check '", "FrontEnd API failed", "Model wasn't fully converted", "Summary:")
 """How lines of OpenVINO's errors begin that say where they were raised, not what is wrong."""
+_PURPOSE = "running a model by OpenVINO"
 _REMEDY = "pip install 'edgeopt[openvino]'"
 
 
@@ -183,7 +184,7 @@ class OpenVino(Executor):
         try:
             devices = self.devices()
         except Exception as error:  # a broken installation fails in the loader, with any class of error
-            return Missing(_sentence(error), _REMEDY)
+            return Missing(_sentence(error).removesuffix(f": {_PURPOSE} needs it"), _REMEDY)
         return None if devices else Missing("OpenVINO finds no device", _REMEDY)
 
     def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
@@ -263,7 +264,7 @@ def _require_taken(options: SessionOptions) -> None:
 def _openvino() -> Any:
     """Import OpenVINO; its import reports to Intel unless the package that does so seems absent."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    return require("openvino", extra="openvino", purpose="running a model by OpenVINO")
+    return require("openvino", extra="openvino", purpose=_PURPOSE)
 
 
 def _require_device(core: Any, version: str, providers: tuple[str, ...]) -> str:

@@ -114,16 +114,18 @@ def _told_equal(report: Report) -> str:
         (one.speed, one.judgement, one)
         for one in rivals
         if one.speed and one.judgement and one.judgement.is_proven and one.judgement.risk >= risk
-        if mine.speedup < one.speed.speedup and one.speed.low <= mine.high
+        if round(mine.speedup, 2) < round(one.speed.speedup, 2) and one.speed.low <= mine.high  # as they are shown
     ]
     if not equal:
         return ""
     speed, judged, rival = max(equal, key=lambda each: each[0].speedup)
-    why = (
-        f"may lose more: {judged}"
-        if judged.risk > risk
-        else f"may lose as much, and has {format_bytes(rival.size_bytes)}"
-    )
+    sizes = format_bytes(best.size_bytes), format_bytes(rival.size_bytes)
+    if judged.risk > risk:
+        why = f"may lose more: {judged}"
+    elif sizes[0] != sizes[1]:
+        why = f"may lose as much, and has {sizes[1]}"
+    else:
+        why = "may lose as much, and does no better on these samples"
     return f"{rival.name}, {speed}, is not proven faster than {best.name}; it {why}"
 
 
