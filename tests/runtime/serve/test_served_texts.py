@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
 from time import sleep
+from typing import Any
 
 import pytest
 from served import Running, serving, until
@@ -86,6 +87,13 @@ def test_the_official_client_gets_and_streams_the_text_that_the_model_writes(ser
         said = client.chat.completions.create(model="tiny_lm", **asked)
         streamed = client.chat.completions.create(model="tiny_lm", stream=True, **asked)
         assert "".join(one.choices[0].delta.content or "" for one in streamed) == said.choices[0].message.content
+        several = client.completions.create(
+            model="tiny_lm", prompt=[PROMPT, "x = "], n=2, echo=True, max_tokens=3, temperature=0
+        )
+        assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+        assert [choice.text.startswith(PROMPT) for choice in several.choices] == [True, True, False, False]
+        talks = client.chat.completions.create(model="tiny_lm", n=2, stream=True, **asked)
+        assert {one.choices[0].index for one in talks} == {0, 1}
         with pytest.raises(openai.NotFoundError, match="no model named 'gpt-4'"):
             client.completions.create(model="gpt-4", prompt="a")
         with pytest.raises(openai.BadRequestError, match="nothing could follow") as error:
@@ -271,7 +279,9 @@ WRONG = [
     (PLAIN | {"model": "other"}, 404, "only 'tiny_lm'"),
     (PLAIN | {"prompt": ""}, 200, ""),
     (PLAIN | {"prompt": []}, 400, "prompt: a text"),
-    (PLAIN | {"prompt": ["a", "b"]}, 400, "send several requests"),
+    (PLAIN | {"prompt": ["a", "b"]}, 200, ""),
+    (PLAIN | {"prompt": ["a", 5]}, 400, "prompt: a text"),
+    (PLAIN | {"prompt": ["a"] * 65, "n": 2}, 400, "this server gives 128 a request at most"),
     (PLAIN | {"prompt": [99999]}, 400, "tokens that the model has not"),
     (PLAIN | {"prompt": [True]}, 400, "prompt: a text"),
     (PLAIN | {"prompt": "\ud800 a"}, 200, ""),
@@ -285,7 +295,8 @@ WRONG = [
     (PLAIN | {"stream": "yes"}, 400, "stream: true or false"),
     (PLAIN | {"stop": [""]}, 400, "stop: texts of 1"),
     (PLAIN | {"stop": 5}, 400, "stop: a text"),
-    (PLAIN | {"n": 2}, 400, "n: one answer a request"),
+    (PLAIN | {"n": 0}, 400, "n: a whole number from 1 to 128"),
+    (PLAIN | {"best_of": 2}, 400, "best_of: n gives several answers"),
     (PLAIN | {"logprobs": 21}, 400, "logprobs: a whole number from 0 to 20"),
     (PLAIN | {"top_logprobs": 2}, 400, "top_logprobs: /v1/completions takes logprobs"),
     (PLAIN | {"logit_bias": {"x": 1}}, 400, "logit_bias: 'x' is no number of a token"),
@@ -294,7 +305,8 @@ WRONG = [
     (PLAIN | {"frequency_penalty": 3}, 400, "frequency_penalty: a number from -2 to 2"),
     (PLAIN | {"min_p": 2}, 400, "min_p: a number from 0 to 1"),
     (PLAIN | {"tools": [{}]}, 400, "tools: /v1/chat/completions calls functions"),
-    (PLAIN | {"echo": True}, 400, "echo: not done here"),
+    (PLAIN | {"echo": True, "logprobs": 1}, 400, "echo: tokens of the prompt have no logprobs"),
+    (PLAIN | {"suffix": "."}, 400, "suffix: not done here"),
     (PLAIN | {"response_format": {"type": "xml"}}, 400, "response_format: "),
     (PLAIN | {"response_format": "json"}, 400, "response_format: "),
     (PLAIN | {"response_format": {"type": "json_schema", "json_schema": {}}}, 400, "response_format.json_schema: "),
@@ -305,6 +317,57 @@ WRONG = [
     (PLAIN | {"n": 1, "logprobs": None, "user": "u", "presence_penalty": 0.0}, 200, ""),
     (b" " * 300_000, 413, "more than 200000 bytes"),
 ]
+
+
+def events_of(data: bytes) -> list[dict[str, Any]]:
+    lines = [line.removeprefix(b"data: ") for line in data.split(b"\n\n") if line]
+    assert lines[-1] == b"[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_several_prompts_and_several_answers_are_choices_of_one_reply(server):
+    more = {"temperature": 1.5, "seed": 7, "max_tokens": 6}
+    alone = {
+        (prompt, seed): server.json("/v1/completions", PLAIN | more | {"prompt": prompt, "seed": seed})
+        for prompt in ("one", "two words")
+        for seed in (7, 8)
+    }
+    body = PLAIN | more | {"prompt": ["one", "two words"], "n": 2}
+    whole = server.json("/v1/completions", body)
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+    texts = [reply["choices"][0]["text"] for reply in alone.values()]
+    assert [choice["text"] for choice in whole["choices"]] == texts, "as each alone, with a seed of its own"
+    assert len(set(texts)) > 2
+    counted = [alone[prompt, 7]["usage"]["prompt_tokens"] for prompt in ("one", "two words")]
+    assert whole["usage"]["prompt_tokens"] == sum(counted), "a prompt counts once"
+    assert whole["usage"]["completion_tokens"] == sum(r["usage"]["completion_tokens"] for r in alone.values())
+    assert len(whole["edgeopt"]["choices"]) == 4
+    streamed = events_of(server.ask("POST", "/v1/completions", body | {"stream": True})[2])
+    said = dict.fromkeys(range(4), "")
+    for each in streamed:
+        (choice,) = each["choices"]
+        said[choice["index"]] += choice["text"]
+    assert [*said.values()] == texts
+    assert sum(each["choices"][0]["finish_reason"] is not None for each in streamed) == 4
+
+
+def test_a_prompt_is_repeated_before_its_answer(server):
+    plain = server.json("/v1/completions", PLAIN)["choices"][0]["text"]
+    echoed = server.json("/v1/completions", PLAIN | {"echo": True})["choices"][0]["text"]
+    assert echoed == PLAIN["prompt"] + plain
+    streamed = events_of(server.ask("POST", "/v1/completions", PLAIN | {"echo": True, "stream": True})[2])
+    assert "".join(each["choices"][0]["text"] for each in streamed) == echoed
+
+
+def test_answers_of_one_request_wait_for_slots_and_leave_with_their_client():
+    with serving("tiny_lm", Limits(slots=2, waiting=1)) as server:
+        whole = server.json("/v1/completions", PLAIN | {"n": 5, "max_tokens": 4})
+        assert len(whole["choices"]) == 5
+        long = PLAIN | {"n": 5, "max_tokens": 900, "stream": True, "ignore_eos": True}
+        with server.raw(server.post("/v1/completions", long)) as leaving:
+            assert leaving.recv(15) == b"HTTP/1.1 200 OK"
+        until(lambda: server.json("/healthz")["running"] == 0)
+        assert server.json("/v1/completions", PLAIN)["choices"]
 
 
 @pytest.mark.parametrize(("body", "status", "told"), WRONG, ids=range(len(WRONG)))

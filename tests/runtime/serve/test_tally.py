@@ -39,7 +39,7 @@ def test_refused_requests_are_refused_and_not_lost_too():
         for body in (
             PLAIN | {"prompt": "word " * 3000},
             PLAIN | {"stream": True, "prompt": "word " * 3000},
-            PLAIN | {"n": 2},
+            PLAIN | {"best_of": 2},
         ):
             server.ask("POST", "/v1/completions", body)
     (found,) = server.result

@@ -100,7 +100,8 @@ def _speed(best: Candidate) -> str:
         return ""
     rests = f"whole frames in {best.speed.processes} fresh processes"
     alone = f"; execution alone {best.execute}" if best.execute else ""
-    return f"{best.speed.verdict}: {rests if best.speed.processes > 1 else 'whole frames in turns'}{alone}"
+    where = rests if best.speed.processes > 1 else "whole frames in turns"
+    return f"{best.speed.verdict}: {where}{alone}; confidence 95%"
 
 
 def _told_equal(report: Report) -> str:

@@ -24,6 +24,18 @@ _LEAST_LOGPROB: Final = -9999.0
 
 
 @dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """One answer that is over."""
+
+    text: str
+    """With the prompt before it, where that is repeated."""
+    written: Written
+    queue_ns: int
+    logprobs: Mapping[str, Any] | None = None
+    """From `Reply.logprobs_of`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The fields that all parts of one reply share."""
 
@@ -34,43 +46,51 @@ class Reply:
     created_s: int = field(default_factory=lambda: int(time.time()))
     number: str = field(default_factory=lambda: uuid4().hex)
 
-    def _of(self, choice: Mapping[str, Any] | None, *, is_part: bool) -> dict[str, Any]:
+    def _of(self, choices: Sequence[Mapping[str, Any]], *, is_part: bool) -> dict[str, Any]:
         kind = "text_completion" if not self.is_chat else "chat.completion.chunk" if is_part else "chat.completion"
         return {
             "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{self.number}",
             "object": kind,
             "created": self.created_s,
             "model": self.model,
-            "choices": [] if choice is None else [{"index": 0, "logprobs": None, **choice}],
+            "choices": [{"index": 0, "logprobs": None, **choice} for choice in choices],
         }
 
-    def whole(
-        self, text: str, written: Written, queue_ns: int, logprobs: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Return a reply that is no stream; `logprobs` come from `logprobs_of`."""
-        message: dict[str, Any] = {"role": "assistant", "content": text}
-        if call := self.calls.call_of(text) if self.calls else None:
+    def whole(self, answers: Sequence[WholeAnswer], *, each: int) -> dict[str, Any]:
+        """Return a reply that is no stream.
+
+        Args:
+            answers: In the order of their choices.
+            each: How many of them answer one prompt.
+        """
+        choices = [{**self._choice(answer), "index": index} for index, answer in enumerate(answers)]
+        values = {"usage": usage_of([answer.written for answer in answers], each), "edgeopt": _times(answers)}
+        return self._of(choices, is_part=False) | values
+
+    def _choice(self, answer: WholeAnswer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+        if call := self.calls.call_of(answer.text) if self.calls else None:
             message |= {"content": None, "tool_calls": [call]}
-        said = {"message": message} if self.is_chat else {"text": text}
-        choice = {**said, "logprobs": logprobs, "finish_reason": self._reason(written)}
-        values = {"usage": usage_of(written), "edgeopt": times_of(written, queue_ns)}
-        return self._of(choice, is_part=False) | values
+        said = {"message": message} if self.is_chat else {"text": answer.text}
+        return {**said, "logprobs": answer.logprobs, "finish_reason": self._reason(answer.written)}
 
-    def begin(self) -> bytes:
-        """Return the first event of a stream; empty where there is none."""
-        return self._event({"delta": {"role": "assistant", "content": ""}}, None) if self.is_chat else b""
+    def begin(self, index: int, echoed: str = "") -> bytes:
+        """Return the first event of a choice: its role in a chat, else what is repeated; empty where there is none."""
+        if self.is_chat:
+            return self._event(index, {"delta": {"role": "assistant", "content": ""}})
+        return self.part(index, echoed) if echoed else b""
 
-    def part(self, text: str, logprobs: Mapping[str, Any] | None = None) -> bytes:
-        """Return the event of a piece of text; `logprobs` come from `logprobs_of`."""
+    def part(self, index: int, text: str, logprobs: Mapping[str, Any] | None = None) -> bytes:
+        """Return the event of a piece of text of a choice; `logprobs` come from `logprobs_of`."""
         delta: dict[str, Any] = {"content": text}
         if self.calls:
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
         said = {"delta": delta} if self.is_chat else {"text": text}
-        return self._event({**said, "logprobs": logprobs}, None)
+        return self._event(index, {**said, "logprobs": logprobs})
 
-    def call(self, call: Mapping[str, Any]) -> bytes:
-        """Return the event that begins a call, or holds all of it."""
-        return self._event({"delta": {"tool_calls": [{"index": 0, **call}]}}, None)
+    def call(self, index: int, call: Mapping[str, Any]) -> bytes:
+        """Return the event that begins a call of a choice, or holds all of it."""
+        return self._event(index, {"delta": {"tool_calls": [{"index": 0, **call}]}})
 
     def _reason(self, written: Written) -> str:
         return "tool_calls" if self.calls and written.reason == "end" else finish_reason(written)
@@ -107,17 +127,19 @@ class Reply:
             "text_offset": offsets,
         }
 
-    def end(self, written: Written, queue_ns: int, *, tells_usage: bool) -> bytes:
-        """Return the last events of a stream."""
+    def end(self, index: int, written: Written, queue_ns: int) -> bytes:
+        """Return the last event of a choice."""
         said: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
-        last = self._of({**said, "finish_reason": self._reason(written)}, is_part=True)
-        events = [last | {"edgeopt": times_of(written, queue_ns)}]
-        if tells_usage:
-            events.append(self._of(None, is_part=True) | {"usage": usage_of(written)})
-        return b"".join(map(event, events)) + DONE
+        choice = {**said, "index": index, "finish_reason": self._reason(written)}
+        return event(self._of([choice], is_part=True) | {"edgeopt": times_of(written, queue_ns)})
 
-    def _event(self, said: Mapping[str, Any], reason: str | None) -> bytes:
-        return event(self._of({**said, "finish_reason": reason}, is_part=True))
+    def close(self, written: Sequence[Written], *, each: int, tells_usage: bool) -> bytes:
+        """Return the last events of a stream, behind those of its choices."""
+        usage = event(self._of([], is_part=True) | {"usage": usage_of(written, each)}) if tells_usage else b""
+        return usage + DONE
+
+    def _event(self, index: int, said: Mapping[str, Any]) -> bytes:
+        return event(self._of([{**said, "index": index, "finish_reason": None}], is_part=True))
 
 
 def event(values: Mapping[str, Any]) -> bytes:
@@ -130,15 +152,28 @@ def finish_reason(written: Written) -> str:
     return _REASONS.get(written.reason, "stop")
 
 
-def usage_of(written: Written) -> dict[str, Any]:
-    """Return the tokens of a reply."""
-    account, count = written.account, len(written.account.token_at_ns)
+def usage_of(written: Sequence[Written], each: int) -> dict[str, Any]:
+    """Return the tokens of a reply; a prompt with several answers counts once.
+
+    Args:
+        written: How each answer ended, in the order of the choices.
+        each: How many of them answer one prompt.
+    """
+    prompts = [answer.account for answer in written[::each]]
+    count = sum(len(answer.account.token_at_ns) for answer in written)
+    asked = sum(account.prompt_tokens for account in prompts)
     return {
-        "prompt_tokens": account.prompt_tokens,
+        "prompt_tokens": asked,
         "completion_tokens": count,
-        "total_tokens": account.prompt_tokens + count,
-        "prompt_tokens_details": {"cached_tokens": account.reused_tokens},
+        "total_tokens": asked + count,
+        "prompt_tokens_details": {"cached_tokens": sum(account.reused_tokens for account in prompts)},
     }
+
+
+def _times(answers: Sequence[WholeAnswer]) -> dict[str, Any]:
+    """Return the times of the only answer; of several, those of each."""
+    times = [times_of(answer.written, answer.queue_ns) for answer in answers]
+    return times[0] if len(times) == 1 else {"choices": times}
 
 
 def times_of(written: Written, queue_ns: int) -> dict[str, Any]:

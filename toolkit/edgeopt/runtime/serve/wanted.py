@@ -34,19 +34,20 @@ _ROLES: Final = {
 }
 _OF_CALLS: Final[Mapping[str, type]] = {"tool_calls": list, "tool_call_id": str, "name": str}
 """Fields of a message that templates of models with functions write."""
+Prompt = str | tuple[int, ...]
+_MOST_CHOICES: Final = 128
+"""OpenAI's limit of `n`."""
 _MOST_STOPS: Final = 16
 _LONGEST_STOP: Final = 1000
 _MOST_BIASES: Final = 1024
 _LONGEST_NUMBER: Final = 9
 _WITHOUT: Final[tuple[Any, ...]] = (None, False, 0, "", [], {})
 _NOT_DONE: Final[Mapping[str, tuple[Any, ...]]] = {
-    "n": (None, 1),
     "best_of": (None, 1),
     "modalities": (None, ["text"]),
     "function_call": (None, "none", "auto"),
     **dict.fromkeys(
         (
-            "echo",
             "suffix",
             "functions",
             "audio",
@@ -74,6 +75,8 @@ _PASSED_OVER: Final = frozenset(
 _TAKEN: Final = frozenset(
     {
         "model",
+        "n",
+        "echo",
         "prompt",
         "messages",
         "max_tokens",
@@ -107,8 +110,8 @@ class Wanted:
     """One request."""
 
     model: str
-    prompt: str | tuple[int, ...]
-    """A text or its tokens; empty in a chat."""
+    prompts: tuple[Prompt, ...]
+    """Texts, or their tokens; one that is empty in a chat."""
     messages: tuple[ChatMessage, ...]
     """Empty in a completion."""
     asked: AnswerOptions
@@ -119,6 +122,29 @@ class Wanted:
     """Larger goes first."""
     calls: Calls | None = None
     """Functions that the answer calls; None: it is a text."""
+    each: int = 1
+    """Answers to each prompt."""
+    echoes: bool = False
+    """Whether the prompt stands before its answer."""
+
+    @property
+    def prompt(self) -> Prompt:
+        """The only prompt."""
+        (prompt,) = self.prompts
+        return prompt
+
+    def choices(self) -> tuple[Wanted, ...]:
+        """Return a request for each answer, prompt by prompt; each of a prompt's answers has a seed of its own."""
+        return tuple(
+            replace(self, prompts=(prompt,), each=1, asked=_with_seed(self.asked, number))
+            for prompt in self.prompts
+            for number in range(self.each)
+        )
+
+
+def _with_seed(asked: AnswerOptions, number: int) -> AnswerOptions:
+    sampling = asked.sampling
+    return replace(asked, sampling=replace(sampling, seed=(sampling.seed + number) % (1 << 64)))
 
 
 def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
@@ -130,7 +156,7 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
     values = _object(body)
     for name, harmless in _NOT_DONE.items():
         if name in values and not any(_same(values[name], value) for value in harmless):
-            text = "one answer a request: ask again for another" if name in ("n", "best_of") else "not done here"
+            text = "n gives several answers, and the client chooses" if name == "best_of" else "not done here"
             raise RefusedError(400, f"{name}: {text}", code="unsupported_value", param=name)
     if unknown := sorted(values.keys() - _NOT_DONE.keys() - _PASSED_OVER - _TAKEN):
         raise RefusedError(400, f"unknown field {short(unknown[0])}", code="unknown_parameter", param=unknown[0][:100])
@@ -151,15 +177,26 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
         if asked.form:
             raise wrong("response_format", "an answer that calls a function has the form of its parameters")
         asked = replace(asked, schema=calls.schema)
+    prompts: tuple[Prompt, ...] = ((),) if is_chat else _prompts(values["prompt"])
+    each = _whole(values, "n", 1, _MOST_CHOICES) or 1
+    if len(prompts) * each > _MOST_CHOICES:
+        text = f"{len(prompts)} prompts, {each} answers to each: this server gives {_MOST_CHOICES} a request at most"
+        raise RefusedError(400, f"n: {text}", code="invalid_value", param="n")
+    echoes = _flag(values, "echo")
+    if echoes and (is_chat or asked.logprobs is not None):
+        why = "/v1/completions repeats prompts" if is_chat else "tokens of the prompt have no logprobs here"
+        raise RefusedError(400, f"echo: {why}", code="unsupported_value", param="echo")
     return Wanted(
         model=_text(values, "model"),
-        prompt=() if is_chat else _prompt(values["prompt"]),
+        prompts=prompts,
         messages=_messages(values["messages"]) if is_chat else (),
         asked=asked,
         streams=_flag(values, "stream"),
         tells_usage=_flag(options or {}, "include_usage"),
         priority=_whole(values, "priority", -1000, 1000) or 0,
         calls=calls,
+        each=each,
+        echoes=echoes,
     )
 
 
@@ -216,16 +253,19 @@ def _whole(values: Mapping[str, Any], name: str, low: int, high: int) -> int | N
     return value
 
 
-def _prompt(value: Any) -> str | tuple[int, ...]:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
+def _prompts(value: Any) -> tuple[Prompt, ...]:
+    """Return the prompts of a text, a list of tokens, or a list of either."""
+    if isinstance(value, list) and value and all(isinstance(entry, str | list) for entry in value):
+        return tuple(_prompt(entry) for entry in value)
+    return (_prompt(value),)
+
+
+def _prompt(value: Any) -> Prompt:
     if isinstance(value, str):
         return value
     if isinstance(value, list) and value and all(type(entry) is int and 0 <= entry < 1 << 31 for entry in value):
         return tuple(value)
-    if isinstance(value, list) and len(value) > 1 and all(isinstance(entry, str | list) for entry in value):
-        raise wrong("prompt", "one prompt a request: send several requests")
-    raise wrong("prompt", "a text, or a list of tokens")
+    raise wrong("prompt", "a text, a list of tokens, or a list of these")
 
 
 def _messages(value: Any) -> tuple[ChatMessage, ...]:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import Any, Generic, TypeVar
@@ -24,7 +24,7 @@ from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.reader import PromptReader
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.replies import DONE, Reply, event, finish_reason
+from edgeopt.runtime.serve.replies import DONE, Reply, WholeAnswer, event, finish_reason
 from edgeopt.runtime.serve.wanted import Wanted, read_wanted
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
@@ -86,20 +86,34 @@ class TextRoutes(Generic[W]):
         if wanted.model != self._model:
             text = f"no model named {wanted.model[:100]!r} is here, only {self._model!r}"
             raise RefusedError(404, text, code="model_not_found", param="model")
-        tokens = await self._read(wanted, end_s)
-        asked = wanted.asked
-        if is_chat:
-            asked = replace(asked, stop=(*asked.stop, *self._reader.stop))
-        queue_ns = await while_there(request, self._line.enter(end_s, wanted.priority))
-        writing = AnswerWriting(partial(self._begin, tokens, asked, wanted.priority), end_s)
-        self._running.add(writing)
-        writing.start(self._threads, self._line.leave)
-        task = _Task(self, request, writing, wanted, queue_ns)
+        asked = wanted.choices()
+        read = [await self._read(each, end_s) for each in asked[:: wanted.each]]  # a prompt once
+        choices = [Choice(index, each, read[index // wanted.each]) for index, each in enumerate(asked)]
+        task = _Task(self, request, wanted, choices, end_s)
+        first_ns = await while_there(request, self.enter(choices[0], end_s))
+        task.begin()
         if wanted.streams:
-            headers = {"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}", "Cache-Control": "no-store"}
+            headers = {"Server-Timing": f"queue;dur={first_ns / 1e6:.3f}", "Cache-Control": "no-store"}
             headers["X-Accel-Buffering"] = "no"  # nginx passes each event on at once
             return StreamingResponse(task.stream(), media_type="text/event-stream", headers=headers)
         return await task.whole()
+
+    async def enter(self, choice: Choice, end_s: float) -> int:
+        """Wait until an answer has a slot, begin to write it, and return for how many nanoseconds it waited.
+
+        Raises:
+            RefusedError: As `RequestLine.enter`.
+        """
+        wanted = choice.wanted
+        asked = wanted.asked
+        if wanted.messages:
+            asked = replace(asked, stop=(*asked.stop, *self._reader.stop))
+        choice.queue_ns = await self._line.enter(end_s, wanted.priority)
+        writing = AnswerWriting(partial(self._begin, choice.tokens, asked, wanted.priority), end_s)
+        self._running.add(writing)
+        writing.start(self._threads, self._line.leave)
+        choice.writing = writing
+        return choice.queue_ns
 
     async def _read(self, wanted: Wanted, end_s: float) -> list[int]:
         """Return the tokens of what was asked.
@@ -158,68 +172,161 @@ class TextRoutes(Generic[W]):
         return self._tally
 
 
+@dataclass
+class Choice:
+    """One answer of a request, before and while it is written."""
+
+    index: int
+    wanted: Wanted
+    """The request as if it asked for this answer alone."""
+    tokens: list[int]
+    """Tokens of its prompt."""
+    queue_ns: int = 0
+    writing: AnswerWriting | None = None
+    """None: it has no slot yet."""
+    pieces: list[Piece] = field(default_factory=list)
+    written: Written | None = None
+    """How it ended."""
+
+    def require_written(self) -> Written:
+        """Return how it ended.
+
+        Raises:
+            RuntimeError: If it has not.
+        """
+        if self.written is None:
+            raise RuntimeError("an answer ended without its account")
+        return self.written
+
+
+News = tuple[Choice, "list[Piece] | Written | BaseException"]
+
+
 class _Task:
-    """One answer between its writing and its client."""
+    """The answers of one request between their writing and their client."""
 
     def __init__(
-        self, texts: TextRoutes[Any], request: Request, writing: AnswerWriting, wanted: Wanted, queue_ns: int
+        self, texts: TextRoutes[Any], request: Request, wanted: Wanted, choices: Sequence[Choice], end_s: float
     ) -> None:
-        self._texts, self._request, self._writing = texts, request, writing
-        self._wanted, self._queue_ns = wanted, queue_ns
+        self._texts, self._request, self._wanted = texts, request, wanted
+        self._choices, self._end_s = choices, end_s
         self._reply = Reply(wanted.model, bool(wanted.messages), wanted.calls)
+        self._news = asyncio.Queue[News]()
+        self._feeding: asyncio.Task[None] | None = None
+        self._pumps = set[asyncio.Task[None]]()
+
+    def begin(self) -> None:
+        """Begin to hear the first answer, which has its slot, and to ask slots for the others one after the other."""
+        self._feeding = asyncio.ensure_future(self._feed())
+
+    async def _feed(self) -> None:
+        for choice in self._choices:
+            try:
+                if choice.writing is None:
+                    await self._texts.enter(choice, self._end_s)
+            except BaseException as error:
+                self._news.put_nowait((choice, error))
+                return
+            pump = asyncio.ensure_future(self._pump(choice))
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+
+    async def _pump(self, choice: Choice) -> None:
+        assert choice.writing
+        try:
+            async for news in choice.writing.events():
+                self._news.put_nowait((choice, news))
+        except BaseException as error:
+            self._news.put_nowait((choice, error))
+
+    async def _heard(self) -> AsyncIterator[tuple[Choice, list[Piece] | Written]]:
+        """Yield what comes of all answers until the last is over.
+
+        Raises:
+            RefusedError: If one has no slot in time, or its prompt does not fit.
+            Exception: What broke an answer.
+        """
+        left = len(self._choices)
+        while left:
+            choice, news = await self._news.get()
+            if isinstance(news, BaseException):
+                raise news
+            if isinstance(news, Written):
+                left -= 1
+                choice.written = news
+                self._texts.settle(self._request, choice.wanted, news, choice.queue_ns)
+            yield choice, news
+
+    def _cancel(self) -> None:
+        """End what is on its way; of answers that are over, nothing."""
+        if self._feeding:
+            self._feeding.cancel()
+        for pump in self._pumps:
+            pump.cancel()
+        for choice in self._choices:
+            if choice.writing:
+                choice.writing.cancel()
 
     async def whole(self) -> Response:
         try:
-            pieces, written = await while_there(self._request, self._gathered())
-        except BaseException:
-            self._writing.cancel()
-            raise
-        self._texts.settle(self._request, self._wanted, written, self._queue_ns)
-        queue_ns = self._queue_ns + written.opening_ns
+            await while_there(self._request, self._gather())
+        finally:
+            self._cancel()
+        answers = [self._answer(choice) for choice in self._choices]
+        queue_ns = answers[0].queue_ns + answers[0].written.opening_ns
         headers = {"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"}
-        text, logprobs = "".join(piece.text for piece in pieces), self._logprobs(pieces)
-        return JSONResponse(self._reply.whole(text, written, self._queue_ns, logprobs), headers=headers)
+        return JSONResponse(self._reply.whole(answers, each=self._wanted.each), headers=headers)
+
+    async def _gather(self) -> None:
+        async for choice, news in self._heard():
+            if not isinstance(news, Written):
+                choice.pieces += news
+
+    def _answer(self, choice: Choice) -> WholeAnswer:
+        text, logprobs = "".join(piece.text for piece in choice.pieces), self._logprobs(choice.pieces)
+        return WholeAnswer(self._echoed(choice) + text, choice.require_written(), choice.queue_ns, logprobs)
+
+    def _echoed(self, choice: Choice) -> str:
+        """Return the prompt, where it is repeated."""
+        prompt = choice.wanted.prompt
+        if not choice.wanted.echoes or isinstance(prompt, str):
+            return prompt if choice.wanted.echoes and isinstance(prompt, str) else ""
+        return b"".join(map(self._texts.bytes_of, prompt)).decode("utf-8", "replace")
 
     def _logprobs(self, pieces: Sequence[Piece], offset: int = 0) -> dict[str, Any] | None:
         return self._reply.logprobs_of(pieces, self._texts.bytes_of, offset)
 
-    async def _gathered(self) -> tuple[list[Piece], Written]:
-        pieces = list[Piece]()
-        async for news in self._writing.events():
-            if isinstance(news, Written):
-                return pieces, news
-            pieces += news
-        raise RuntimeError("an answer ended without its account")
-
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the events of a stream; a client that goes away ends the answer."""
-        reply, is_settled, offset = self._reply, False, 0
+        """Yield the events of a stream; a client that goes away ends the answers."""
+        reply, calls, is_settled = self._reply, self._wanted.calls, False
+        offsets = dict.fromkeys(range(len(self._choices)), 0)
         try:
-            if first := reply.begin():
-                yield first
-            calls, whole = self._wanted.calls, list[str]()
-            if calls and calls.name:
-                yield reply.call(calls.named(calls.name, ""))
-            async for one in self._writing.events():
-                if isinstance(one, Written):
-                    is_settled = True
-                    self._texts.settle(self._request, self._wanted, one, self._queue_ns)
-                    if whole and calls and (call := calls.call_of("".join(whole))):
-                        yield reply.call(call)
-                    yield reply.end(one, self._queue_ns, tells_usage=self._wanted.tells_usage)
+            for choice in self._choices:
+                if first := reply.begin(choice.index, self._echoed(choice)):
+                    yield first
+                if calls and calls.name:
+                    yield reply.call(choice.index, calls.named(calls.name, ""))
+            async for choice, news in self._heard():
+                if isinstance(news, Written):
+                    is_settled = all(each.written for each in self._choices)
+                    if choice.pieces and calls and (call := calls.call_of("".join(p.text for p in choice.pieces))):
+                        yield reply.call(choice.index, call)
+                    yield reply.end(choice.index, news, choice.queue_ns)
                     continue
                 if calls and not calls.name:  # which function it is, the whole answer tells
-                    whole += [piece.text for piece in one]
+                    choice.pieces += news
                     continue
                 parts = list[bytes]()
-                for piece in one:
-                    if logprobs := self._logprobs([piece], offset):
-                        parts.append(reply.part(piece.text, logprobs))
+                for piece in news:
+                    if logprobs := self._logprobs([piece], offsets[choice.index]):
+                        parts.append(reply.part(choice.index, piece.text, logprobs))
                     elif piece.text:
-                        parts.append(reply.part(piece.text))
-                    offset += len(piece.text)
+                        parts.append(reply.part(choice.index, piece.text))
+                    offsets[choice.index] += len(piece.text)
                 if parts:
                     yield b"".join(parts)
+            written = [choice.require_written() for choice in self._choices]
+            yield reply.close(written, each=self._wanted.each, tells_usage=self._wanted.tells_usage)
         except RefusedError as refusal:
             is_settled = True
             self._texts.tally.refuse(refusal.status)
@@ -231,6 +338,6 @@ class _Task:
             broken = RefusedError(500, "the server failed; its log says why", code="internal_error")
             yield event(broken.as_json()) + DONE
         finally:
-            self._writing.cancel()  # of one that is over, nothing
+            self._cancel()
             if not is_settled:
                 self._texts.tally.lose(is_gone=True)
