@@ -57,7 +57,7 @@ def test_what_does_not_go_is_one_line(monkeypatch):
             (["tiny_lm", "--port", port], f"port {port} of 127.0.0.1 cannot be used"),
             (["tiny_lm", "--port", "0", "--host", "no.such.host.invalid"], "is no address of this machine"),
             (["no_such_model", "--port", "0"], "no_such_model"),
-            (["digits_detector", "--port", "0"], "digits_detector is no bundle: of a model of pictures"),
+            (["digits_detector", "--port", "0"], "digits_detector is no bundle: of such a model"),
             (["digit_detector", "--port", "0"], "did you mean 'digits_detector'?"),
             (["tiny_lm", "--port", "70000"], "0<=x<=65535"),
             (["tiny_lm", "--keep", "x"], "is not a duration"),

@@ -236,30 +236,36 @@ def _told_of_guesses(opened: LanguageModel, *, guesses: bool) -> Iterator[Note]:
         yield Note(NoteKind.INFO, "its guesses are left out: several texts are written at once", "--slots 1 has them")
 
 
-def open_pictures(model: str, options: ServeOptions) -> ServedModel:
-    """Open the bundle of a model of pictures with its route, `/v1/frames`."""
+def open_frames(model: str, options: ServeOptions) -> ServedModel:
+    """Open the bundle of a model of pictures with its route, `/v1/frames`, or of one that embeds texts."""
     from edgeopt.runtime.serve.holder import Holder
+    from edgeopt.runtime.serve.routes.embeddings import EmbeddingRoute
     from edgeopt.runtime.serve.routes.frames import PictureRoute
     from edgeopt.runtime.serve.watching.tally import Tally
     from edgeopt.runtime.serve.watching.tracing import SpanTracer
 
-    bundle = _bundle_of_pictures(model)
+    bundle = _bundle_of_frames(model)
     recipe = bundle.recipe
-    if recipe.kind != "picture" or not recipe.input.size or recipe.input.states:
+    sees = recipe.kind == "picture" and recipe.input.size and not recipe.input.states
+    embeds = recipe.kind == "text" and recipe.task == "embedding"
+    if not sees and not embeds:
         raise UnsupportedError(
-            f"{model} takes no pictures: a server takes language models and models of single pictures",
+            f"{model} takes no pictures: a server takes language models, models of single pictures, and embeddings of "
+            "texts",
             remedy="call edgeopt.Runtime.load(...).predict(...) in the app",
         )
     holder = Holder(lambda: Runtime.load(bundle, threads=options.threads or None), options.keep_s)
     with holder.held() as runtime:
-        stages = ("queue", "decode", *runtime.stages)
+        stages = ("queue", "decode", *runtime.stages) if sees else ("queue", *runtime.stages)
     name = options.name or recipe.name
     tally = Tally(name, stages, holder)
-    pictures = PictureRoute(name, holder, options.limits, tally, SpanTracer(name))
-    return ServedModel(name, tally, holder, pictures.routes(), pictures.close, "/v1/frames, a picture in, JSON out")
+    parts = (name, holder, options.limits, tally, SpanTracer(name))
+    route: PictureRoute | EmbeddingRoute = PictureRoute(*parts) if sees else EmbeddingRoute(*parts)
+    told = "/v1/frames, a picture in, JSON out" if sees else "/v1/embeddings, texts in, vectors out"
+    return ServedModel(name, tally, holder, route.routes(), route.close, told)
 
 
-def _bundle_of_pictures(model: str) -> Bundle:
+def _bundle_of_frames(model: str) -> Bundle:
     """Return the bundle of a name.
 
     Raises:
@@ -272,6 +278,6 @@ def _bundle_of_pictures(model: str) -> Bundle:
         return read_bundle(path)
     find_model(model)  # a name that is none is told as such
     raise EdgeoptError(
-        f"{model} is no bundle: of a model of pictures a server takes what optimize wrote",
+        f"{model} is no bundle: of such a model a server takes what optimize wrote",
         remedy=f"edgeopt optimize {model} --target cpu -o out, then edgeopt serve out",
     )

@@ -17,7 +17,7 @@ from edgeopt.recipes.drawings.drawing import HEIGHT
 from edgeopt.recipes.drawings.sample_drawing import draw_vector_of_picture, draw_vector_of_sound, draw_vector_of_text
 from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.inputs.sound_input import SoundInput
-from edgeopt.recipes.inputs.text_input import TextInput
+from edgeopt.recipes.inputs.text_input import TextInput, TextLength
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.labels.texts import TextLabels
@@ -94,6 +94,16 @@ class Embedder(FrameTask):
                 remedy="pass them as they are: an .npz with an array for each, samples first",
             )
         return {self._recipe.input.tensor or self._names[0]: self._picture(frame)[0]}, None
+
+    def length_of(self, text: str) -> TextLength:
+        """Return how much of a text the model reads.
+
+        Raises:
+            UnsupportedError: If it takes no texts.
+        """
+        if self._text is None:
+            raise UnsupportedError(f"recipe {self._recipe.name!r} takes no texts", remedy="pass what it takes")
+        return self._text.length_of(text)
 
     def postprocess(self, outputs: Tensors, geometry: NDArray[Any] | None = None) -> Embedding:
         """Return the vector, of length 1."""

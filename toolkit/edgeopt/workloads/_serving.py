@@ -156,9 +156,9 @@ def as_serve_options(asked: ServeFlags) -> ServeOptions:
 
 def work(source: str, asked: ServeFlags, tell: Callable[[str], None] | None) -> Served:
     """Serve until SIGTERM or Ctrl-C."""
-    from edgeopt.running.serving import open_pictures, serve
+    from edgeopt.running.serving import open_frames, serve
 
-    return serve(source, as_serve_options(asked), tell or (lambda _: None), open_pictures)
+    return serve(source, as_serve_options(asked), tell or (lambda _: None), open_frames)
 
 
 def summarize(result: Served) -> str:

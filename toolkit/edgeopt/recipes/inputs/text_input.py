@@ -44,6 +44,16 @@ class _Opened:
     """The largest number of a token, and one."""
 
 
+@dataclass(frozen=True, slots=True)
+class TextLength:
+    """The length of a text as a model reads it."""
+
+    tokens: int
+    """With those that begin and end it."""
+    is_cut: bool
+    """Whether the text has more than the model takes."""
+
+
 class TextInput:
     """Turns texts into a model's inputs."""
 
@@ -81,6 +91,11 @@ class TextInput:
     def is_cut(self, sample: Sample) -> bool:
         """Return whether a text has more tokens than the model takes."""
         return self._encode(sample).is_cut
+
+    def length_of(self, sample: Sample) -> TextLength:
+        """Return how much of a text the model reads."""
+        encoding = self._encode(sample)
+        return TextLength(len(encoding.ids), encoding.is_cut)
 
     def _encode(self, sample: Sample) -> Encoding:
         if not isinstance(sample, str):

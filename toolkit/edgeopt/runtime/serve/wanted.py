@@ -153,7 +153,7 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
     Raises:
         RefusedError: If it is no JSON object, lacks something, or asks for what is not done here.
     """
-    values = _object(body)
+    values = read_object(body)
     for name, harmless in _NOT_DONE.items():
         if name in values and not any(_same(values[name], value) for value in harmless):
             text = "n gives several answers, and the client chooses" if name == "best_of" else "not done here"
@@ -200,7 +200,13 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
     )
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def read_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body.
+
+    Raises:
+        RefusedError: If it is none.
+    """
+
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is no JSON")
 
