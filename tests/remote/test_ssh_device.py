@@ -110,6 +110,12 @@ def test_absolute_names_lie_elsewhere_there_and_are_read_here_as_they_were_typed
     assert str(board.root) not in printed + said
 
 
+def test_doctor_tells_of_the_device(board, project):
+    code, printed, said = finished("doctor", "--json")
+    assert code == 0, said
+    assert json.loads(printed)
+
+
 def test_ctrl_c_ends_the_command_there_too(board, project):
     process = started(*LONG)
     wait_until(lambda: runs_on(board))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from edgeopt.cli._output import line_width
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._streams import write_if_possible
 from edgeopt.errors import EdgeoptError
+from edgeopt.system.declared.options import FileUse
 from edgeopt.system.text import printable
 
 if TYPE_CHECKING:
@@ -25,8 +26,18 @@ _EXTRAS = ("cpu", "serve")
 """Extras that every command may need there: ONNX Runtime, and what reads and writes texts."""
 
 
+class DeviceCommand(click.Command):
+    """A command that runs here, or on the device that `--on` names."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
+        if address := ctx.params.pop(ON, None):
+            ctx.exit(run_on_device(ctx, address, _words(ctx)))
+        return super().invoke(ctx)
+
+
 def device_option() -> click.Option:
-    """Return the option that names a device."""
+    """Return the option that names a device, for a `DeviceCommand`."""
     return click.Option(
         [_FLAG, ON],
         metavar="ssh://USER@HOST",
@@ -57,6 +68,39 @@ def run_on_device(ctx: click.Context, address: str, words: Sequence[CommandWord]
     command = RemoteCommand((CommandWord(ctx.info_name or ""), *words), extras, variables)
     with Progress(quiet=ctx.params.get("form", TERMINAL) != TERMINAL) as progress:
         return run_remotely(address, command, Hearer(progress.progress, progress.say, _print))
+
+
+def _words(ctx: click.Context) -> list[CommandWord]:
+    """Return the command line anew, each word with what the command does with the file that it may name."""
+    from edgeopt.verbs.remote.perform import CommandWord
+
+    default = click.core.ParameterSource.DEFAULT
+    given = [each for each in ctx.command.params if ctx.get_parameter_source(each.name or "") is not default]
+    words, arguments, done = list[CommandWord](), list[CommandWord](), set[str]()
+    for each in sorted(given, key=lambda each: getattr(each, "is_flag", False)):
+        name, value = each.name or "", ctx.params.get(each.name or "")
+        if name in done or value is None:
+            continue
+        done.add(name)
+        texts = [str(text) for text in (value if isinstance(value, tuple) else (value,))]
+        if isinstance(each, click.Argument):
+            arguments += [CommandWord(text, is_read=True) for text in texts]
+        elif getattr(each, "is_flag", False):
+            words.append(CommandWord(each.opts[0]))
+        else:
+            use = _file_use(each, ctx)
+            is_read, is_written = use in (FileUse.READ, FileUse.BOTH), use in (FileUse.WRITE, FileUse.BOTH)
+            for text in texts:
+                words += [CommandWord(each.opts[0]), CommandWord(text, is_read=is_read, is_written=is_written)]
+    return [*words, *([CommandWord("--"), *arguments] if arguments else [])]
+
+
+def _file_use(param: click.Parameter, ctx: click.Context) -> FileUse:
+    """Return what a command does with the file that an option names: as it declares, else a path is written."""
+    plain = FileUse.WRITE if isinstance(param.type, click.Path) else FileUse.NONE
+    use: FileUse = getattr(param, "file_use", plain)
+    is_taken_up = use is FileUse.WRITE and param.opts[0] == "--out" and ctx.params.get("option_resume")
+    return FileUse.BOTH if is_taken_up else use
 
 
 def _extras_of(target: str) -> tuple[str, ...]:

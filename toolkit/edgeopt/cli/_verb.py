@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from edgeopt.cli._groups import GroupedCommand
-from edgeopt.cli._remote import ON, device_option, run_on_device
+from edgeopt.cli._remote import ON, DeviceCommand, device_option
 from edgeopt.cli._values import default_text, type_of
 from edgeopt.system.declared.options import FileUse, Option, Syntax, default_of, options_of
 from edgeopt.verbs._perform import refuse
 from edgeopt.verbs.remote import VERBS
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
-
-if TYPE_CHECKING:
-    from edgeopt.verbs.remote.perform import CommandWord
 
 PRINTED = "What is printed"
 """Heading of what the command line adds to every verb."""
@@ -81,6 +78,11 @@ class VerbOption(click.Option):
         """Whether its value names the workload, in place of the argument."""
         return self.uses[0].option.names_source
 
+    @property
+    def file_use(self) -> FileUse:
+        """What the command does with the file that its text names."""
+        return self.uses[0].option.file_use
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return flags and help; what a folder of parts lists is read now, and not for every command."""
         template = self.help
@@ -104,7 +106,7 @@ class VerbOption(click.Option):
         return extra
 
 
-class VerbCommand(GroupedCommand):
+class VerbCommand(DeviceCommand, GroupedCommand):
     """A command whose options are those that the kinds of workload declare for its verb."""
 
     def __init__(self, *args: Any, verb: str, headings: Sequence[str] = (), **extra: Any) -> None:
@@ -130,48 +132,9 @@ class VerbCommand(GroupedCommand):
         filled = {heading: tuple(names) for heading, names in groups.items() if names}
         super().__init__(*args, groups=filled, **extra)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command here, or on the device that it names."""
-        if address := ctx.params.pop(ON, None):
-            ctx.exit(run_on_device(ctx, address, _words(ctx)))
-        return super().invoke(ctx)
-
 
 def _heading_of_devices(headings: Sequence[str]) -> str:
     return next((heading for heading in headings if "device" in heading), PRINTED)
-
-
-def _words(ctx: click.Context) -> list[CommandWord]:
-    """Return the command line anew, each word with what the command does with the file that it may name."""
-    from edgeopt.verbs.remote.perform import CommandWord
-
-    default = click.core.ParameterSource.DEFAULT
-    given = [each for each in ctx.command.params if ctx.get_parameter_source(each.name or "") is not default]
-    words, arguments, done = list[CommandWord](), list[CommandWord](), set[str]()
-    for each in sorted(given, key=lambda each: getattr(each, "is_flag", False)):
-        name, value = each.name or "", ctx.params.get(each.name or "")
-        if name in done or value is None:
-            continue
-        done.add(name)
-        texts = [str(text) for text in (value if isinstance(value, tuple) else (value,))]
-        if isinstance(each, click.Argument):
-            arguments += [CommandWord(text, is_read=True) for text in texts]
-        elif getattr(each, "is_flag", False):
-            words.append(CommandWord(each.opts[0]))
-        else:
-            use = _file_use(each, ctx)
-            is_read, is_written = use in (FileUse.READ, FileUse.BOTH), use in (FileUse.WRITE, FileUse.BOTH)
-            for text in texts:
-                words += [CommandWord(each.opts[0]), CommandWord(text, is_read=is_read, is_written=is_written)]
-    return [*words, CommandWord("--"), *arguments]
-
-
-def _file_use(param: click.Parameter, ctx: click.Context) -> FileUse:
-    if not isinstance(param, VerbOption):
-        return FileUse.WRITE if isinstance(param.type, click.Path) else FileUse.NONE
-    use = param.uses[0].option.file_use
-    is_taken_up = use is FileUse.WRITE and param.opts[0] == "--out" and ctx.params.get("option_resume")
-    return FileUse.BOTH if is_taken_up else use
 
 
 def options_of_verb(verb: str) -> list[VerbOption]:

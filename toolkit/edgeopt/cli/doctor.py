@@ -6,13 +6,14 @@ import click
 
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
+from edgeopt.cli._remote import DeviceCommand, device_option
 
 
-@click.command()
+@click.command(cls=DeviceCommand, params=[device_option()])
 @format_option
 @click.pass_context
 def doctor(ctx: click.Context, *, form: str) -> None:
-    """Show what this machine can run, and what is missing."""
+    """Show what this machine can run, or the device of --on, and what is missing."""
     from edgeopt.runtime.devices.checkup import examine, summarize
 
     checkup = examine()
