@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ON = "on"
 """Name in Python of the option."""
 _FLAG = "--on"
+_OF_THIS_TERMINAL = ("chat", "view")
+"""Options of what a person does while the command runs."""
 _EXTRAS = ("cpu", "serve")
 """Extras that every command may need there: ONNX Runtime, and what reads and writes texts."""
 
@@ -58,6 +60,9 @@ def run_on_device(ctx: click.Context, address: str, words: Sequence[CommandWord]
     """
     from edgeopt.verbs.remote.perform import CommandWord, Hearer, RemoteCommand, run_remotely
 
+    for name in _OF_THIS_TERMINAL:
+        if ctx.params.get(f"option_{name}"):
+            raise EdgeoptError(f"--{name} needs who looks at it beside the model", remedy=f"leave {_FLAG} out, or it")
     if ctx.params.get("option_resume") and not ctx.params.get("option_out"):
         raise EdgeoptError(
             f"--resume with {_FLAG} does not know which folder to take along", remedy="name it: --out FOLDER"

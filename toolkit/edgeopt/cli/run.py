@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
@@ -51,8 +52,8 @@ def run(ctx: click.Context, /, *, bundle: str, source: str | None, as_json: bool
     BUNDLE is that of a model or a pipeline; or MODEL.onnx as it is, where its recipe is known. Pictures are answered
     in one line each. Ctrl-C ends with the summary.
     With --prompt BUNDLE is that of a language model (or a shipped one, or a folder that edgeopt export wrote), and its
-    answer is printed as it comes. A folder of optimum-cli with an encoder and a decoder answers a .wav file as SOURCE,
-    or --prompt.
+    answer is printed as it comes; with --chat it talks. A folder of optimum-cli with an encoder and a decoder answers
+    a .wav file as SOURCE, or --prompt.
     """
     del options
     from edgeopt.verbs.run import answer
@@ -107,6 +108,25 @@ class Printed:
             self._progress.__exit__(None, None, None)
             self._answer = AnswerLine().__enter__()
         self._answer.write(piece.text, account)
+
+    def ask(self) -> str | None:
+        """Return the next line of the person; None: it is empty, or there is none."""
+        self._progress.__exit__(None, None, None)
+        if sys.stdin.isatty():
+            click.echo("> ", nl=False, err=True)
+        try:
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            line = ""
+        return line.encode("utf-8", "replace").decode("utf-8").strip() or None
+
+    def over(self) -> None:
+        """Leave the line of an answer behind which another turn comes."""
+        if self._answer is not None:
+            self._answer.__exit__(None, None, None)
+            self._answer = None
+        if not self._as_json:
+            click.echo()
 
     def begin(self, subject: LiveSubject, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
         """Show what is to know before the first frame."""

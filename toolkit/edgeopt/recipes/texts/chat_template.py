@@ -85,9 +85,16 @@ class ChatTemplate:
 def plain_text_of(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return a conversation without a template: `System: ...`, `User: ...`; at the end `Assistant:`, or its words."""
     functions = [f"Function: {json.dumps(tool.get('function'), ensure_ascii=False)}" for tool in tools]
-    parts = [*functions, *(f"{_NAMES[message.role]}: {_plain(message)}" for message in messages)]
+    parts = [*functions, *map(_plain_turn, messages)]
     is_begun = bool(messages) and messages[-1].role == "assistant" and not messages[-1].more
     return "\n".join(parts if is_begun else [*parts, "Assistant:"])
+
+
+def _plain_turn(message: ChatMessage) -> str:
+    """Return a turn; an answer that the model began with a blank stands as it wrote it, and its cache holds."""
+    said = _plain(message)
+    is_begun = message.role == "assistant" and said[:1].isspace()
+    return f"{_NAMES[message.role]}:{'' if is_begun else ' '}{said}"
 
 
 def _plain(message: ChatMessage) -> str:

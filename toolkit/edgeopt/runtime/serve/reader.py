@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, Final
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.recipes.texts.chat_template import PLAIN_STOP, ChatMessage, ChatTemplate, plain_text_of
+from edgeopt.recipes.texts.chat_template import ChatMessage, ChatTemplate
+from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.decoding.language_model import common_start
 from edgeopt.runtime.serve.refused import RefusedError
@@ -33,7 +33,8 @@ class PromptReader:
             template: How conversations are written; None: in a plain form.
             system: A text before every prompt, the first of what the system says in a conversation.
         """
-        self._tokenizer, self._context, self._begin, self._template = tokenizer, context, list(begin), template
+        self._tokenizer, self._context, self._begin = tokenizer, context, list(begin)
+        self._conversations = ConversationReader(tokenizer, begin, template, system)
         self._longest = max((len(tokenizer.token_bytes(other)) for other in range(tokenizer.size)), default=1)
         self._turn, self._system = Lock(), system
         self._before = self._encode(system, reads_special=False) if system else []
@@ -45,7 +46,7 @@ class PromptReader:
     @property
     def stop(self) -> tuple[str, ...]:
         """Where an answer in a conversation is over, beside the model's own end."""
-        return () if self._template else (PLAIN_STOP,)
+        return self._conversations.stop
 
     @property
     def starts(self) -> list[list[int]]:
@@ -80,31 +81,12 @@ class PromptReader:
     def _tokens_of_messages(
         self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
-        tokens = self._encode(self._conversation(messages, tools), reads_special=self._template is not None)
-        if self._begin and tokens[: len(self._begin)] == self._begin:
-            del tokens[: len(self._begin)]
-        return tokens
-
-    def _conversation(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> str:
-        whole = list(messages)
-        if self._system:
-            own = whole.pop(0).content if whole[0].role == "system" else ""
-            whole.insert(0, ChatMessage("system", "\n\n".join(filter(None, (self._system, own)))))
-        if self._template is None:
-            return plain_text_of(whole, tools)
-        for i, message in enumerate(messages):
-            for name in self._tokenizer.special:
-                if name in message.content or name in json.dumps(message.more, ensure_ascii=False):
-                    text = f"messages[{i}] holds {name!r}, which ends or begins a turn for this model"
-                    raise RefusedError(400, text, code="invalid_value", param="messages")
-        written = json.dumps(tools, ensure_ascii=False)
-        if taken := next((name for name in self._tokenizer.special if tools and name in written), ""):
-            text = f"tools holds {taken!r}, which ends or begins a turn for this model"
-            raise RefusedError(400, text, code="invalid_value", param="tools")
         try:
-            return self._template.text_of(whole, tools)
-        except ValueError as error:
-            raise RefusedError(400, str(error), code="invalid_value", param="messages") from error
+            text = self._conversations.text_of(messages, tools)
+        except ConversationError as error:
+            raise RefusedError(400, str(error), code="invalid_value", param=error.place) from error
+        tokens = self._encode(text, reads_special=self._conversations.reads_special)
+        return self._conversations.without_begin(tokens)
 
     def _encode(self, text: str, *, reads_special: bool) -> list[int]:
         clean = text.encode("utf-8", "replace").decode("utf-8")

@@ -123,6 +123,9 @@ class GenerationRun:
     prompt: str | None = option(
         None, "Let a language model answer this text, in place of SOURCE.", group=LANGUAGE, metavar="TEXT"
     )
+    chat: bool = option(
+        False, "Talk with it: each line is a turn, an empty one ends.", group=LANGUAGE, syntax=Syntax.FLAG
+    )
     output_tokens: int | None = option(
         None,
         "Tokens that the answer to --prompt may have.",

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.running.answering import answer_source
-from edgeopt.running.writing import Prompting, WrittenResult, write_answer
+from edgeopt.running.talking import TalkResult, talk
+from edgeopt.running.writing import Prompting, WrittenResult, read_system, write_answer
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.system.disk.files import read_text
@@ -19,12 +20,22 @@ from edgeopt.workloads.generation.source import is_encoder_decoder
 _ONLY_DRAWN = ("top_k", "top_p", "min_p", "seed")
 """Options that say nothing where the likeliest token comes."""
 _DRAWN = ("temperature", *_ONLY_DRAWN, "repetition_penalty", "frequency_penalty", "presence_penalty")
+_OF_TALKS = (*_DRAWN, "chat", "output_tokens", "stop", "schema", "grammar", "system", "context", "exact", "threads")
+"""Options of a conversation."""
 _OF_PAIRS = (*_DRAWN, "prompt", "output_tokens", "stop", "long", "budget", "threads")
 """Options of an encoder with a decoder."""
 
 
 class Hears(Protocol):
-    """A listener to an answer."""
+    """A listener to answers, who asks in a conversation."""
+
+    def ask(self) -> str | None:
+        """Return the next words of the person; None: there are no more."""
+        ...
+
+    def over(self) -> None:
+        """Hear that an answer of a conversation is over."""
+        ...
 
     def write(self, piece: Piece, account: Account) -> None:
         """Hear the next piece, and what the answer took so far."""
@@ -36,6 +47,12 @@ class Hears(Protocol):
 
 
 class _Nobody:
+    def ask(self) -> str | None:
+        return None
+
+    def over(self) -> None:
+        pass
+
     def write(self, piece: Piece, account: Account) -> None:
         pass
 
@@ -43,8 +60,10 @@ class _Nobody:
         pass
 
 
-def work(source: str, options: GenerationRun, hears: Hears | None, sample: str | None = None) -> WrittenResult:
-    """Answer a prompt; an encoder with a decoder also a sound.
+def work(
+    source: str, options: GenerationRun, hears: Hears | None, sample: str | None = None
+) -> WrittenResult | TalkResult:
+    """Answer a prompt, or talk; an encoder with a decoder also answers a sound.
 
     Args:
         source: The model.
@@ -68,6 +87,10 @@ def work(source: str, options: GenerationRun, hears: Hears | None, sample: str |
             options.budget,
             options.long or "refuse",
         )
+    if options.chat:
+        refuse_others(options, _OF_TALKS, "conversations")
+        system = read_system(options.system) if options.system else ""
+        return talk(source, asked, hears.ask, hears.write, hears.over, options.threads, options.context, system)
     if options.prefixes is not None and options.system is None:
         raise EdgeoptError("--prefixes belongs to --system", remedy="add --system, or leave it out")
     prompting = Prompting(
@@ -94,9 +117,12 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
             raise EdgeoptError(
                 "an encoder with a decoder answers SOURCE, a .wav file, or --prompt TEXT", remedy="give one of them"
             )
-    elif options.prompt is None:
+    elif options.chat and (options.prompt is not None or sample is not None):
+        raise EdgeoptError("--chat asks for each turn", remedy="leave --prompt and SOURCE out")
+    elif options.prompt is None and not options.chat:
         raise EdgeoptError(
-            f"{source} is a language model: it answers --prompt TEXT, and no SOURCE", remedy="write --prompt TEXT"
+            f"{source} is a language model: it answers --prompt TEXT, and no SOURCE",
+            remedy="write --prompt TEXT, or --chat",
         )
     elif sample is not None:
         raise EdgeoptError("--prompt takes the place of SOURCE", remedy="leave one of them out")
@@ -135,6 +161,6 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def summarize(result: WrittenResult) -> str:
+def summarize(result: WrittenResult | TalkResult) -> str:
     """Return notes and figures behind an answer, a line each."""
     return "\n".join([*(f"{note.kind}: {note}" for note in result.notes), str(result)])

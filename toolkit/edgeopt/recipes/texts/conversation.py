@@ -1,0 +1,80 @@
+"""A conversation as the tokens of a prompt: by the model's own template, else in a plain form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgeopt.recipes.texts.chat_template import PLAIN_STOP, ChatMessage, ChatTemplate, plain_text_of
+from edgeopt.recipes.texts.tokens import Tokens
+
+
+class ConversationError(ValueError):
+    """A conversation that the model's template does not take, or that would end a turn by its words."""
+
+    def __init__(self, problem: str, place: str) -> None:
+        super().__init__(problem)
+        self.place = place
+        """What of a request is wrong: `messages` or `tools`."""
+
+
+class ConversationReader:
+    """Writes conversations as a model learned them, and reads their tokens."""
+
+    def __init__(
+        self, tokenizer: Tokens, begin: Sequence[int], template: ChatTemplate | None, system: str = ""
+    ) -> None:
+        """Take what reads them.
+
+        Args:
+            tokenizer: Of the model.
+            begin: Tokens that the model puts before every prompt.
+            template: How conversations are written; None: in a plain form.
+            system: The first of what the system says.
+        """
+        self._tokenizer, self._begin, self._template, self._system = tokenizer, list(begin), template, system
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Where an answer is over, beside the model's own end."""
+        return () if self._template else (PLAIN_STOP,)
+
+    @property
+    def reads_special(self) -> bool:
+        """Whether the names of special tokens in the text are these tokens: a template writes them."""
+        return self._template is not None
+
+    def text_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Return a conversation as the text that an answer goes on behind.
+
+        Args:
+            messages: Its turns; where the last is the assistant's, the answer goes on behind its words.
+            tools: Functions that the answer may call, as OpenAI's clients describe them.
+
+        Raises:
+            ConversationError: If the template does not take it, or it holds what ends or begins a turn.
+        """
+        whole = list(messages)
+        if self._system:
+            own = whole.pop(0).content if whole[0].role == "system" else ""
+            whole.insert(0, ChatMessage("system", "\n\n".join(filter(None, (self._system, own)))))
+        if self._template is None:
+            return plain_text_of(whole, tools)
+        for i, message in enumerate(messages):
+            for name in self._tokenizer.special:
+                if name in message.content or name in json.dumps(message.more, ensure_ascii=False):
+                    text = f"messages[{i}] holds {name!r}, which ends or begins a turn for this model"
+                    raise ConversationError(text, "messages")
+        written = json.dumps(tools, ensure_ascii=False)
+        if taken := next((name for name in self._tokenizer.special if tools and name in written), ""):
+            raise ConversationError(f"tools holds {taken!r}, which ends or begins a turn for this model", "tools")
+        try:
+            return self._template.text_of(whole, tools)
+        except ValueError as error:
+            raise ConversationError(str(error), "messages") from error
+
+    def without_begin(self, tokens: list[int]) -> list[int]:
+        """Return the tokens of a conversation without those that the model puts before every prompt anyway."""
+        is_there = bool(self._begin) and tokens[: len(self._begin)] == self._begin
+        return tokens[len(self._begin) :] if is_there else tokens
