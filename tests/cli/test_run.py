@@ -96,7 +96,8 @@ def test_a_budget_is_a_gate(bundle, video, budget, code, word):
     assert shown.exit_code == code, shown.output
     verdict, *after = shown.stdout.splitlines()[-1 if code == 3 else -2 :]
     assert verdict.startswith(f"{word} ")
-    proof = r" of 40 frames over [\d.]+ ms; at (most|least) [\d.]+% miss, 1% allowed(; \d+ more would decide)?"
+    proof = r" of 40 frames over [\d.]+ ms; at (most|least) [\d.]+% miss, 1% allowed; confidence 95%"
+    proof += r"(; \d+ more would decide)?"
     assert re.search(f"{proof}$", verdict)
     assert after == ([] if code == 3 else [f"next       edgeopt bench {bundle} --budget 1us"])
     assert ran(bundle, video, "--budget", "10s", "--max-miss", "50%").exit_code == 0

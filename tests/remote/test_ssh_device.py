@@ -120,7 +120,7 @@ def test_ctrl_c_ends_the_command_there_too(board, project):
     process = started(*LONG)
     wait_until(lambda: runs_on(board))
     sleep(1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)  # as Ctrl-C, which a job in a background may be told to ignore
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert not processes_on(board)

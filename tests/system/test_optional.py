@@ -22,7 +22,7 @@ def test_without_torch_one_line_names_the_extra_and_the_cpu_build(monkeypatch):
     with pytest.raises(MissingDependencyError) as raised:
         require_torch("training")
     problem, remedy = str(raised.value).splitlines()
-    assert problem.endswith("which training needs")
+    assert problem.endswith(": training needs it")
     assert remedy.startswith("  -> pip install 'edgeopt[train]'; ")
     assert "gigabytes of CUDA" in remedy
     assert remedy.endswith("pip install torch --index-url https://download.pytorch.org/whl/cpu")
