@@ -108,7 +108,10 @@ def with_faster(word: Word, drop: float, most: float) -> Report:
 def test_the_last_lines_tell_the_proof_of_speed_then_of_accuracy_then_what_to_do():
     lines = {one.label: one.text for one in judge(with_faster(Word.NOT_DECIDED, 0.005, 0.0301)).facts}
     assert [*lines] == ["speed", "accuracy", "faster", "to get it", "budget", "size", "report"]
-    assert lines["speed"] == "FASTER: whole frames in 8 fresh processes; execution alone 1.50x [1.40, 1.60]"
+    assert (
+        lines["speed"]
+        == "FASTER: whole frames in 8 fresh processes; execution alone 1.50x [1.40, 1.60]; confidence 95%"
+    )
     assert lines["accuracy"] == "KEPT: outputs within 120 dB of the original's"
     assert lines["faster"] == (
         "quantize is proven 1.74x [1.70, 1.79] as fast; its accuracy is NOT DECIDED: "

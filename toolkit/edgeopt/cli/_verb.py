@@ -80,7 +80,7 @@ class VerbOption(click.Option):
 
     @property
     def file_use(self) -> FileUse:
-        """What the command does with the file that its text names."""
+        """Use of the file that its text names."""
         return self.uses[0].option.file_use
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:

@@ -261,8 +261,8 @@ def open_frames(model: str, options: ServeOptions) -> ServedModel:
     tally = Tally(name, stages, holder)
     parts = (name, holder, options.limits, tally, SpanTracer(name))
     route: PictureRoute | EmbeddingRoute = PictureRoute(*parts) if sees else EmbeddingRoute(*parts)
-    told = "/v1/frames, a picture in, JSON out" if sees else "/v1/embeddings, texts in, vectors out"
-    return ServedModel(name, tally, holder, route.routes(), route.close, told)
+    shown = "/v1/frames, a picture in, JSON out" if sees else "/v1/embeddings, texts in, vectors out"
+    return ServedModel(name, tally, holder, route.routes(), route.close, shown)
 
 
 def _bundle_of_frames(model: str) -> Bundle:

@@ -25,7 +25,7 @@ class TalkResult:
 
     model: str
     accounts: tuple[Account, ...]
-    """Of each answer."""
+    """Cost of each answer."""
     notes: tuple[Note, ...] = ()
 
     @property
@@ -48,7 +48,7 @@ class TalkResult:
 
 def talk(
     model: str,
-    asked: AnswerOptions,
+    options: AnswerOptions,
     ask: Callable[[], str | None],
     hear: Callable[[Piece, Account], None],
     over: Callable[[], None],
@@ -60,7 +60,7 @@ def talk(
 
     Args:
         model: Bundle, shipped name, ONNX file or folder.
-        asked: What each answer may be.
+        options: What each answer may be.
         ask: Returns the person's next words; None: there are no more.
         hear: Called with each token, and what the answer took so far.
         over: Called when an answer is over.
@@ -77,10 +77,10 @@ def talk(
         template = read_chat_template((recipe.path_of(recipe.tokenizer.file) or Path(file)).parent)
         reader = ConversationReader(opened.tokenizer, recipe.generation.begin, template, system)
         said, past, accounts = list[ChatMessage](), _Past(), list[Account]()
-        asked = replace(asked, stop=(*asked.stop, *reader.stop))
+        options = replace(options, stop=(*options.stop, *reader.stop))
         while (words := ask()) is not None:
             said.append(ChatMessage("user", words))
-            text, account = _answer(opened, reader, said, past, asked, hear)
+            text, account = _answer(opened, reader, said, past, options, hear)
             over()
             said.append(ChatMessage("assistant", text))
             accounts.append(account)
@@ -89,7 +89,7 @@ def talk(
 
 @dataclass
 class _Past:
-    """What the cache holds: the conversation up to the end of the last answer."""
+    """The conversation up to the end of the last answer, which the cache holds."""
 
     text: str = ""
     tokens: tuple[int, ...] = ()
@@ -127,14 +127,14 @@ def _answer(
     reader: ConversationReader,
     said: list[ChatMessage],
     past: _Past,
-    asked: AnswerOptions,
+    options: AnswerOptions,
     hear: Callable[[Piece, Account], None],
 ) -> tuple[str, Account]:
     """Return the words of an answer, and what it took; Ctrl-C ends the answer and not the conversation."""
     try:
         text = reader.text_of(said)
         tokens = past.tokens_of(text, opened, reader)
-        answer = opened.generate(tokens, asked)
+        answer = opened.generate(tokens, options)
     except ValueError as error:
         raise EdgeoptError(str(error), remedy=_REMEDY) from error
     pieces = list[Piece]()

@@ -161,11 +161,11 @@ def usage_of(written: Sequence[Written], each: int) -> dict[str, Any]:
     """
     prompts = [answer.account for answer in written[::each]]
     count = sum(len(answer.account.token_at_ns) for answer in written)
-    asked = sum(account.prompt_tokens for account in prompts)
+    prompt_tokens = sum(account.prompt_tokens for account in prompts)
     return {
-        "prompt_tokens": asked,
+        "prompt_tokens": prompt_tokens,
         "completion_tokens": count,
-        "total_tokens": asked + count,
+        "total_tokens": prompt_tokens + count,
         "prompt_tokens_details": {"cached_tokens": sum(account.reused_tokens for account in prompts)},
     }
 

@@ -151,12 +151,12 @@ def begin(job: str) -> None:
     Keys: `worker`, `arguments`, `folder` (below the mirror, in which it runs), `files` (name to hash), `writes` (places
     below the mirror that it may write), `variables`.
     """
-    place, asked = JOBS / job, json.load(sys.stdin)
+    place, request = JOBS / job, json.load(sys.stdin)
     with locked(JOBS / f"{job}.lock", fcntl.LOCK_EX):
         goes_on = (place / "begun").is_file() and not (place / "delivered").is_file()
         if not goes_on:
             try:
-                _lay_out(place, asked)
+                _lay_out(place, request)
             except BaseException:
                 shutil.rmtree(place, ignore_errors=True)
                 raise
@@ -166,15 +166,15 @@ def begin(job: str) -> None:
     answer({"goes_on": goes_on, "mirror": str(place / "files")})
 
 
-def _lay_out(place: Path, asked: Any) -> None:
+def _lay_out(place: Path, request: Any) -> None:
     """Make the folder of a job, with the files that its command reads."""
     shutil.rmtree(place, ignore_errors=True)
-    mirror, writes = place / "files", [Path(name) for name in asked["writes"]]
-    (mirror / asked["folder"]).mkdir(parents=True)
-    for name, digest in asked["files"].items():
+    mirror, writes = place / "files", [Path(name) for name in request["writes"]]
+    (mirror / request["folder"]).mkdir(parents=True)
+    for name, digest in request["files"].items():
         _lay(_stored(digest), mirror / name, may_link=not _is_below(Path(name), writes))
     (place / "before.json").write_text(json.dumps(_stamps(mirror)))
-    (place / "request.json").write_text(json.dumps(asked))
+    (place / "request.json").write_text(json.dumps(request))
     for name in ("out", "err"):
         (place / name).touch()
 
@@ -182,18 +182,18 @@ def _lay_out(place: Path, asked: Any) -> None:
 def watch(job: str) -> None:
     """Run a job's command to its end, alone on this device: two that measure would disturb each other."""
     place = JOBS / job
-    asked = json.loads((place / "request.json").read_text())
-    worker, mirror = asked["worker"], place / "files"
+    request = json.loads((place / "request.json").read_text())
+    worker, mirror = request["worker"], place / "files"
     with (
         locked(place / "alive", fcntl.LOCK_EX),
         locked(WORKERS / f"{worker}.lock", fcntl.LOCK_SH),
         open(place / "out", "ab") as out,
         open(place / "err", "ab") as err,
     ):
-        words = [word.replace(FILES, str(mirror)) for word in asked["arguments"]]
+        words = [word.replace(FILES, str(mirror)) for word in request["arguments"]]
         with open(ROOT / "measuring.lock", "a") as lock:
             _wait_for(lock, place, err)
-            code = _run([str(WORKERS / worker / "bin/python"), "-m", "edgeopt", *words], place, asked, out, err)
+            code = _run([str(WORKERS / worker / "bin/python"), "-m", "edgeopt", *words], place, request, out, err)
         _write(place / "code", str(code))
 
 
@@ -213,14 +213,14 @@ def _wait_for(lock: Any, place: Path, err: BinaryIO) -> None:
             return
 
 
-def _run(command: list[str], place: Path, asked: Any, out: BinaryIO, err: BinaryIO) -> int:
+def _run(command: list[str], place: Path, request: Any, out: BinaryIO, err: BinaryIO) -> int:
     """Run a command until it ends; where the job is to stop, it is asked to end as by Ctrl-C."""
     if (place / "stop").exists():
         return 130
     process = subprocess.Popen(
         command,
-        cwd=place / "files" / asked["folder"],
-        env={**os.environ, **asked["variables"]},
+        cwd=place / "files" / request["folder"],
+        env={**os.environ, **request["variables"]},
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=err,
@@ -279,10 +279,10 @@ def bring() -> None:
 
     The standard input holds JSON: `job`, and `below`, the places below the mirror that are wanted.
     """
-    asked = json.load(sys.stdin)
-    mirror = JOBS / asked["job"] / "files"
+    request = json.load(sys.stdin)
+    mirror = JOBS / request["job"] / "files"
     before = json.loads((mirror.parent / "before.json").read_text())
-    wanted = [Path(name) for name in asked["below"]]
+    wanted = [Path(name) for name in request["below"]]
     answer({})
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", dereference=True) as archive:
         for name, stamp in _stamps(mirror).items():

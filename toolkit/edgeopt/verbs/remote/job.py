@@ -142,11 +142,11 @@ class Job:
             LostError: If the connection is lost.
             EdgeoptError: If a file cannot be written here.
         """
-        asked = json.dumps({"job": self.name, "below": list(places)}).encode()
+        request = json.dumps({"job": self.name, "below": list(places)}).encode()
         process = self.device.connection.start(self.device.command("bring"))
         count = 0
         try:
-            process.sent.write(asked)
+            process.sent.write(request)
             process.sent.close()
             while (line := process.printed.readline()) and not line.startswith(MARKER):
                 continue

@@ -79,10 +79,10 @@ class EmbeddingRoute:
         end_s = monotonic() + self._limits.seconds
         require_kind(request, "application/json")
         values = read_object(await read_body(request, self._limits))
-        asked = read_embedding_request(values, self._model)
+        wanted = read_embedding_request(values, self._model)
         queue_ns = await while_there(request, self._line.enter(end_s))
         is_over = Event()
-        done = asyncio.get_running_loop().run_in_executor(self._threads, self._run, asked, is_over)
+        done = asyncio.get_running_loop().run_in_executor(self._threads, self._run, wanted, is_over)
         done.add_done_callback(self._leave)
         try:
             async with asyncio.timeout(end_s - monotonic()):
@@ -101,7 +101,7 @@ class EmbeddingRoute:
             "object": "list",
             "model": self._model,
             "data": [
-                {"object": "embedding", "index": place, "embedding": _written(vector, is_packed=asked.is_packed)}
+                {"object": "embedding", "index": place, "embedding": _written(vector, is_packed=wanted.is_packed)}
                 for place, vector in enumerate(embedded.vectors)
             ],
             "usage": {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens},
@@ -114,19 +114,19 @@ class EmbeddingRoute:
         if not done.cancelled():
             done.exception()  # heard, whether or not somebody still waits for it
 
-    def _run(self, asked: EmbeddingRequest, is_over: Event) -> _Embedded:
+    def _run(self, wanted: EmbeddingRequest, is_over: Event) -> _Embedded:
         vectors, cut, times_ns, tokens = list[NDArray[np.float32]](), list[int](), Counter[str](), 0
         with self._holder.held() as runtime:
             task = runtime.task
             assert isinstance(task, Embedder)
-            for place, text in enumerate(asked.texts):
+            for place, text in enumerate(wanted.texts):
                 if is_over.is_set():  # nobody waits any more
                     break
                 length = task.length_of(text)
                 tokens += length.tokens
                 if length.is_cut:
                     cut.append(place)
-                if length.is_cut and not asked.truncates:
+                if length.is_cut and not wanted.truncates:
                     text = f"input[{place}] has more than {length.tokens} tokens, the length of this model"
                     raise RefusedError(400, f"{text}; truncate: true cuts it", code="context_length_exceeded")
                 with runtime.begin() as work:

@@ -86,9 +86,9 @@ class TextRoutes(Generic[W]):
         if wanted.model != self._model:
             text = f"no model named {wanted.model[:100]!r} is here, only {self._model!r}"
             raise RefusedError(404, text, code="model_not_found", param="model")
-        asked = wanted.choices()
-        read = [await self._read(each, end_s) for each in asked[:: wanted.each]]  # a prompt once
-        choices = [Choice(index, each, read[index // wanted.each]) for index, each in enumerate(asked)]
+        single = wanted.choices()
+        read = [await self._read(each, end_s) for each in single[:: wanted.each]]  # a prompt once
+        choices = [AnswerChoice(index, each, read[index // wanted.each]) for index, each in enumerate(single)]
         task = _Task(self, request, wanted, choices, end_s)
         first_ns = await while_there(request, self.enter(choices[0], end_s))
         task.begin()
@@ -98,7 +98,7 @@ class TextRoutes(Generic[W]):
             return StreamingResponse(task.stream(), media_type="text/event-stream", headers=headers)
         return await task.whole()
 
-    async def enter(self, choice: Choice, end_s: float) -> int:
+    async def enter(self, choice: AnswerChoice, end_s: float) -> int:
         """Wait until an answer has a slot, begin to write it, and return for how many nanoseconds it waited.
 
         Raises:
@@ -173,7 +173,7 @@ class TextRoutes(Generic[W]):
 
 
 @dataclass
-class Choice:
+class AnswerChoice:
     """One answer of a request, before and while it is written."""
 
     index: int
@@ -199,14 +199,14 @@ class Choice:
         return self.written
 
 
-News = tuple[Choice, "list[Piece] | Written | BaseException"]
+News = tuple[AnswerChoice, "list[Piece] | Written | BaseException"]
 
 
 class _Task:
     """The answers of one request between their writing and their client."""
 
     def __init__(
-        self, texts: TextRoutes[Any], request: Request, wanted: Wanted, choices: Sequence[Choice], end_s: float
+        self, texts: TextRoutes[Any], request: Request, wanted: Wanted, choices: Sequence[AnswerChoice], end_s: float
     ) -> None:
         self._texts, self._request, self._wanted = texts, request, wanted
         self._choices, self._end_s = choices, end_s
@@ -231,7 +231,7 @@ class _Task:
             self._pumps.add(pump)
             pump.add_done_callback(self._pumps.discard)
 
-    async def _pump(self, choice: Choice) -> None:
+    async def _pump(self, choice: AnswerChoice) -> None:
         assert choice.writing
         try:
             async for news in choice.writing.events():
@@ -239,7 +239,7 @@ class _Task:
         except BaseException as error:
             self._news.put_nowait((choice, error))
 
-    async def _heard(self) -> AsyncIterator[tuple[Choice, list[Piece] | Written]]:
+    async def _heard(self) -> AsyncIterator[tuple[AnswerChoice, list[Piece] | Written]]:
         """Yield what comes of all answers until the last is over.
 
         Raises:
@@ -282,11 +282,11 @@ class _Task:
             if not isinstance(news, Written):
                 choice.pieces += news
 
-    def _answer(self, choice: Choice) -> WholeAnswer:
+    def _answer(self, choice: AnswerChoice) -> WholeAnswer:
         text, logprobs = "".join(piece.text for piece in choice.pieces), self._logprobs(choice.pieces)
         return WholeAnswer(self._echoed(choice) + text, choice.require_written(), choice.queue_ns, logprobs)
 
-    def _echoed(self, choice: Choice) -> str:
+    def _echoed(self, choice: AnswerChoice) -> str:
         """Return the prompt, where it is repeated."""
         prompt = choice.wanted.prompt
         if not choice.wanted.echoes or isinstance(prompt, str):
