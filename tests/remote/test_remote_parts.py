@@ -159,6 +159,26 @@ def test_a_device_writes_nothing_but_what_was_asked_for(name):
         place_of(name, {"home/me/out": Path("/home/me/out")})
 
 
+@pytest.mark.parametrize(
+    ("line", "head"),
+    [
+        (b'{"stream": "out", "bytes": 5}', ("out", 5)),
+        (b'{"code": 3}', ("", 3)),
+        *(
+            (line, None)
+            for line in (b"", b"[]", b"3", b'{"stream": "x", "bytes": 5}', b'{"code": "a"}', b'{"bytes": 5}')
+        ),
+        (b'{"stream": "out", "bytes": 99999999999}', None),
+    ],
+)
+def test_a_frame_that_is_none_is_one_clear_line(line, head):
+    if head is not None:
+        assert job._read_head(line) == head
+        return
+    with pytest.raises(EdgeoptError, match="answers in no way that is known"):
+        job._read_head(line)
+
+
 def test_what_was_asked_for_comes_to_its_place():
     places = {"home/me/out": Path("/home/me/out"), "tmp/b.json": Path("/tmp/b.json")}
     assert place_of("home/me/out/bundle/x.onnx", places)[1] == Path("/home/me/out/bundle/x.onnx")

@@ -25,6 +25,9 @@ STOPPED = 97
 _LEAVE_S = 5.0
 """Seconds for the end of a command that said its last word."""
 
+_MOST_BYTES = 1 << 20
+"""Bytes of a frame, as the device's side sends at most."""
+
 Write = Callable[[str, bytes], None]
 """Takes what the command prints: `out` or `err`, and its bytes."""
 
@@ -116,14 +119,14 @@ class Job:
         for line in process.printed:
             if not line.startswith(MARKER):
                 continue  # the start file of a shell
-            head = json.loads(line.removeprefix(MARKER))
-            if "code" in head:
-                return int(head["code"])
-            body = process.printed.read(head["bytes"])
-            if len(body) < head["bytes"]:
+            stream, number = _read_head(line.removeprefix(MARKER))
+            if not stream:
+                return number
+            body = process.printed.read(number)
+            if len(body) < number:
                 return None
-            self.read[head["stream"]] += len(body)
-            write(head["stream"], body)
+            self.read[stream] += len(body)
+            write(stream, body)
         return None
 
     def stop(self) -> None:
@@ -168,6 +171,22 @@ class Job:
     def forget(self) -> None:
         """Remove what is left of it on the device."""
         self.device.ask("forget", self.name)
+
+
+def _read_head(line: bytes) -> tuple[str, int]:
+    """Return the stream of a frame and its bytes; of the last frame no stream, and the exit code.
+
+    Raises:
+        EdgeoptError: If it is none.
+    """
+    try:
+        head = json.loads(line)
+        stream, number = ("", head["code"]) if "code" in head else (head["stream"], head["bytes"])
+        if stream not in ("", "out", "err") or type(number) is not int or not 0 <= number <= _MOST_BYTES:
+            raise ValueError
+    except (ValueError, KeyError, TypeError) as error:
+        raise EdgeoptError("the device answers in no way that is known", remedy="do not trust this device") from error
+    return stream, number
 
 
 def place_of(name: str, places: Mapping[str, Path]) -> tuple[Path, Path]:
