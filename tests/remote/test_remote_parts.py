@@ -268,6 +268,28 @@ def local_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> Con
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+def test_patience_begins_anew_after_a_connection_that_held(tmp_path, monkeypatch):
+    """Losses an hour apart are no device that is gone for ten minutes."""
+    now_s, said, lasts_s = [0.0], list[str](), [3600.0, 3600.0, 3600.0]
+    monkeypatch.setattr(ssh, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(ssh, "sleep", lambda s: now_s.__setitem__(0, now_s[0] + s))
+
+    def action() -> str:
+        if not lasts_s:
+            return "done"
+        now_s[0] += lasts_s.pop()
+        raise ssh.LostError("lost", remedy="")
+
+    with local_ssh(tmp_path, monkeypatch, "/bin") as connection:
+        assert connection.patiently(action, said.append) == "done"
+        assert len(said) == 3
+        lasts_s[:] = [1.0] * 100
+        with pytest.raises(ssh.LostError):
+            connection.patiently(action, said.append)
+    assert 560 < now_s[0] - 3 * 3600 < 620
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 def test_a_device_without_python_is_one_clear_line(tmp_path, monkeypatch):
     tools = tmp_path / "tools"
     tools.mkdir()

@@ -119,7 +119,7 @@ def test_the_command_reads_a_turn_a_line_and_an_empty_one_ends():
     [
         (["--prompt", "a"], "--chat asks for each turn"),
         (["--guesses", "3"], "--guesses is not for conversations"),
-        (["--on", "ssh://board"], "--chat needs who looks at it"),
+        (["--on", "ssh://board"], "--chat is for the machine that you sit at"),
     ],
 )
 def test_what_does_not_go_with_a_conversation_is_refused(more, told):

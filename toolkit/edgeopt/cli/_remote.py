@@ -24,8 +24,6 @@ ON = "on"
 _FLAG = "--on"
 _OF_THIS_TERMINAL = ("chat", "view")
 """Options of what a person does while the command runs."""
-_EXTRAS = ("cpu", "serve")
-"""Extras that every command may need there: ONNX Runtime, and what reads and writes texts."""
 
 
 class DeviceCommand(click.Command):
@@ -62,15 +60,14 @@ def run_on_device(ctx: click.Context, address: str, words: Sequence[CommandWord]
 
     for name in _OF_THIS_TERMINAL:
         if ctx.params.get(f"option_{name}"):
-            raise EdgeoptError(f"--{name} needs who looks at it beside the model", remedy=f"leave {_FLAG} out, or it")
+            raise EdgeoptError(f"--{name} is for the machine that you sit at", remedy=f"leave {_FLAG} out, or --{name}")
     if ctx.params.get("option_resume") and not ctx.params.get("option_out"):
         raise EdgeoptError(
             f"--resume with {_FLAG} does not know which folder to take along", remedy="name it: --out FOLDER"
         )
     width, target = line_width(), ctx.params.get("option_target")
-    extras = frozenset((*_EXTRAS, *(_extras_of(str(target)) if target else ())))
     variables = {"COLUMNS": str(width)} if width else {}
-    command = RemoteCommand((CommandWord(ctx.info_name or ""), *words), extras, variables)
+    command = RemoteCommand((CommandWord(ctx.info_name or ""), *words), str(target or ""), variables)
     with Progress(quiet=ctx.params.get("form", TERMINAL) != TERMINAL) as progress:
         return run_remotely(address, command, Hearer(progress.progress, progress.say, _print))
 
@@ -106,12 +103,6 @@ def _file_use(param: click.Parameter, ctx: click.Context) -> FileUse:
     use: FileUse = getattr(param, "file_use", plain)
     is_taken_up = use is FileUse.WRITE and param.opts[0] == "--out" and ctx.params.get("option_resume")
     return FileUse.BOTH if is_taken_up else use
-
-
-def _extras_of(target: str) -> tuple[str, ...]:
-    from edgeopt.system.declared.target import find_target
-
-    return (find_target(target).executor,)
 
 
 def _print(stream: str, text: bytes) -> None:

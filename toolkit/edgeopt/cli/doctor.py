@@ -13,7 +13,7 @@ from edgeopt.cli._remote import DeviceCommand, device_option
 @format_option
 @click.pass_context
 def doctor(ctx: click.Context, *, form: str) -> None:
-    """Show what this machine can run, or the device of --on, and what is missing."""
+    """Show what this machine, or the device of --on, can run, and what is missing."""
     from edgeopt.runtime.devices.checkup import examine, summarize
 
     checkup = examine()

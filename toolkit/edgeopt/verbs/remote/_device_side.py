@@ -76,18 +76,11 @@ def locked(path: Path, how: int) -> Iterator[bool]:
 
 
 def status(key: str) -> None:
-    """Answer what is here: whether the environment is made, the processor, the bytes that are free."""
+    """Answer whether an environment is made, and how many bytes are free."""
     ready = WORKERS / key / "ready"
     if ready.is_file():
         os.utime(ready)
-    answer(
-        {
-            "ready": ready.is_file(),
-            "machine": os.uname().machine,
-            "python": ".".join(map(str, sys.version_info[:3])),
-            "free_bytes": shutil.disk_usage(ROOT).free,
-        }
-    )
+    answer({"ready": ready.is_file(), "free_bytes": shutil.disk_usage(ROOT).free})
 
 
 def prepare(key: str, name: str, extras: str) -> None:

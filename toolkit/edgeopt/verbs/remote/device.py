@@ -6,7 +6,6 @@ import hashlib
 import json
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ Tell = Callable[[str, int, int], None]
 _SIDE = Path(__file__).with_name("_device_side.py")
 _SPARE_BYTES = 1 << 30
 """Free bytes that an environment with ONNX Runtime and OpenCV needs while it is made (600 MB, seen), and some more."""
-_BLOCK = 1 << 20
 _SETUP = """
 set -e
 umask 077
@@ -42,18 +40,6 @@ done
 echo "edgeopt-device:there is no Python 3.11 or later -> install one, such as python3.11" >&2
 exit 3
 """
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
-    """Facts of a device, seen when the connection was made."""
-
-    machine: str
-    """Its architecture, as `uname -m` says it."""
-    python: str
-    free_bytes: int
-    is_ready: bool
-    """Whether the environment of this edgeopt is there."""
 
 
 class Device:
@@ -94,15 +80,6 @@ class Device:
                 f"{address} answers in no way that is known", remedy="do not trust this device"
             ) from error
 
-    def facts(self, worker: str) -> DeviceFacts:
-        """Return what is seen of the device.
-
-        Args:
-            worker: Key of the environment that is asked for.
-        """
-        seen = self.ask("status", worker)
-        return DeviceFacts(seen["machine"], seen["python"], seen["free_bytes"], seen["ready"])
-
     def prepare(self, wheel: Wheel, extras: Sequence[str], tell: Tell) -> str:
         """Make the environment of a wheel unless it is there, and return its key.
 
@@ -110,10 +87,10 @@ class Device:
             EdgeoptError: If it cannot be made; the line says why.
         """
         key = f"{wheel.key}-{'-'.join(extras)}"
-        facts = self.facts(key)
-        if not facts.is_ready:
-            if facts.free_bytes < _SPARE_BYTES:
-                free = f"{format_bytes(facts.free_bytes)} are free"
+        status = self.ask("status", key)
+        if not status["ready"]:
+            if status["free_bytes"] < _SPARE_BYTES:
+                free = f"{format_bytes(status['free_bytes'])} are free"
                 remedy = f"free {format_bytes(_SPARE_BYTES)} in ~/.cache"
                 raise EdgeoptError(f"{self.connection.address} has no room for edgeopt: {free}", remedy=remedy)
             tell(f"install edgeopt on {self.connection.address.host}", 0, 1)

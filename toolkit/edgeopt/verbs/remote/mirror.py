@@ -18,6 +18,7 @@ from typing import Any
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.measurement.accuracy.label_folders import beside_pictures
+from edgeopt.measurement.check.baseline import raw_beside
 from edgeopt.recipes.inputs.frames import find_kind
 from edgeopt.recipes.inputs.pictures import PICTURES, VIDEOS
 from edgeopt.recipes.labels import Labels
@@ -96,7 +97,7 @@ def _beside(path: Path) -> Iterator[Path]:
         yield from _named_in_toml(path)
     elif path.suffix in (".json", ".csv"):
         yield from _named_in_labels(path)
-        if (raw := path.with_suffix(".npz")).is_file():
+        if (raw := raw_beside(path)).is_file():
             yield raw
 
 

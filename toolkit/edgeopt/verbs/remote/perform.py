@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import EXIT_INTERRUPTED, EdgeoptError, UnavailableError
+from edgeopt.measurement.check.baseline import raw_beside
+from edgeopt.system.declared.target import find_target
 from edgeopt.system.text import plural
 from edgeopt.verbs.remote.address import read_address
 from edgeopt.verbs.remote.device import Device, Tell
@@ -20,6 +22,8 @@ FILES = "@FILES@"
 """As the device's side has it: stands in an argument for the folder that mirrors this machine."""
 _DEFAULT_OUT = Path("out")
 """Folder below this one in which commands write where no place was named."""
+_EXTRAS = ("cpu", "serve")
+"""Extras that every command may need: ONNX Runtime, and what reads and writes texts."""
 _SIGNALS_FROM = 128
 """A shell's exit code of a program that a signal ended is this and the signal's number."""
 
@@ -54,10 +58,15 @@ class RemoteCommand:
 
     words: tuple[CommandWord, ...]
     """Words behind `edgeopt`, without the option that names the device."""
-    extras: frozenset[str]
-    """Extras of edgeopt that it needs."""
+    target: str
+    """Name or file of the target; empty: none was named."""
     variables: Mapping[str, str]
     """Variables of its environment, such as the width of the terminal."""
+
+    @property
+    def extras(self) -> frozenset[str]:
+        """Extras of edgeopt that it needs there: those of every command, and the engine of its target."""
+        return frozenset((*_EXTRAS, find_target(self.target).executor) if self.target else _EXTRAS)
 
     @property
     def reads(self) -> list[Path]:
@@ -71,7 +80,7 @@ class RemoteCommand:
         for word in self.words:
             if word.is_written:
                 path = Path(word.text)
-                places += [path, path.with_suffix(".npz")] if path.suffix == ".json" else [path]
+                places += [path, raw_beside(path)] if path.suffix == ".json" else [path]
         return {mirrored(place): whole_path(place) for place in places}
 
 

@@ -27,6 +27,9 @@ _ALIVE_S, _SILENT = 5, 6
 _CONNECT_S = 15
 _PATIENCE_S = 600.0
 """Seconds for which a lost connection is tried again: a board that restarts takes one or two minutes."""
+_HELD_S = 25.0
+"""An attempt that lasted longer had its connection: without one it ends after `_CONNECT_S`, and a lost one is noticed
+after `_ALIVE_S * _SILENT`."""
 _FIRST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
 _LONGEST_SOCKET = 80
 """Bytes of a socket's path to which ssh can still append its own: 104 on macOS in all (unix(4))."""
@@ -146,11 +149,13 @@ class Connection:
         """
         until_s, wait_s = None, _FIRST_WAIT_S
         while True:
+            began_s = monotonic()
             try:
                 return action()
             except LostError as error:
                 now_s = monotonic()
-                until_s = now_s + _PATIENCE_S if until_s is None else until_s
+                if until_s is None or now_s - began_s > _HELD_S:
+                    until_s, wait_s = now_s + _PATIENCE_S, _FIRST_WAIT_S
                 if now_s + wait_s > until_s:
                     raise
                 say(f"connection lost ({error.problem}): trying again")
