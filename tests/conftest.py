@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[1]
 DATA = REPOSITORY.parent / "shared" / "data"
 LONGEST = (
     "test_qnn_environment.py",
-    "test_openvino_environment.py",
+    "test_engines_environment.py",
     "test_packaging.py",
     "test_optimize.py",
     "test_real_models.py",

@@ -398,7 +398,7 @@ def test_where_openvino_changes_the_answers_it_is_not_tried_and_its_own_target_i
     np.savez(samples, x=np.random.default_rng(3).standard_normal((6, 8, 8)).astype(np.float32))
     given = {"calib": str(samples), "steps": ("simplify",), "threads": 1}
     report = optimize(file, target="cpu", out=tmp_path / "cpu", **given)
-    assert {one.executor for one in report.candidates} == {"onnxruntime"}
+    assert "openvino" not in {one.executor for one in report.candidates}
     assert any(note.detail.startswith("openvino-cpu not tried: OpenVINO") for note in report.notes)
     with pytest.raises(UnsupportedError, match=r"(?s)^OpenVINO .* changes what norm answers.*--target cpu"):
         optimize(file, target="openvino-cpu", out=tmp_path / "openvino", **given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.errors import EdgeoptError, Missing, Note, NoteKind
 from edgeopt.executors.onnxruntime import UNFUSED
 from edgeopt.measurement.opening.right_optimizations import Correction
 from edgeopt.runtime.devices.availability import (
@@ -16,6 +16,7 @@ from edgeopt.runtime.devices.availability import (
     why_unavailable,
 )
 from edgeopt.steps._context import Engine
+from edgeopt.system.declared.optional import NOT_INSTALLED
 from edgeopt.system.declared.target import Target, find_target
 from edgeopt.system.machine.threads import engine_threads
 
@@ -102,12 +103,16 @@ def open_engine(target: Target, threads: int) -> Engine:
 def _alternatives(
     target: Target, threads: int, correction: Correction, fault_of: Callable[[Target], str]
 ) -> tuple[list[Engine], list[Note]]:
-    """Return the engines beside the target's own that are here, and a note for each that is not."""
-    engines, notes = list[Engine](), list[Note]()
+    """Return the engines beside the target's own that are here, and what is told of those that are not."""
+    engines, notes, absent = list[Engine](), list[Note](), list[Target]()
     for name in target.alternatives:
         other = find_target(name)
         # unmeasured, one engine is no better than another
-        reason = target.why_not_here() or other.why_not_here() or why_unavailable(other) or fault_of(other) or None
+        reason = target.why_not_here() or other.why_not_here() or why_unavailable(other)
+        if isinstance(reason, Missing) and reason.reason.endswith(NOT_INSTALLED):
+            absent.append(other)
+            continue
+        reason = reason or fault_of(other) or None
         try:
             if reason is None:
                 engines.append(open_engine(correction.applied_to(other), threads))
@@ -115,7 +120,16 @@ def _alternatives(
             reason = error.problem
         if reason:
             notes.append(Note(NoteKind.SKIPPED, f"{name} not tried: {reason}"))
-    return engines, notes
+    return engines, [*notes, *_not_installed(absent)]
+
+
+def _not_installed(absent: Sequence[Target]) -> list[Note]:
+    """Return one note for all engines whose packages are not here; an extra is called as its executor."""
+    if not absent:
+        return []
+    names = ", ".join(target.name for target in absent)
+    extras = ",".join(target.executor for target in absent)
+    return [Note(NoteKind.SKIPPED, f"not tried: {names}", f"pip install 'edgeopt[{extras}]' brings them in")]
 
 
 def _why_untimed(target: Target, others: Sequence[Engine]) -> str:

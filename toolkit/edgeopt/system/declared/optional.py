@@ -16,6 +16,10 @@ _BEFORE: Mapping[str, str] = {"export": _TORCH, "train": _TORCH}
 """What to know of an extra before it is installed."""
 
 
+NOT_INSTALLED = "is not installed"
+"""How the reason ends where a package is simply not there; one that is broken has another."""
+
+
 def how_to_install(extra: str) -> str:
     """Return the command that brings an extra of edgeopt, and what to know before, in one line."""
     known = _BEFORE.get(extra)
@@ -33,7 +37,7 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
     except ImportError as error:
         package = module.split(".")[0]
         is_absent = isinstance(error, ModuleNotFoundError) and error.name == package
-        why = "is not installed" if is_absent else f"cannot be imported ({error})"
+        why = NOT_INSTALLED if is_absent else f"cannot be imported ({error})"
         problem = f"{package} {why}: {purpose} needs it"
         raise MissingDependencyError(problem, remedy=how_to_install(extra)) from error
 

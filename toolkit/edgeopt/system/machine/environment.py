@@ -34,6 +34,7 @@ _PACKAGES = (
     "onnxruntime-directml",
     "onnxruntime-webgpu",
     "openvino",
+    "ncnn",
 )
 
 

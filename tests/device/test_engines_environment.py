@@ -1,0 +1,30 @@
+"""Engines that are not installed beside the tests: their tests run in an environment of their own."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from fixture_environment import make_environment, run_apart
+
+ENGINES = ("openvino", "ncnn")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """The interpreter of an environment that holds this checkout with the engines."""
+    return make_environment(tmp_path_factory.mktemp("engines") / "environment", ",".join(ENGINES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_tests_of_an_engine_pass_in_an_environment_of_their_own(python, engine):
+    if find_spec(engine) is not None:
+        pytest.skip(f"{engine} is here: its tests run in this environment")
+    tests = Path(__file__).with_name(f"test_{engine}.py")
+    done = run_apart([python, "-m", "pytest", "-p", "no:cacheprovider", tests])
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    last = done.stdout.strip().splitlines()[-1]
+    assert "passed" in last
+    assert f"{engine}'" not in done.stdout, f"skipped for want of the package: {last}"

@@ -1,0 +1,344 @@
+"""ncnn against ONNX Runtime without optimizations: every op that is written for it, its integers, and what it refuses."""
+
+# ruff: noqa: E501 - a model a line
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from npu_models import numbers, parse
+
+from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.ncnn import EXECUTOR, ncnn_file
+from edgeopt.executors.ncnn.file import read_ncnn_file
+from edgeopt.executors.onnxruntime import EXECUTOR as ONNXRUNTIME
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
+from edgeopt.graph.model import Model
+
+_REASON = EXECUTOR.why_unavailable()
+pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
+
+CPU = SessionOptions(("CPU",), 1)
+PICTURE = "float[1,6,9,10] x"
+OPS = {
+    "convolution": f"({PICTURE}) => (float[1,8,9,10] y) {{ y = Conv<pads = [1,1,1,1]>(x, w86) }}",
+    "convolution in strides": f"({PICTURE}) => (float[1,8,4,5] y) {{ y = Conv<strides = [2,2], pads = [0,1,0,1]>(x, w86) }}",
+    "convolution that keeps sizes": f'({PICTURE}) => (float[1,8,5,5] y) {{ y = Conv<strides = [2,2], auto_pad = "SAME_UPPER">(x, w86) }}',
+    "convolution with holes": f"({PICTURE}) => (float[1,8,5,6] y) {{ y = Conv<dilations = [2,2]>(x, w86, b8) }}",
+    "convolution of each channel": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Conv<group = 6, pads = [1,1,1,1]>(x, w61) }}",
+    "convolution of groups": f"({PICTURE}) => (float[1,8,9,10] y) {{ y = Conv<group = 2, pads = [1,1,1,1]>(x, w83, b8) }}",
+    "convolution with an activation": f"({PICTURE}) => (float[1,8,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86, b8) y = Relu(c) }}",
+    "convolution with a leaky activation": f"({PICTURE}) => (float[1,8,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86, b8) y = LeakyRelu<alpha = 0.2>(c) }}",
+    "convolution with a hard swish": f"({PICTURE}) => (float[1,8,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) y = HardSwish(c) }}",
+    "convolution over a line": "(float[1,6,20] x) => (float[1,8,18] y) { y = Conv(x, line) }",
+    "transposed convolution": f"({PICTURE}) => (float[1,4,19,21] y) {{ y = ConvTranspose<strides = [2,2]>(x, t64) }}",
+    "transposed convolution with padding": f"({PICTURE}) => (float[1,4,18,20] y) {{ y = ConvTranspose<strides = [2,2], pads = [1,1,1,1], output_padding = [1,1]>(x, t64, b4) }}",
+    "transposed convolution of groups": f"({PICTURE}) => (float[1,4,17,19] y) {{ y = ConvTranspose<strides = [2,2], pads = [1,1,1,1], group = 2>(x, t62) }}",
+    "swish": f"({PICTURE}) => (float[1,6,9,10] y) {{ s = Sigmoid(x) y = Mul(s, x) }}",
+    "hard swish written out": f"({PICTURE}) => (float[1,6,9,10] y) {{ s = HardSigmoid<alpha = 0.17, beta = 0.4>(x) y = Mul(x, s) }}",
+    "clip": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Clip(x, low, high) }}",
+    "slopes of channels": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = PRelu(x, slopes) }}",
+    "elu": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Elu<alpha = 0.7>(x) }}",
+    "selu": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Selu(x) }}",
+    "softplus": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Softplus(x) }}",
+    "erf": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Erf(x) }}",
+    "exp": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Exp(x) }}",
+    "root": f"({PICTURE}) => (float[1,6,9,10] y) {{ a = Abs(x) y = Sqrt(a) }}",
+    "softmax over channels": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Softmax<axis = 1>(x) }}",
+    "softmax over the last axis": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Softmax(x) }}",
+    "softmax of five axes": "(float[1,2,3,4,5] x) => (float[1,2,3,4,5] y) { y = Softmax<axis = 3>(x) }",
+    "sum": f"({PICTURE}, float[1,6,9,10] z) => (float[1,6,9,10] y) {{ y = Add(x, z) }}",
+    "sum with channels": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Add(x, channels) }}",
+    "difference from a number": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Sub(one, x) }}",
+    "quotient of a row": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Div(row, x) }}",
+    "product with what is pooled": f"({PICTURE}) => (float[1,6,9,10] y) {{ p = GlobalAveragePool(x) s = Sigmoid(p) y = Mul(x, s) }}",
+    "product of other ranks": "(float[1,4,5] x, float[5] z) => (float[1,4,5] y) { y = Mul(x, z) }",
+    "square": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Pow(x, two) }}",
+    "power": f"({PICTURE}) => (float[1,6,9,10] y) {{ a = Abs(x) y = Pow(a, half) }}",
+    "largest of three": f"({PICTURE}, float[1,6,9,10] z) => (float[1,6,9,10] y) {{ n = Neg(x) y = Max(x, z, n) }}",
+    "largest of windows": f"({PICTURE}) => (float[1,6,4,5] y) {{ y = MaxPool<kernel_shape = [2,2], strides = [2,2]>(x) }}",
+    "largest of windows, rounded up": f"({PICTURE}) => (float[1,6,5,5] y) {{ y = MaxPool<kernel_shape = [2,2], strides = [2,2], ceil_mode = 1>(x) }}",
+    "largest of windows, padded": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = MaxPool<kernel_shape = [5,5], pads = [2,2,2,2]>(x) }}",
+    "mean of windows": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = AveragePool<kernel_shape = [3,3], pads = [1,1,1,1]>(x) }}",
+    "mean of windows with padding": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = AveragePool<kernel_shape = [3,3], pads = [1,1,1,1], count_include_pad = 1>(x) }}",
+    "mean of positions": f"({PICTURE}) => (float[1,6,1,1] y) {{ y = ReduceMean<axes = [2,3]>(x) }}",
+    "mean of channels": f"({PICTURE}) => (float[1,1,9,10] y) {{ y = ReduceMean<axes = [1]>(x) }}",
+    "sum of rows, without its axis": f"({PICTURE}) => (float[1,6,10] y) {{ y = ReduceSum<keepdims = 0>(x, axis2) }}",
+    "largest of all": f"({PICTURE}) => (float[1,1,1,1] y) {{ y = ReduceMax(x) }}",
+    "norm": f"({PICTURE}) => (float[1,6,9,1] y) {{ y = ReduceL2<axes = [-1]>(x) }}",
+    "normalized batch": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = BatchNormalization(x, scale, b6, mean, variance) }}",
+    "normalized layer": "(float[1,7,10] x) => (float[1,7,10] y) { y = LayerNormalization(x, row, row2) }",
+    "normalized instance": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = InstanceNormalization(x, scale, b6) }}",
+    "neighbours": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = LRN<size = 3, alpha = 0.1>(x) }}",
+    "nearest pixels": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , twice) }}',
+    "nearest pixels of centres": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest">(x, , twice) }}',
+    "pixels between": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "linear">(x, , twice) }}',
+    "pixels between, to a size": f'({PICTURE}) => (float[1,6,13,7] y) {{ y = Resize<mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel">(x, , , size) }}',
+    "pixels between, corners kept": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , twice) }}',
+    "product by weights": "(float[1,7,10] x) => (float[1,7,4] y) { y = MatMul(x, m104) }",
+    "product by weights, a vector": "(float[1,10] x) => (float[1,4] y) { y = Gemm(x, m104, b4) }",
+    "product by transposed weights": "(float[3,10] x) => (float[3,4] y) { y = Gemm<transB = 1, beta = 0.5>(x, m410, b4) }",
+    "product of heads": "(float[1,2,7,10] x, float[1,2,10,5] z) => (float[1,2,7,5] y) { y = MatMul(x, z) }",
+    "order of channels": f"({PICTURE}) => (float[1,9,10,6] y) {{ y = Transpose<perm = [0,2,3,1]>(x) }}",
+    "order of windows": "(float[1,2,3,4,5,6] x) => (float[1,2,4,3,5,6] y) { y = Transpose<perm = [0,1,3,2,4,5]>(x) }",
+    "other shape": f"({PICTURE}) => (float[1,54,10] y) {{ y = Reshape(x, shape) }}",
+    "flat": f"({PICTURE}) => (float[1,540] y) {{ y = Flatten(x) }}",
+    "joined channels": f"({PICTURE}, float[1,2,9,10] z) => (float[1,8,9,10] y) {{ y = Concat<axis = 1>(x, z) }}",
+    "joined rows": f"({PICTURE}, float[1,6,9,3] z) => (float[1,6,9,13] y) {{ y = Concat<axis = -1>(x, z) }}",
+    "parts": f"({PICTURE}) => (float[1,2,9,10] y, float[1,4,9,10] z) {{ y, z = Split<axis = 1>(x, parts) }}",
+    "a part": f"({PICTURE}) => (float[1,3,9,8] y) {{ y = Slice(x, starts, ends, axes) }}",
+    "every second column": f"({PICTURE}) => (float[1,6,9,5] y) {{ y = Slice(x, one_i, far, axis3, two_i) }}",
+    "one row": f"({PICTURE}) => (float[1,6,10] y) {{ y = Gather<axis = 2>(x, place) }}",
+    "padding": f"({PICTURE}) => (float[1,6,12,11] y) {{ y = Pad(x, pads, half) }}",
+    "padding by reflection": f'({PICTURE}) => (float[1,6,12,11] y) {{ y = Pad<mode = "reflect">(x, pads) }}',
+    "pixels of channels": "(float[1,8,3,4] x) => (float[1,2,6,8] y) { y = DepthToSpace<blocksize = 2>(x) }",
+    "pixels of channels in columns": '(float[1,8,3,4] x) => (float[1,2,6,8] y) { y = DepthToSpace<blocksize = 2, mode = "CRD">(x) }',
+    "expanded": "(float[1,6,1,1] x) => (float[1,6,3,4] y) { y = Expand(x, larger) }",
+    "shape in the graph": f"({PICTURE}) => (float[1,6,90] y) {{ s = Shape(x) c = Gather<axis = 0>(s, axis1) r = Concat<axis = 0>(one_i, c, minus) y = Reshape(x, r) }}",
+    "one tensor, many readers": f"({PICTURE}) => (float[1,6,9,10] x2, float[1,6,9,10] y) {{ x2 = Relu(x) s = Sigmoid(x2) t = Tanh(x2) y = Sub(s, t) }}",
+    "an input that is an output": f"({PICTURE}) => (float[1,6,9,10] x2, float[1,6,9,10] y) {{ x2 = Identity(x) y = Exp(x) }}",
+}
+INTEGERS = {
+    "shape": [1, 54, 10],
+    "parts": [2, 4],
+    "starts": [1, 2],
+    "ends": [4, 1000],
+    "axes": [1, 3],
+    "one_i": [1],
+    "two_i": [2],
+}
+INTEGERS |= {
+    "far": [1000],
+    "axis3": [3],
+    "axis2": [2],
+    "axis1": [1],
+    "minus": [-1],
+    "pads": [0, 0, 1, 0, 0, 0, 2, 1],
+    "larger": [1, 6, 3, 4],
+}
+INTEGERS |= {"size": [1, 6, 13, 7], "three": [3], "apart": [4, 1]}
+FLOATS = {"low": -0.5, "high": 0.4, "one": 1.0, "two": 2.0, "half": 0.5}
+
+
+def constants() -> dict[str, np.ndarray]:
+    made = {
+        "w86": numbers(8, 6, 3, 3),
+        "w61": numbers(6, 1, 3, 3),
+        "w83": numbers(8, 3, 3, 3),
+        "line": numbers(8, 6, 3),
+    }
+    made |= {"t64": numbers(6, 4, 3, 3), "t62": numbers(6, 2, 3, 3), "m104": numbers(10, 4), "m410": numbers(4, 10)}
+    made |= {name: numbers(int(name[1:])) for name in ("b8", "b6", "b4")}
+    made |= {"slopes": numbers(6, 1, 1), "channels": numbers(6, 1, 1), "row": numbers(10), "row2": numbers(10)}
+    made |= {"scale": numbers(6) + 2, "mean": numbers(6), "variance": numbers(6) ** 2 + 0.5}
+    made |= {"twice": np.array([1, 1, 2, 2], np.float32), "place": np.array(3, np.int64)}
+    made |= {name: np.array(value, np.int64) for name, value in INTEGERS.items()}
+    return made | {name: np.array(value, np.float32) for name, value in FLOATS.items()}
+
+
+def model_of(text: str) -> Model:
+    read = set(re.findall(r"\w+", text))
+    return parse(f"small {text}", **{name: array for name, array in constants().items() if name in read})
+
+
+def right(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    options = SessionOptions(("CPUExecutionProvider",), 1, UNOPTIMIZED)
+    return ONNXRUNTIME.open(model.data, options).run(inputs)
+
+
+def inputs_of(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
+    chance = np.random.default_rng(seed)
+    return {spec.name: chance.standard_normal(spec.shape).astype(np.float32) for spec in model.inputs}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_op_computes_what_onnx_says(name):
+    model = model_of(OPS[name])
+    inputs = inputs_of(model)
+    expected, actual = right(model, inputs), EXECUTOR.open(model.data, CPU).run(inputs)
+    assert list(actual) == [output.name for output in model.outputs]
+    for output, value in expected.items():
+        np.testing.assert_allclose(actual[output], value, rtol=2e-4, atol=2e-4)
+
+
+def quantized(weights: np.ndarray, axis: int, scale: str = "0.05", zero: str = "z8", more: str = "") -> Model:
+    """A convolution or a product on integers between two others."""
+    sizes = [1] * weights.ndim
+    sizes[axis] = -1
+    steps = np.abs(weights).max(tuple(i for i in range(weights.ndim) if i != axis)) / 127
+    integers = np.clip(np.rint(weights / steps.reshape(sizes)), -127, 127).astype(np.int8)
+    grids = {
+        "s": np.array(float(scale), np.float32),
+        "s2": np.array(0.15, np.float32),
+        "z8": np.array(0, np.int8),
+        "zu": np.array(3, np.uint8),
+    }
+    head = f"small (float[1,6,9,10] x) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, s, {zero}) d = DequantizeLinear(q, s, {zero}) "
+    tail = "w = DequantizeLinear<axis = 0>(wi, ws, wz) "
+    tail += more or "c = Conv<pads = [1,1,1,1]>(d, w, b6) y = Relu(c) }"
+    text = head + tail
+    read = set(re.findall(r"\w+", text))
+    known = {"wi": integers, "ws": steps.astype(np.float32), "wz": np.zeros(steps.size, np.int8), "b6": numbers(6)}
+    return parse(text, **{name: array for name, array in (known | grids).items() if name in read})
+
+
+AGAIN = (
+    "c = Conv<pads = [1,1,1,1]>(d, w, b6) r = Relu(c) q2 = QuantizeLinear(r, s2, z8) d2 = DequantizeLinear(q2, s2, z8) "
+    "y = Conv<pads = [1,1,1,1]>(d2, w, b6) }"
+)
+TWICE = (
+    "c = Conv<pads = [1,1,1,1]>(d, w, b6) r = Relu(c) q2 = QuantizeLinear(r, s2, z8) d2 = DequantizeLinear(q2, s2, z8) "
+    "e = Conv<pads = [1,1,1,1]>(d2, w, b6) f = Conv<pads = [1,1,1,1]>(d2, w) n = Sigmoid(f) y = Add(e, n) }"
+)
+POOLED = "m = MaxPool<kernel_shape = [3,3], pads = [1,1,1,1]>(d) y = Conv<pads = [1,1,1,1]>(m, w, b6) }"
+
+
+@pytest.mark.parametrize("more", ["", AGAIN, TWICE, POOLED], ids=["one", "layer to layer", "several readers", "pooled"])
+def test_integers_are_ours_and_their_products_are_exact(more):
+    model = quantized(numbers(6, 6, 3, 3), 0, more=more)
+    layers = EXECUTOR.open(model.data, CPU).placement()
+    convolutions = [layer for layer in layers if layer.op == "Convolution"]
+    assert convolutions
+    assert {layer.reason for layer in convolutions} == {"int8"}
+    for seed in range(3):
+        inputs = inputs_of(model, seed)
+        expected, actual = right(model, inputs)["y"], EXECUTOR.open(model.data, CPU).run(inputs)["y"]
+        # halves are rounded away from zero there and to even numbers here: a step of the grid, in few places
+        far = np.abs(actual - expected) > 1e-3
+        assert far.mean() < 0.01
+        np.testing.assert_allclose(actual, expected, atol=0.1)
+
+
+def test_integers_go_from_layer_to_layer_where_only_integer_layers_read_them():
+    text = ncnn_file(quantized(numbers(6, 6, 3, 3), 0, more=AGAIN).data).param
+    assert len(re.findall(r"8=101", text)) == 1
+    assert len(re.findall(r"8=1\b", text)) == 1
+
+
+def test_a_convolution_of_each_channel_runs_on_integers():
+    weights = numbers(6, 1, 3, 3)
+    more = "y = Conv<group = 6, pads = [1,1,1,1]>(d, w, b6) }"
+    model = quantized(weights, 0, more=more)
+    inputs = inputs_of(model)
+    np.testing.assert_allclose(EXECUTOR.open(model.data, CPU).run(inputs)["y"], right(model, inputs)["y"], atol=0.05)
+
+
+def test_integers_with_a_zero_point_are_refused_by_name():
+    with pytest.raises(UnsupportedError, match="QuantizeLinear to uint8"):
+        EXECUTOR.open(quantized(numbers(6, 6, 3, 3), 0, zero="zu").data, CPU)
+
+
+REFUSED = {
+    "ncnn has no TopK": f"({PICTURE}) => (float[1,6,9,3] y, int64[1,6,9,3] i) {{ y, i = TopK(x, three) }}",
+    "ncnn takes float32, and 'x' is int64": "(int64[1,4] x) => (float[1,4] y) { y = Cast<to = 1>(x) }",
+    "ncnn wants every shape in numbers": "(float[1,3,H,8] x) => (float[1,3,H,8] y) { y = Relu(x) }",
+    "ncnn has no Conv of several pictures": "(float[2,6,9,10] x) => (float[2,8,7,8] y) { y = Conv(x, w86) }",
+    "ncnn has no Resize of the nearest pixel": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest", nearest_mode = "ceil">(x, , twice) }}',
+    "ncnn has no Gather of places": f"({PICTURE}) => (float[1,6,9,2] y) {{ y = Gather<axis = 3>(x, apart) }}",
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_it_lacks_is_one_line_that_names_the_node(said):
+    with pytest.raises(UnsupportedError, match=said) as refused:
+        EXECUTOR.open(model_of(REFUSED[said]).data, CPU)
+    assert refused.value.remedy
+
+
+def test_a_file_of_its_own_holds_the_model(tmp_path):
+    model = model_of(OPS["convolution with an activation"])
+    out = tmp_path / "model.ncnn"
+    session = EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, save_optimized_to=str(out)))
+    inputs = inputs_of(model)
+    again = EXECUTOR.open(out, CPU)
+    assert [(spec.name, spec.shape) for spec in again.inputs] == [(spec.name, spec.shape) for spec in session.inputs]
+    np.testing.assert_array_equal(again.run(inputs)["y"], session.run(inputs)["y"])
+    np.testing.assert_array_equal(EXECUTOR.open(out.read_bytes(), CPU).run(inputs)["y"], session.run(inputs)["y"])
+
+
+@pytest.mark.parametrize("cut", [4, 20, 200, -1])
+def test_a_file_that_is_cut_off_is_refused(tmp_path, cut):
+    out = tmp_path / "model.ncnn"
+    out.write_bytes(ncnn_file(model_of(OPS["convolution"]).data).to_bytes()[:cut])
+    with pytest.raises(InvalidFileError, match=r"model\.ncnn is no network of ncnn"):
+        EXECUTOR.open(out, CPU)
+
+
+def test_weights_that_are_shorter_than_the_layers_say_are_refused_and_not_read_beyond(tmp_path):
+    file = ncnn_file(model_of(OPS["convolution"]).data)
+    short = type(file)(file.param, file.weights[:100], file.inputs, file.outputs)
+    with pytest.raises(InvalidFileError, match="does not load"):
+        EXECUTOR.open(short.to_bytes(), CPU)
+
+
+def test_bfloat16_is_asked_for_and_never_a_default():
+    model = model_of(OPS["convolution"])
+    inputs = inputs_of(model)
+    expected = right(model, inputs)["y"]
+    error = {
+        precision: np.abs(
+            EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, precision=precision)).run(inputs)["y"] - expected
+        ).max()
+        for precision in ("", "fp32", "bf16")
+    }
+    assert error[""] == error["fp32"] < 1e-4
+    assert 1e-4 < error["bf16"] < 0.5
+
+
+def test_results_outlive_the_next_run_and_sessions_run_side_by_side():
+    model = model_of(OPS["convolution"])
+    first, second = inputs_of(model, 1), inputs_of(model, 2)
+    session = EXECUTOR.open(model.data, CPU)
+    kept = session.run(first)["y"]
+    before = kept.copy()
+    beside = session.beside(reuse=True)
+    shown = beside.run(second)["y"].copy()
+    np.testing.assert_array_equal(kept, before)
+    np.testing.assert_array_equal(session.run(second)["y"], shown)
+    beside.close()
+    np.testing.assert_array_equal(session.run(first)["y"], before)
+
+
+def test_inputs_of_another_shape_type_or_name_are_refused():
+    model = model_of(OPS["convolution"])
+    session = EXECUTOR.open(model.data, CPU)
+    for inputs in ({"x": np.zeros((1, 6, 9, 11), np.float32)}, {"x": np.zeros((1, 6, 9, 10))}, {}):
+        with pytest.raises(ValueError, match="x"):
+            session.run(inputs)
+
+
+def test_options_are_its_own_and_checked():
+    model = model_of(OPS["convolution"])
+    winograd = SessionOptions(("CPU",), 2, {"use_winograd_convolution": "0"})
+    inputs = inputs_of(model)
+    np.testing.assert_allclose(
+        EXECUTOR.open(model.data, winograd).run(inputs)["y"], right(model, inputs)["y"], atol=1e-4
+    )
+    with pytest.raises(NotFoundError, match="use_vulkan_compute"):
+        EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, {"use_vulkan_compute": "1"}))
+    with pytest.raises(InvalidFileError, match="0 or 1"):
+        EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, {"use_sgemm_convolution": "yes"}))
+    with pytest.raises(UnavailableError, match="on the CPU, not on GPU"):
+        EXECUTOR.open(model.data, SessionOptions(("GPU",), 1))
+
+
+@pytest.mark.parametrize("name", ["squeezenet_224", "yolox_nano_416"])
+def test_the_real_models_come_out_right_though_pnnx_gets_both_wrong(data, name):
+    """SqueezeNet's softmax of opset 7 over all from its axis; YOLOX's slices in steps."""
+    source = data / "models" / f"{name}.onnx"
+    model = Model(onnx.load(source), name)
+    size = model.inputs[0].shape
+    inputs = {model.inputs[0].name: np.random.default_rng(0).uniform(0, 255, size).astype(np.float32)}
+    expected, actual = right(model, inputs), EXECUTOR.open(Path(source), CPU).run(inputs)
+    for output, value in expected.items():
+        np.testing.assert_allclose(actual[output], value, atol=2e-3 * np.abs(value).max())
+
+
+def test_a_file_is_read_back_as_it_was_written():
+    file = ncnn_file(model_of(OPS["parts"]).data)
+    assert read_ncnn_file(file.to_bytes(), "it") == file

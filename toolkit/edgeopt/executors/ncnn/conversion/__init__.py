@@ -1,0 +1,57 @@
+"""An ONNX model written as a network of ncnn, layer by layer, with our own scales where it holds integers.
+
+Rules of ncnn's blobs: one picture at a time, so a leading 1 of a shape is left out; up to four dimensions, so larger
+tensors lie flat; float32 between layers, whatever the layers compute in. A model that cannot be written so is refused
+with the node at fault, and nothing is believed: callers compare numbers.
+"""
+
+from __future__ import annotations
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.executors.ncnn.conversion.conversion import Conversion
+from edgeopt.executors.ncnn.conversion.folding import fold
+from edgeopt.executors.ncnn.conversion.fusions import fused, with_copies
+from edgeopt.executors.ncnn.conversion.network import text_of, weights_of, with_splits, without_unread
+from edgeopt.executors.ncnn.conversion.ops import known_ops
+from edgeopt.executors.ncnn.file import NcnnFile, NcnnPort
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.model import Model
+
+
+def to_ncnn(model: Model) -> NcnnFile:
+    """Return a model as ncnn loads it.
+
+    Args:
+        model: Every shape known, one picture, float32 inputs and outputs; pairs of QuantizeLinear and DequantizeLinear
+            on int8 without a zero point become integer layers with these very scales.
+
+    Raises:
+        UnsupportedError: If ncnn lacks a node, a type or a shape; it names the first.
+        InvalidFileError: If the model has no node.
+    """
+    graph = Graph.from_model(model)
+    fold(graph)
+    conversion, ops = Conversion(graph), known_ops()
+    for node in graph.nodes():
+        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        if name == "Constant" or all(graph.constant(output) is not None for output in node.outputs):
+            continue
+        if name not in ops:
+            raise conversion.refuse(node, "")
+        ops[name](conversion, node)
+    outputs = {f"out{i}": conversion.blob(value) for i, value in enumerate(graph.outputs)}
+    layers = fused(without_unread(conversion.network.layers, outputs.values()), outputs.values())
+    dims = {blob: conversion.dims(value) for blob, value in zip(conversion.inputs, graph.inputs, strict=True)}
+    layers = with_splits(with_copies(layers, dims), outputs)
+    given = [layer.outputs[0] for layer in layers if layer.kind == "Input"]
+    if not graph.nodes():
+        raise InvalidFileError(f"{model.name} has no node", remedy="check it with edgeopt inspect")
+    ports = [
+        NcnnPort(str(value.name), blob, conversion.shape(value), conversion.dims(value))
+        for value, blob in (
+            *zip(graph.inputs, given, strict=True),
+            *zip(graph.outputs, outputs, strict=True),
+        )
+    ]
+    count = len(graph.inputs)
+    return NcnnFile(text_of(layers), weights_of(layers), tuple(ports[:count]), tuple(ports[count:]))

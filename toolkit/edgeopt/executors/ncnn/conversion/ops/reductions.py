@@ -1,0 +1,51 @@
+"""Sums, means and extremes over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgeopt.executors.ncnn.conversion.conversion import Conversion
+from edgeopt.executors.ncnn.conversion.network import Parameter
+from edgeopt.executors.ncnn.conversion.ops.pooling import over_all
+from edgeopt.graph.graph import Node, attribute
+
+_KINDS = {
+    "ReduceSum": 0,
+    "ReduceSumSquare": 2,
+    "ReduceMean": 3,
+    "ReduceMax": 4,
+    "ReduceMin": 5,
+    "ReduceProd": 6,
+    "ReduceL1": 7,
+    "ReduceL2": 8,
+}
+_POOLED = {"ReduceMean": 1, "ReduceMax": 0}
+_PICTURE = 4
+
+
+def _reduced(kind: int) -> Callable[[Conversion, Node], None]:
+    def convert(conversion: Conversion, node: Node) -> None:
+        value = node.inputs[0]
+        shape = conversion.shape(value)
+        numbers = conversion.numbers(node, 1)
+        axes = attribute(node, "axes", None) if numbers is None else tuple(int(axis) for axis in numbers.reshape(-1))
+        if not axes and attribute(node, "noop_with_empty_axes", 0):
+            conversion.set(node.outputs[0], conversion.blob(value))
+            return
+        reduced = sorted({axis % len(shape) for axis in (axes or range(len(shape)))})
+        if node.op_type in _POOLED and len(shape) == _PICTURE and shape[0] == 1 and reduced == [2, 3]:
+            over_all(conversion, node, _POOLED[node.op_type])
+            return
+        if shape[0] == 1 and len(shape) > 1:
+            reduced = [axis for axis in reduced if axis]  # of one number it is that number
+        places = tuple(conversion.blob_axis(node, value, axis) for axis in reduced)
+        dims = conversion.dims(value)
+        kept = tuple(1 if i in places else size for i, size in enumerate(dims))
+        parameters: dict[int, Parameter] = {0: kind, 1: 0, 3: places, 4: 1, 5: 1}
+        made = conversion.layer(node, "Reduction", [value], parameters)
+        conversion.set(node.outputs[0], conversion.reshaped(node, made, kept, conversion.dims(node.outputs[0])))
+
+    return convert
+
+
+OPS = {name: _reduced(kind) for name, kind in _KINDS.items()}
