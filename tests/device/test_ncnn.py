@@ -5,13 +5,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from fixture_brief import briefly
 from npu_models import numbers, parse
 
+from edgeopt import compare
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.ncnn import EXECUTOR, ncnn_file
@@ -19,6 +24,11 @@ from edgeopt.executors.ncnn.file import read_ncnn_file
 from edgeopt.executors.onnxruntime import EXECUTOR as ONNXRUNTIME
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model
+from edgeopt.measurement.opening.right_optimizations import find_engine_fault, made_up_samples
+from edgeopt.optimization.optimize import optimize
+from edgeopt.runtime.bundle import read_bundle
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.system.declared.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
@@ -342,3 +352,94 @@ def test_the_real_models_come_out_right_though_pnnx_gets_both_wrong(data, name):
 def test_a_file_is_read_back_as_it_was_written():
     file = ncnn_file(model_of(OPS["parts"]).data)
     assert read_ncnn_file(file.to_bytes(), "it") == file
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory):
+    """What the whole line makes for ncnn alone."""
+    out = tmp_path_factory.mktemp("o")
+    with briefly():
+        return optimize("digits_detector", target="ncnn-cpu", out=out, threads=1, steps=("fuse",))
+
+
+def test_the_target_runs_the_whole_line_on_ncnn_alone(optimized):
+    assert {candidate.executor for candidate in optimized.candidates} == {"ncnn"}
+    assert {"fp32", "bf16"} <= {candidate.precision for candidate in optimized.candidates}
+    assert all(candidate.drop is None or candidate.drop < 0.01 for candidate in optimized.candidates[1:])
+
+
+def test_the_bundle_holds_the_engines_own_file_and_falls_back_to_onnx_runtime(optimized):
+    *first, last = read_bundle(optimized.bundle).artefacts
+    assert {artefact.executor for artefact in first} == {"ncnn"}
+    assert {artefact.file for artefact in first} == {"model.ncnn"}
+    assert (last.file, last.executor, last.precision) == ("fallback-cpu.onnx", "onnxruntime", "fp32")
+    runtime = Runtime.load(optimized.bundle, threads=1)
+    assert type(runtime.session).__name__ == "NcnnSession"
+    assert runtime.artefact.file == "model.ncnn"
+    runtime.close()
+
+
+def test_a_device_opens_the_bundle_without_onnx_and_answers_alike(optimized):
+    code = (
+        "import sys; sys.modules['onnx'] = sys.modules['onnxruntime'] = None\n"
+        "import numpy as np\nfrom edgeopt.runtime.runtime import Runtime\n"
+        f"runtime = Runtime.load({str(optimized.bundle)!r}, threads=1)\n"
+        "print(runtime.artefact.executor, not runtime.notes, len(runtime.predict(np.zeros((120, 160, 3), np.uint8))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:2] == ["ncnn", "True"]
+
+
+def test_without_ncnn_the_bundle_still_answers(optimized):
+    code = (
+        "import sys; sys.modules['ncnn'] = None\n"
+        "from edgeopt.runtime.runtime import Runtime\n"
+        f"runtime = Runtime.load({str(optimized.bundle)!r}, threads=1)\n"
+        "print(runtime.artefact.executor, runtime.notes[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("onnxruntime ")
+    assert "ncnn" in done.stdout
+
+
+def test_the_bundle_is_compared_with_the_model_that_it_was_made_of(optimized):
+    result = compare(str(optimized.bundle), "digits_detector", seconds=0.3, eval=None)
+    assert result.rows[0].quality is None or result.rows[0].quality.agreement is None
+    assert len(result.rows) == 2
+
+
+def test_its_numbers_are_compared_before_anything_is_made_for_it():
+    model, target = model_of(OPS["convolution with an activation"]), find_target("ncnn-cpu")
+    assert find_engine_fault(model, lambda: made_up_samples(model), target) == ""
+    overflowing = replace(target, precisions=("fp32",), options={"use_sgemm_convolution": "0"})
+    assert find_engine_fault(model, lambda: made_up_samples(model), overflowing) == ""
+
+
+def test_the_first_int8_form_tells_whether_an_engine_is_worth_a_search(tmp_path, few_forms):
+    file, samples = tmp_path / "small.onnx", tmp_path / "in.npz"
+    file.write_bytes(quantized_by_nobody().data)
+    np.savez(samples, x=np.random.default_rng(3).standard_normal((6, 6, 40, 40)).astype(np.float32))
+    options = {"target": "cpu", "out": tmp_path / "o", "threads": 1, "steps": ("quantize",), "calib": str(samples)}
+    report = optimize(file, **options)
+    by_ncnn = [candidate for candidate in report.candidates if candidate.executor == "ncnn"]
+    assert {"fp32", "bf16", "w8a8"} <= {candidate.precision for candidate in by_ncnn}
+    cut = [note.detail for note in report.notes if "not searched further" in note.detail]
+    assert all(detail.startswith("INT8 on ncnn-cpu not searched further: its first form takes about") for detail in cut)
+    integers = [candidate for candidate in by_ncnn if candidate.precision == "w8a8"]
+    assert len(integers) <= (1 if cut else 2)
+
+
+def quantized_by_nobody() -> Model:
+    weights = {"a": numbers(16, 6, 3, 3), "b": numbers(16, 16, 3, 3) / 12, "c": numbers(8, 16, 1, 1) / 4}
+    return parse(
+        """small (float[1,6,40,40] x) => (float[1,8,40,40] y) {
+            p = Conv<pads = [1,1,1,1]>(x, a)
+            q = Relu(p)
+            r = Conv<pads = [1,1,1,1]>(q, b)
+            s = Relu(r)
+            y = Conv(s, c)
+        }""",
+        **weights,
+    )

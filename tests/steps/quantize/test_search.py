@@ -152,6 +152,13 @@ def test_without_time_one_attempt_is_still_made() -> None:
     assert any("rounded with inputs" in one for one in note.names)
 
 
+def test_a_first_form_that_is_slower_than_another_engines_is_the_only_one() -> None:
+    model = mobile()
+    limits = {"agreement": lambda _: 1.0, "speed": lambda _: 2.0}
+    assert len(search_int8(model, frames(model), HERE, **limits, least_speed=2.1).attempts) == 1
+    assert len(search_int8(model, frames(model), HERE, **limits, least_speed=1.9).attempts) > 1
+
+
 def test_a_search_with_time_enough_leaves_nothing_untried() -> None:
     model = mobile()
     found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 1.0, speed=lambda one: 2.0)

@@ -153,6 +153,8 @@ class Executor(Protocol):
     """Whether a device opens an ONNX model, not only what was compiled of it."""
     sharing: ClassVar[Mapping[str, str]] = {}
     """Entries with which a session leaves its cores at once when a run is over, for other models that wait for them."""
+    own_suffix: ClassVar[str] = ""
+    """Suffix of the file that a bundle holds for this engine; empty: the ONNX model, which it opens itself."""
     foreign_runtime: ClassVar[str] = ""
     """What runs models on the device, where this engine only compiles them; empty: itself."""
 
@@ -176,6 +178,15 @@ class Executor(Protocol):
     def check(self, options: SessionOptions) -> None:
         """Raise an EdgeoptError before any work if the options name what the engine does not know."""
         del options
+
+    def own_file(self, source: Source) -> bytes:
+        """Return what a bundle holds of a model for this engine, where it has a suffix of its own.
+
+        Raises:
+            UnsupportedError: If the engine cannot hold the model.
+        """
+        del source
+        raise NotImplementedError(f"{type(self).__name__} opens ONNX models")
 
     def has_device(self) -> bool:
         """Return whether the device itself is here, not only its simulator."""

@@ -95,6 +95,8 @@ class Run:
     candidates: list[Candidate] = field(default_factory=list)
     frame_ms: float = 0.0
     """Milliseconds of the original, one frame timed where there is a time limit; 0: not known."""
+    paces: dict[str, float] = field(default_factory=dict)
+    """By a target's name: time of the float model on the target's own engine over that on another of the device."""
     judged_scores: dict[str, Accuracy] = field(default_factory=dict)
     """Metric of the candidates that were scored on the labels that prove, by name."""
     to_label: str = ""

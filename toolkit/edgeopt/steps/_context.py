@@ -133,6 +133,8 @@ class Setting:
     """Name of the first candidate that is made; see `numbered`."""
     most: int = 3
     """Models that a search gives: the fastest by agreement may still lose too much of the metric."""
+    least_speed: float = 0.0
+    """Speed over the engine's own float model that the first form must have, or nothing more is searched for."""
 
 
 @dataclass
@@ -185,6 +187,8 @@ class Context:
     """The original's answers to the agreement pictures."""
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     """What calibration saw of a float model, by its fingerprint: it is the same for all engines."""
+    int8_speeds: dict[str, float] = field(default_factory=dict)
+    """By a target's name: speed of the best INT8 form that a search made for it, over the engine's own float model."""
     checked_outputs: list[Tensors] = field(default_factory=list)
     """What the original makes of the pictures on which drift is measured; see `original_outputs`."""
 

@@ -150,6 +150,7 @@ class Ncnn(Executor):
     """The executor `ncnn`."""
 
     sharing: ClassVar[Mapping[str, str]] = {"openmp_blocktime": "0"}
+    own_suffix: ClassVar[str] = SUFFIX
 
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed and can be imported."""
@@ -175,6 +176,10 @@ class Ncnn(Executor):
                 raise NotFoundError("option of ncnn that a bundle or a target may set", key, _TAKEN)
             if not value.isdigit() or (_TAKEN[key] == "0 or 1" and value not in "01"):
                 raise InvalidFileError(f"ncnn's {key} is {value!r}", remedy=f"write {_TAKEN[key]}")
+
+    def own_file(self, source: Source) -> bytes:
+        """Return a model as ncnn loads it, in one file: a device that opens it needs no onnx. Raises as `open`."""
+        return ncnn_file(source).to_bytes()
 
     def open(self, source: Source, options: SessionOptions) -> NcnnSession:
         """Load a model.
@@ -220,7 +225,7 @@ def ncnn_file(source: Source) -> NcnnFile:
     """Return a model as ncnn loads it; one that is ONNX is converted. Raises as `Ncnn.open`."""
     source = in_one_piece(source, "ncnn")
     name = "the model" if isinstance(source, bytes) else source.name
-    if isinstance(source, Path) and source.suffix == SUFFIX:
+    if isinstance(source, Path) and (source.suffix == SUFFIX or _begins_as_ours(source)):
         return read_ncnn_file(source.read_bytes(), name)
     if isinstance(source, bytes) and source.startswith(MAGIC):
         return read_ncnn_file(source, name)
@@ -233,6 +238,11 @@ def ncnn_file(source: Source) -> NcnnFile:
     if isinstance(source, bytes):
         return to_ncnn(Model(onnx.load_model_from_string(source), name))
     return to_ncnn(load_model(source))
+
+
+def _begins_as_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _ncnn() -> Any:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
@@ -23,6 +24,7 @@ from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.scoring.match_tables import FOUND
+from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.tasks import make_task
 
 
@@ -115,6 +117,8 @@ def distinct_labels(names: Sequence[str], given: Sequence[str]) -> tuple[str, ..
 
 
 def _side(label: str, given: str, subject: Subject) -> Side:
+    if subject.path.suffix == load_executor(subject.opening.executor).own_suffix:
+        return Side(label, given, subject, subject.path.stat().st_size, sha256_of(subject.path))
     model = load_model(subject.path)
     return Side(label, given, subject, model.size_bytes, model.fingerprint)
 

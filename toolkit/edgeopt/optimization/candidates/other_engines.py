@@ -9,6 +9,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.candidates.paces import least_int8_speed, why_cut_short
 from edgeopt.optimization.candidates.rival_forms import Rival, like_which, make_alike, rival_name
 from edgeopt.optimization.candidates.scoring import add_candidate
 from edgeopt.optimization.folder.resume import finished_candidates, outcome_on_disk
@@ -164,11 +165,14 @@ def _searched(
     if monotonic() > run.context.searches_end:
         run.context.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
         return []
-    setting = Setting(engine, precisions[-1], first, _MOST_KEPT)
+    least_speed = least_int8_speed(run, dense.model, engine, precisions[-1]) if rival is None else 0.0
+    setting = Setting(engine, precisions[-1], first, _MOST_KEPT, least_speed)
     try:
         with limited(run.context.candidates_end):
             if rival is None:
-                return step.make(dense.model, run.context, setting)
+                outcomes = step.make(dense.model, run.context, setting)
+                run.context.notes.extend(why_cut_short(run, setting))
+                return outcomes
             like = like_which(run, _name(engine, precisions[0]))
             return make_alike(run, step, rival.model, dense.model, setting, like) if like else []
     except EdgeoptError as error:

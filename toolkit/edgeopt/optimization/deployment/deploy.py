@@ -12,7 +12,7 @@ from edgeopt.executors import Session
 from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.export.companions import companions_of
-from edgeopt.graph.files.outside import PieceLayout
+from edgeopt.graph.files.outside import PieceLayout, sha256_of
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.accuracy.evaluate import model_inputs
@@ -93,7 +93,7 @@ def deploy(
         _part(run, f"lighter-{i}.onnx", candidate)
         for i, candidate in enumerate(judged_lighter(run, alike, best, notes), 1)
     ]
-    parts = [*chain, *lighter]
+    parts = _with_files_once(run, [*chain, *lighter])
     samples = _samples(run, alike, fed.input.size, notes)
     recorder = _Recorder(run, embedded, samples, notes, in_float)
     recorded = [recorder.record(part) if samples else None for part in parts]
@@ -120,6 +120,13 @@ def deploy(
     if TENSORRT in run.context.target.providers and not run.untimed:
         open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines: the first start here is quick
     return folder, (*notes, *loaded, _size_of(bundle))
+
+
+def _with_files_once(run: Run, parts: Sequence[_Part]) -> list[_Part]:
+    """Return the parts with one name for what is one file: an engine may run a model in two arithmetics."""
+    names: dict[tuple[str, str], str] = {}
+    keys = [(sha256_of(run.workspace.path(part.file)), _own_suffix(part)) for part in parts]
+    return [replace(part, name=names.setdefault(key, part.name)) for key, part in zip(keys, parts, strict=True)]
 
 
 def _fed_alike(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[Candidate]:
@@ -194,7 +201,7 @@ def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Pa
         if candidate.precision == "fp32" and not candidate.profile and not candidate.refused
     ]
     other = full[-1] if full else candidates[0]
-    same = next((part.name for part in chain if part.file == other.file), "fallback-cpu.onnx")
+    same = next((part.name for part in chain if part.file == other.file and not _own_suffix(part)), "fallback-cpu.onnx")
     engine = Engine(target, load_executor("onnxruntime"), run.context.engine.threads)
     return [_Part(same, other.file, other, "fp32", target, 0, engine)]
 
@@ -203,9 +210,16 @@ def _part(run: Run, name: str, candidate: Candidate) -> _Part:
     """Return a candidate as a part, opened there as it was here: this machine's cores say nothing of another's."""
     asked = run.plan.threads if run.plan.threads_asked else 0
     engine = run.engine_of(candidate)
+    if engine.executor.own_suffix and not candidate.compiled:
+        name = str(Path(name).with_suffix(engine.executor.own_suffix))
     return _Part(
         name, candidate.file, candidate, candidate.precision, engine.target, asked if run.untimed else engine.threads
     )
+
+
+def _own_suffix(part: _Part) -> str:
+    """Return the suffix of the file that a part's engine opens in place of the ONNX model; empty: it opens that."""
+    return "" if part.candidate.compiled else load_executor(part.target.executor).own_suffix
 
 
 def _precision_on_device(run: Run, best: Candidate) -> str:
@@ -229,7 +243,10 @@ def _packed(
         made = make_artefact(part.name, data, *how)
     else:
         model = embedded.put_into(load_model(run.workspace.path(part.file), candidate.name))
-        data, beside = in_bundle(model, weights)
+        if _own_suffix(part):
+            data, beside = load_executor(part.target.executor).own_file(model.source), None
+        else:
+            data, beside = in_bundle(model, weights)
         made = make_artefact(part.name, data, *how, model.inputs, model.outputs)
         made = replace(made, weights=beside)
     score = candidate.simulated or candidate.score

@@ -66,6 +66,8 @@ def make_int8(model: Model, context: Context, setting: Setting) -> list[Outcome]
     result, kept = searched.found, for_labels(searched.found.attempts, setting.most)
     if result.calibration is not None:
         context.calibrations[searched.model.fingerprint] = result.calibration
+    speeds = [attempt.speed_ratio for attempt in result.attempts if attempt.is_valid(context.least_agreement)]
+    context.int8_speeds[setting.engine.target.name] = max(speeds, default=0.0)
     context.files.write(f"candidates/{setting.name}/{TENSORS}", tensors_json(result))
     context.notes += result.why_none
     return _kept(context, searched, kept, setting)
@@ -231,6 +233,7 @@ def open_search(
         known=context.calibrations.get(model.fingerprint),
         seed=context.seed,
         like=like,
+        least_speed=setting.least_speed,
     )
     return OpenSearch(find, end)
 

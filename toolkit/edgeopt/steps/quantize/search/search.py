@@ -51,6 +51,7 @@ def search_int8(
     known: Calibration | None = None,
     like: Sequence[Variant] = (),
     seed: int = 0,
+    least_speed: float = 0.0,
 ) -> SearchResult:
     """Return the attempts at an INT8 form of `model`, best first.
 
@@ -70,6 +71,7 @@ def search_int8(
         known: `SearchResult.calibration` of a search of this model on these images, for another engine.
         like: What was decided for another model with the same operators: these alone are made, and nothing is searched.
         seed: Decides which positions of each tensor calibration keeps.
+        least_speed: Where the first attempt is slower, it is the only one: another engine has faster forms.
 
     Raises:
         UnsupportedError: If the weights of a layer are NaN or infinite, or the opset is too old.
@@ -84,7 +86,8 @@ def search_int8(
     sources = Sources(model, findings, rules, few, seed=seed)
     state = SearchState(sources, agreement, speed, least_agreement, started + time_limit_s)
     try:
-        _try(state, ((variant, None) for variant in like) if like else proposals(state, forms, threads), on_attempt)
+        proposed = ((variant, None) for variant in like) if like else proposals(state, forms, threads)
+        _try(state, proposed, on_attempt, least_speed)
     except OutOfTime:
         if not state.attempts:
             raise
@@ -95,8 +98,9 @@ def _try(
     state: SearchState,
     proposed: Iterable[tuple[Variant, Variant | None]],
     on_attempt: Callable[[Attempt], None] | None,
+    least_speed: float,
 ) -> None:
-    """Make and measure what is proposed, while there is time."""
+    """Make and measure what is proposed, while there is time; the first alone where that is too slow."""
     for variant, twin in proposed:
         state.last = variant
         if variant in state.attempts or variant in state.refused:
@@ -110,6 +114,8 @@ def _try(
             _make(state, variant, twin)
         if on_attempt and variant in state.attempts:
             on_attempt(state.attempts[variant])
+        if len(state.attempts) == 1 and next(iter(state.attempts.values())).speed_ratio < least_speed:
+            return
 
 
 def _make(state: SearchState, variant: Variant, twin: Variant | None) -> None:
