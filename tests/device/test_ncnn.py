@@ -37,6 +37,7 @@ CPU = SessionOptions(("CPU",), 1)
 PICTURE = "float[1,6,9,10] x"
 OPS = {
     "convolution": f"({PICTURE}) => (float[1,8,9,10] y) {{ y = Conv<pads = [1,1,1,1]>(x, w86) }}",
+    "convolution of evens": "(float[1,6,8,8] x) => (float[1,8,8,8] y) { y = Conv<pads = [1,1,1,1]>(x, w86) }",
     "convolution in strides": f"({PICTURE}) => (float[1,8,4,5] y) {{ y = Conv<strides = [2,2], pads = [0,1,0,1]>(x, w86) }}",
     "convolution that keeps sizes": f'({PICTURE}) => (float[1,8,5,5] y) {{ y = Conv<strides = [2,2], auto_pad = "SAME_UPPER">(x, w86) }}',
     "convolution with holes": f"({PICTURE}) => (float[1,8,5,6] y) {{ y = Conv<dilations = [2,2]>(x, w86, b8) }}",
@@ -111,6 +112,16 @@ OPS = {
     "expanded": "(float[1,6,1,1] x) => (float[1,6,3,4] y) { y = Expand(x, larger) }",
     "shape in the graph": f"({PICTURE}) => (float[1,6,90] y) {{ s = Shape(x) c = Gather<axis = 0>(s, axis1) r = Concat<axis = 0>(one_i, c, minus) y = Reshape(x, r) }}",
     "one tensor, many readers": f"({PICTURE}) => (float[1,6,9,10] x2, float[1,6,9,10] y) {{ x2 = Relu(x) s = Sigmoid(x2) t = Tanh(x2) y = Sub(s, t) }}",
+    "padding by nothing": f"({PICTURE}) => (float[1,6,9,10] y) {{ p = Pad(x, nothing) y = Relu(p) }}",
+    "a size that stays": f"({PICTURE}) => (float[1,6,9,10] y) {{ p = Resize(x, , once) y = Relu(p) }}",
+    "one picture of several": "(float[3,4] x) => (float[1,4] y) { s = Slice(x, zero, one_i, zero) y = Softmax<axis = 1>(s) }",
+    "instances of lines": "(float[1,6,8] x) => (float[1,6,8] y) { y = InstanceNormalization(x, scale, b6) }",
+    "sum of one number": "(float[1,4] x) => (float[1,4] y) { y = ReduceL1<axes = [0]>(x) }",
+    "exponents that add axes": "(float[1,5] x) => (float[1,1,5] y) { p = Pow(x, two3) y = Softmax<axis = 1>(p) }",
+    "no limit": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Clip(x, low, endless) }}",
+    "parts that leave and one that is read twice": "(float[1,6,4,4] x) => (float[1,2,4,4] a, float[1,1,4,4] d, float[1,3,4,4] y, float[1,3,4,4] z) { a, b, d = Split<axis = 1>(x, parts3) y = Relu(b) z = Tanh(b) }",
+    "rounded, and read by no integer layer": f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, step, z8) d = DequantizeLinear(q, step, z8) y = Exp(d) }}",
+    "rounded twice": f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, step, z8) d = DequantizeLinear(q, step, z8) p = QuantizeLinear(d, small_step, z8) y = DequantizeLinear(p, small_step, z8) }}",
     "an input that is an output": f"({PICTURE}) => (float[1,6,9,10] x2, float[1,6,9,10] y) {{ x2 = Identity(x) y = Exp(x) }}",
 }
 INTEGERS = {
@@ -131,8 +142,10 @@ INTEGERS |= {
     "pads": [0, 0, 1, 0, 0, 0, 2, 1],
     "larger": [1, 6, 3, 4],
 }
-INTEGERS |= {"size": [1, 6, 13, 7], "three": [3], "apart": [4, 1]}
-FLOATS = {"low": -0.5, "high": 0.4, "one": 1.0, "two": 2.0, "half": 0.5}
+INTEGERS |= {"nothing": [0] * 8, "zero": [0], "parts3": [2, 3, 1]}
+INTEGERS |= {"size": [1, 6, 13, 7], "three": [3], "apart": [4, 1], "five": [3, 5, 3, 2, 2]}
+FLOATS = {"endless": float("inf"), "two3": [[[2.0]]], "once": [1.0, 1.0, 1.0, 1.0], "step": 0.25, "small_step": 0.005}
+FLOATS |= {"low": -0.5, "high": 0.4, "one": 1.0, "two": 2.0, "half": 0.5}
 
 
 def constants() -> dict[str, np.ndarray]:
@@ -145,9 +158,10 @@ def constants() -> dict[str, np.ndarray]:
     made |= {"t64": numbers(6, 4, 3, 3), "t62": numbers(6, 2, 3, 3), "m104": numbers(10, 4), "m410": numbers(4, 10)}
     made |= {name: numbers(int(name[1:])) for name in ("b8", "b6", "b4")}
     made |= {"slopes": numbers(6, 1, 1), "channels": numbers(6, 1, 1), "row": numbers(10), "row2": numbers(10)}
-    made |= {"scale": numbers(6) + 2, "mean": numbers(6), "variance": numbers(6) ** 2 + 0.5}
+    made |= {"scale": numbers(6) + 2, "column": numbers(4, 1), "mean": numbers(6), "variance": numbers(6) ** 2 + 0.5}
     made |= {"twice": np.array([1, 1, 2, 2], np.float32), "place": np.array(3, np.int64)}
     made |= {name: np.array(value, np.int64) for name, value in INTEGERS.items()}
+    made["z8"] = np.array(0, np.int8)
     return made | {name: np.array(value, np.float32) for name, value in FLOATS.items()}
 
 
@@ -249,6 +263,12 @@ REFUSED = {
     "ncnn wants every shape in numbers": "(float[1,3,H,8] x) => (float[1,3,H,8] y) { y = Relu(x) }",
     "ncnn has no Conv of several pictures": "(float[2,6,9,10] x) => (float[2,8,7,8] y) { y = Conv(x, w86) }",
     "ncnn has no Resize of the nearest pixel": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest", nearest_mode = "ceil">(x, , twice) }}',
+    "ncnn has no BatchNormalization of several": "(float[2,6,9,10] x) => (float[2,6,9,10] y) { y = BatchNormalization(x, scale, b6, mean, variance) }",
+    "ncnn has no MaxPool of several": "(float[2,6,8,8] x) => (float[2,6,4,4] y) { y = MaxPool<kernel_shape = [2,2], strides = [2,2]>(x) }",
+    "ncnn has no Expand from": "(float[1,2] x) => (float[3,5,3,2,2] y) { y = Expand(x, five) }",
+    "ncnn has no ConvTranspose with output_shape": "(float[1,6,5,5] x) => (float[1,4,9,9] y) { y = ConvTranspose<strides = [2,2], output_shape = [9,9]>(x, t64) }",
+    "ncnn has no Gemm with a bias for each row": "(float[4,10] x) => (float[4,4] y) { y = Gemm(x, m104, column) }",
+    "ncnn takes float32, and 'y' is int8": f"({PICTURE}) => (int8[1,6,9,10] y) {{ y = QuantizeLinear(x, step, z8) }}",
     "ncnn has no Gather of places": f"({PICTURE}) => (float[1,6,9,2] y) {{ y = Gather<axis = 3>(x, apart) }}",
 }
 
@@ -269,6 +289,56 @@ def test_a_file_of_its_own_holds_the_model(tmp_path):
     assert [(spec.name, spec.shape) for spec in again.inputs] == [(spec.name, spec.shape) for spec in session.inputs]
     np.testing.assert_array_equal(again.run(inputs)["y"], session.run(inputs)["y"])
     np.testing.assert_array_equal(EXECUTOR.open(out.read_bytes(), CPU).run(inputs)["y"], session.run(inputs)["y"])
+
+
+def test_integer_sums_that_winograd_would_overflow_are_exact_all_the_same():
+    integers = {
+        "wi": np.full((8, 32, 3, 3), 127, np.int8),
+        "ws": np.full(8, 0.01, np.float32),
+        "wz": np.zeros(8, np.int8),
+    }
+    model = parse(
+        """small (float[1,32,8,8] x) => (float[1,8,8,8] y) {
+            q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) w = DequantizeLinear<axis = 0>(wi, ws, wz)
+            y = Conv<pads = [1,1,1,1]>(d, w)
+        }""",
+        s=np.array(0.01, np.float32),
+        z=np.array(0, np.int8),
+        **integers,
+    )
+    inputs = {"x": np.full((1, 32, 8, 8), 1.27, np.float32)}
+    np.testing.assert_allclose(EXECUTOR.open(model.data, CPU).run(inputs)["y"], right(model, inputs)["y"], rtol=1e-4)
+
+
+def test_groups_that_ncnn_gets_wrong_in_bfloat16_are_refused_there():
+    model = model_of(OPS["convolution of groups"])
+    with pytest.raises(UnsupportedError, match="wrongly in bfloat16"):
+        EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, precision="bf16"))
+    EXECUTOR.open(model.data, CPU).close()
+
+
+@pytest.mark.parametrize("bad", [b"EDGENCNN" + b"x" * 40, b"\xf8DGENCNN" + b"x" * 40])
+def test_bytes_that_are_no_model_are_refused(bad):
+    with pytest.raises(InvalidFileError):
+        EXECUTOR.open(bad, CPU)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: replace(file, param=file.param.replace("Convolution ", "ReLU        ")),
+        lambda file: replace(file, param=file.param + "\nReLU\n"),
+        lambda file: replace(file, outputs=()),
+        lambda file: replace(file, inputs=(replace(file.inputs[0], dims=(1, 1)),)),
+        lambda file: replace(file, inputs=(replace(file.inputs[0], blob="other"),)),
+        lambda file: replace(file, outputs=(replace(file.outputs[0], blob="other"),)),
+    ],
+)
+def test_a_file_that_would_end_the_process_is_refused(change):
+    file = ncnn_file(model_of(OPS["convolution of evens"]).data)
+    assert EXECUTOR.open(file.to_bytes(), CPU).outputs
+    with pytest.raises(InvalidFileError):
+        EXECUTOR.open(change(file).to_bytes(), CPU)
 
 
 @pytest.mark.parametrize("cut", [4, 20, 200, -1])

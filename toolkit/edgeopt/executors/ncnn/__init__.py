@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
-from edgeopt.executors.ncnn.file import MAGIC, SUFFIX, NcnnFile, read_ncnn_file
+from edgeopt.executors.ncnn.file import MAGIC, SUFFIX, NcnnFile, layer_lines, read_ncnn_file
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.files import write_beside
@@ -36,6 +36,12 @@ _TAKEN: Mapping[str, str] = {
     "openmp_blocktime": "milliseconds",
 }
 """Fields of `ncnn::Option` that a bundle or a target may set, and what they take."""
+
+
+_LANES = 4
+"""Channels that lie side by side in memory at least."""
+_WEIGHTED = frozenset({"Convolution", "ConvolutionDepthWise", "InnerProduct"})
+"""Layers that compute on integers where their parameter 8 says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +105,11 @@ class NcnnSession(Staged):
         extractor.set_blob_allocator(self._memory.blobs)
         extractor.set_workspace_allocator(self._memory.workspace)
         for blob, mat, _ in uploaded:
-            extractor.input(blob, mat)
+            _require_done(extractor.input(blob, mat), blob)
         results = []
         for port in self._file.outputs:
             code, mat = extractor.extract(port.blob)
-            if code:
-                raise UnsupportedError(
-                    f"ncnn does not run the model: it ends with {code} on the way to {port.name!r}",
-                    remedy="choose a target of another engine, such as --target cpu",
-                )
+            _require_done(code, port.name)
             results.append(mat)
         return results, self._memory  # in this order: a blob goes back to its memory when it is let go
 
@@ -127,12 +129,11 @@ class NcnnSession(Staged):
     def placement(self) -> tuple[Placement, ...]:
         """Return the layers of the network; the reason is what each computes in."""
         made = []
-        for line in self._file.param.splitlines()[2:]:
-            kind, name, *rest = line.split()
-            if kind in ("Input", "MemoryData", "Split"):
+        for line in layer_lines(self._file.param):
+            if line.kind in ("Input", "MemoryData", "Split"):
                 continue
-            is_integer = any(word in ("8=1", "8=101") for word in rest)
-            made.append(Placement(name, kind, PROVIDER, "int8" if is_integer else self._precision))
+            is_integer = line.kind in _WEIGHTED and line.number(8, 0) > 0
+            made.append(Placement(line.name, line.kind, PROVIDER, "int8" if is_integer else self._precision))
         return tuple(made)
 
     def beside(self, *, reuse: bool = False) -> NcnnSession:
@@ -213,12 +214,40 @@ class Ncnn(Executor):
         self.check(options)
         ncnn = _ncnn()
         precision = _STORED[options.precision]
+        if precision == "bf16" and (name := _wrong_in_bfloat16(file)):
+            raise UnsupportedError(
+                f"ncnn computes {name}, a convolution in groups, wrongly in bfloat16",
+                remedy="run the model in fp32; the faults are ncnn's: numbers that change from run to run, and crashes",
+            )
         net = ncnn.Net()
         _set(net.opt, options, precision)
         _load(net, file)
         if options.save_optimized_to:
             write_beside(Path(options.save_optimized_to), file.to_bytes())
         return NcnnSession(ncnn, net, file, precision=precision)
+
+
+def _wrong_in_bfloat16(file: NcnnFile) -> str:
+    """Return the layer that ncnn 20261020 gets wrong in bfloat16; empty: there is none.
+
+    Right are convolutions of each channel alone where four of them fill a register; of other groups answers change from
+    run to run, and transposed ones end the process.
+    """
+    for line in layer_lines(file.param):
+        if line.kind not in ("ConvolutionDepthWise", "DeconvolutionDepthWise"):
+            continue
+        groups, window = line.number(7, 1), line.number(1, 0) * line.number(11, line.number(1, 0))
+        if groups != line.number(0, 0) or line.number(6, 0) != groups * window or groups % _LANES:
+            return line.name
+    return ""
+
+
+def _require_done(code: int, name: str) -> None:
+    if code:
+        raise UnsupportedError(
+            f"ncnn does not run the model: it ends with {code} at {name!r}",
+            remedy="choose a target of another engine, such as --target cpu",
+        )
 
 
 def ncnn_file(source: Source) -> NcnnFile:
@@ -231,12 +260,16 @@ def ncnn_file(source: Source) -> NcnnFile:
         return read_ncnn_file(source, name)
     # a device that opens a file of ncnn has no onnx
     import onnx
+    from google.protobuf.message import DecodeError
 
     from edgeopt.executors.ncnn.conversion import to_ncnn
     from edgeopt.graph.model import Model, load_model
 
     if isinstance(source, bytes):
-        return to_ncnn(Model(onnx.load_model_from_string(source), name))
+        try:
+            return to_ncnn(Model(onnx.load_model_from_string(source), name))
+        except DecodeError as error:
+            raise InvalidFileError("the model is neither ONNX nor ncnn's", remedy="copy the file again") from error
     return to_ncnn(load_model(source))
 
 

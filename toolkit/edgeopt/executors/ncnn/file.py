@@ -9,11 +9,14 @@ dims of each. ncnn reads both parts from memory, so an app needs no second file.
 from __future__ import annotations
 
 import json
+import math
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.system.text import short
 
 SUFFIX = ".ncnn"
 MAGIC = b"EDGENCNN"
@@ -21,6 +24,21 @@ _VERSION = 1
 _HEAD = struct.Struct("<8sIIIIQ")
 _ALIGNMENT = 64
 """A cache line; ncnn wants four bytes."""
+_MOST_OF_A_BLOB = 4
+MAKES_MEMORY = frozenset(
+    {
+        "Convolution",
+        "ConvolutionDepthWise",
+        "Convolution1D",
+        "ConvolutionDepthWise1D",
+        "Deconvolution",
+        "DeconvolutionDepthWise",
+        "InnerProduct",
+        "Pooling",
+        "DeepCopy",
+    }
+)
+"""Layers that write elsewhere than into what they read, and never hand it on as it is."""
 _MOST_DIMENSIONS = 64
 """Dimensions of an input or an output; NumPy has no more."""
 
@@ -83,15 +101,77 @@ def read_ncnn_file(data: bytes, name: str) -> NcnnFile:
             raise ValueError("it is cut off, or longer than it says")
         ports = json.loads(data[_HEAD.size : start])
         inputs, outputs = (tuple(map(_port, ports[key])) for key in ("inputs", "outputs"))
-        return NcnnFile(data[start:end].decode(), data[first:], inputs, outputs)
-    except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
+        file = NcnnFile(data[start:end].decode("ascii"), data[first:], inputs, outputs)
+        _check_text(file)
+        return file
+    except (struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidFileError(
             f"{name} is no network of ncnn that this version reads: {error}", remedy="make the bundle anew"
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class LayerLine:
+    """One line of the text."""
+
+    kind: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parameters: Mapping[str, str]
+
+    def number(self, key: int, default: int) -> int:
+        """Return a whole number among its parameters."""
+        value = self.parameters.get(str(key), "")
+        return int(value) if value else default
+
+
+def layer_lines(param: str) -> Iterator[LayerLine]:
+    """Yield the layers of a text.
+
+    Raises:
+        ValueError: If a line is none of a layer.
+    """
+    for line in param.splitlines()[2:]:
+        kind, name, reads, makes, *words = line.split()
+        first, last = int(reads), int(reads) + int(makes)
+        if not 0 <= first <= last <= len(words):
+            raise ValueError(f"layer {short(name)} has too few words")
+        parameters = dict(word.split("=", 1) for word in words[last:])
+        yield LayerLine(kind, name, tuple(words[:first]), tuple(words[first:last]), parameters)
+
+
+def _check_text(file: NcnnFile) -> None:
+    """Refuse what would end the process, not only the call.
+
+    Inputs are shown to ncnn in the caller's memory, and a layer that works in place dies of that: see `fusions.py`.
+
+    Raises:
+        ValueError: If a line or a name is wrong.
+    """
+    lines = [*layer_lines(file.param)]
+    given = {blob for line in lines if line.kind == "Input" for blob in line.outputs}
+    made = {blob for line in lines for blob in line.outputs}
+    if any(given & set(line.inputs) and line.kind not in MAKES_MEMORY for line in lines):
+        raise ValueError("a layer writes over an input")
+    names = [port.name for port in (*file.inputs, *file.outputs)]
+    if {port.blob for port in file.inputs} != given or len(names) != len(set(names)) or not file.outputs:
+        raise ValueError("its inputs and outputs are not those of its layers")
+    if not {port.blob for port in file.outputs} <= made:
+        raise ValueError("nothing makes one of its outputs")
+
+
 def _port(facts: dict[str, Any]) -> NcnnPort:
     shape, dims = (tuple(int(size) for size in facts[key]) for key in ("shape", "dims"))
-    if len(shape) > _MOST_DIMENSIONS or any(size < 1 for size in (*shape, *dims)):
+    if (
+        len(shape) > _MOST_DIMENSIONS
+        or not 1 <= len(dims) <= _MOST_OF_A_BLOB
+        or any(size < 1 for size in (*shape, *dims))
+    ):
         raise ValueError("its shapes are none")
-    return NcnnPort(str(facts["name"]), str(facts["blob"]), shape, dims)
+    if math.prod(shape) != math.prod(dims):
+        raise ValueError("a shape and its blob differ")
+    name, blob = facts["name"], facts["blob"]
+    if not isinstance(name, str) or not isinstance(blob, str) or not blob.isascii():
+        raise ValueError("a name that is none")
+    return NcnnPort(name, blob, shape, dims)

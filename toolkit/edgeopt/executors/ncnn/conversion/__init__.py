@@ -39,6 +39,8 @@ def to_ncnn(model: Model) -> NcnnFile:
         if name not in ops:
             raise conversion.refuse(node, "")
         ops[name](conversion, node)
+    for value in graph.outputs:
+        conversion.require_float(value)
     outputs = {f"out{i}": conversion.blob(value) for i, value in enumerate(graph.outputs)}
     layers = fused(without_unread(conversion.network.layers, outputs.values()), outputs.values())
     dims = {blob: conversion.dims(value) for blob, value in zip(conversion.inputs, graph.inputs, strict=True)}

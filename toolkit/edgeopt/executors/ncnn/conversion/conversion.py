@@ -43,7 +43,7 @@ class Conversion:
         self._grids: dict[Value, float] = {}
         self._integers: dict[Value, NDArray[np.int8]] = {}
         for value, blob in zip(graph.inputs, self.inputs, strict=True):
-            self._require_float(value)
+            self.require_float(value)
             self.dims(value)
             self.network.add("Input", blob, ())
             layer = self.network.layers[-1]
@@ -84,9 +84,14 @@ class Conversion:
             raise self.refuse(node, f"over axis {axis} of {len(shape)}")
         return axis - dropped
 
-    def constant(self, value: Value | None) -> NDArray[Any] | None:
-        """Return the numbers of a constant tensor; of weights stored as integers the numbers that they stand for."""
-        return self.graph.constant(value)
+    def require_one_picture(self, node: Node) -> None:
+        """Refuse a node whose first axis is that of several pictures: a blob's first axis is then not its channels.
+
+        Raises:
+            UnsupportedError: If so.
+        """
+        if self.shape(node.inputs[0])[:1] != (1,) or len(self.shape(node.inputs[0])) < 2:
+            raise self.refuse(node, "of several pictures at once")
 
     def numbers(self, node: Node, place: int) -> NDArray[Any] | None:
         """Return the numbers of an input that must be constant; None where it is left out.
@@ -107,7 +112,8 @@ class Conversion:
         name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         return UnsupportedError(f"ncnn has no {name}{f' {what}' if what else ''} ({node.name})", remedy=_REMEDY)
 
-    def _require_float(self, value: Value) -> None:
+    def require_float(self, value: Value) -> None:
+        """Refuse an input or an output of another type than float32. Raises UnsupportedError."""
         dtype = self.graph.dtype(value)
         if dtype is not None and dtype != np.float32:
             raise UnsupportedError(f"ncnn takes float32, and {value.name!r} is {dtype}", remedy=_REMEDY)

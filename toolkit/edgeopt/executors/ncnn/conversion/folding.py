@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,12 +42,20 @@ def _fold_node(graph: Graph, node: Node) -> bool:
         shape = graph.shape(node.inputs[0])
         made = None if shape is None else _BY_SHAPE[node.op_type](np.array(shape, np.int64), _attributes(node))
     else:
-        arrays = graph.constants(node.inputs)
+        arrays = graph.constants(node.inputs) if _is_small(graph, node) else None
         made = None if arrays is None or not arrays else _computed(graph, node, arrays)
-    if made is None or made.size > _MOST_NUMBERS:
+    if made is None:
         return False
     graph.replace(node.outputs[0], graph.add_initializer(str(node.outputs[0].name), made))
     return True
+
+
+def _is_small(graph: Graph, node: Node) -> bool:
+    """Whether what a node makes is known to be small before it is computed."""
+    shape = graph.shape(node.outputs[0])
+    if node.op_type == "ConstantOfShape" and (sizes := graph.constant(node.inputs[0])) is not None:
+        shape = tuple(int(size) for size in sizes.reshape(-1))
+    return shape is None or math.prod(shape) <= _MOST_NUMBERS
 
 
 def _attributes(node: Node) -> Mapping[str, Any]:

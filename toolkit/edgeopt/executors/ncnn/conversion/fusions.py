@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgeopt.executors.ncnn.conversion.network import NcnnLayer, Parameter, Weight, readers_of
+from edgeopt.executors.ncnn.file import MAKES_MEMORY
 
 _WEIGHTED = frozenset(
     {
@@ -29,8 +30,6 @@ _SCALES = 2
 """Weights at the end of an integer layer: the weights' scales and that of what it reads."""
 
 
-_MAKES_MEMORY = _WEIGHTED | {"Pooling", "Interp", "Padding"}
-"""Layers that write elsewhere than into what they read."""
 _CHANNELS, _EVEN = 3, 4
 """Dimensions from which a blob has channels; floats of 16 bytes."""
 
@@ -54,7 +53,7 @@ def with_copies(layers: Sequence[NcnnLayer], dims: Mapping[str, Sequence[int]]) 
             continue
         blob = layer.outputs[0]
         is_even = len(dims[blob]) < _CHANNELS or math.prod(dims[blob][1:]) % _EVEN == 0
-        if not is_even or any(other.kind not in _MAKES_MEMORY for other in readers.get(blob, ())):
+        if not is_even or any(other.kind not in MAKES_MEMORY for other in readers.get(blob, ())):
             made[-1] = replace(layer, outputs=(f"{blob}_given",))
             made.append(NcnnLayer("DeepCopy", f"copy_{blob}", (f"{blob}_given",), (blob,)))
     return made
@@ -97,7 +96,7 @@ def _with_activations(layers: Sequence[NcnnLayer], outputs: Iterable[str]) -> li
     taken: set[str] = set()
     made: list[NcnnLayer] = []
     for layer in layers:
-        if layer.name in taken:
+        if layer.outputs and layer.outputs[0] in taken:
             continue
         current = layer
         after = readers.get(layer.outputs[0], []) if layer.outputs else []
@@ -108,7 +107,7 @@ def _with_activations(layers: Sequence[NcnnLayer], outputs: Iterable[str]) -> li
             if numbers:
                 parameters[_NUMBERS] = numbers
             current = replace(current, parameters=parameters, outputs=after[0].outputs)
-            taken.add(after[0].name)
+            taken.add(after[0].outputs[0])
         made.append(current)
     return made
 

@@ -22,6 +22,8 @@ _ARRAY = -23300
 """An array's key in the text is this less its number."""
 _WORD = re.compile(r"[^!-~]+")
 """What a name may not hold: the text is read by `%255s`."""
+_LARGEST = 3.4028234e38
+"""The largest float32 whose seven digits are not above it."""
 _LONGEST_NAME = 200
 
 
@@ -74,7 +76,9 @@ def _text_of(number: int, value: Parameter) -> str:
 
 def _number(value: float) -> str:
     """Return a number as ncnn tells floats from integers: by a point or an exponent."""
-    return str(int(value)) if isinstance(value, (int, np.integer)) else f"{float(value):e}"
+    if isinstance(value, (int, np.integer)):
+        return str(int(value))
+    return f"{min(max(float(value), -_LARGEST), _LARGEST):e}"  # ncnn reads no `inf`
 
 
 class NcnnNetwork:
@@ -146,11 +150,12 @@ def with_splits(layers: Sequence[NcnnLayer], outputs: Mapping[str, str]) -> list
     for layer in layers:
         inputs = tuple(copies[blob].pop() if blob in copies else blob for blob in layer.inputs)
         made.append(replace(layer, inputs=inputs))
+        place = len(made) - 1
         for blob in layer.outputs:
             named = [name for name, other in outputs.items() if other == blob]
             if counts[blob] < 2 and not (named and layer.kind == "Input"):
                 if named:
-                    made[-1] = _renamed(made[-1], blob, named[0])
+                    made[place] = _renamed(made[place], blob, named[0])
                 continue
             inner = [f"{blob}_{i}" for i in range(counts[blob] - len(named))]
             made.append(NcnnLayer("Split", f"split_{blob}", (blob,), (*inner, *named)))

@@ -42,6 +42,7 @@ def _prelu(conversion: Conversion, node: Node) -> None:
     assert slope is not None
     shape = conversion.shape(node.inputs[0])
     if slope.size > 1:
+        conversion.require_one_picture(node)
         wide = (1,) * (len(shape) - slope.ndim) + slope.shape
         if slope.ndim > len(shape) or slope.size != shape[1] or wide[1] != shape[1]:
             raise conversion.refuse(node, "with slopes that are none of channels")

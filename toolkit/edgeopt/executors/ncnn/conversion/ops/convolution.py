@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.executors.ncnn.conversion.conversion import Conversion
 from edgeopt.executors.ncnn.conversion.network import Parameter, Weight
@@ -12,6 +13,10 @@ from edgeopt.executors.ncnn.conversion.ops.quantization import integer_weights, 
 from edgeopt.graph.graph import Node, attribute
 
 _PICTURE, _LINE = 2, 1
+_FEATURES, _NO_WINOGRAD = 31, 1 << 6
+"""Parameter of a layer that switches off what its bits name: see `get_masked_option` in ncnn's `net.cpp`."""
+_WINOGRAD_SCALE = 576
+"""ncnn's F(4x4, 3x3) on integers keeps sums in 32 bits, times 24 twice: 32 channels of nothing but 127 overflow."""
 
 
 def window_padding(
@@ -75,12 +80,20 @@ def _convolution(conversion: Conversion, node: Node) -> None:
     if bias is not None:
         weights.append(Weight(bias.astype(np.float32), has_tag=False))
     if is_integer and stored is not None and grid is not None:
-        scales = scales_of(conversion, node, stored, group)
+        scales = scales_of(stored, group)
         if scales is not None:
             weights[0] = Weight(stored.integers)
             weights += [Weight(scales, has_tag=False), Weight(np.array([1 / grid], np.float32), has_tag=False)]
             parameters[8] = 1
+            if kernel == (3, 3) and _overflows(stored.integers):
+                parameters[_FEATURES] = _NO_WINOGRAD
     conversion.set(node.outputs[0], conversion.layer(node, kind, [node.inputs[0]], parameters, weights))
+
+
+def _overflows(weights: NDArray[np.int8]) -> bool:
+    """Whether some input would let the sums of Winograd's form pass 32 bits."""
+    largest = 127 * int(np.abs(weights.astype(np.int64)).sum((1, 2, 3)).max())
+    return largest * _WINOGRAD_SCALE >= 1 << 31
 
 
 def _transposed(conversion: Conversion, node: Node) -> None:
@@ -95,6 +108,9 @@ def _transposed(conversion: Conversion, node: Node) -> None:
     strides, dilations = tuple(attribute(node, "strides", ones)), tuple(attribute(node, "dilations", ones))
     group = attribute(node, "group", 1)
     before, after = conversion.shape(node.inputs[0])[2:], conversion.shape(node.outputs[0])[2:]
+    padding: tuple[int, ...] = attribute(node, "pads", ())
+    if attribute(node, "output_shape", ()) or any(pad < 0 for pad in padding):
+        raise conversion.refuse(node, "with output_shape, or negative padding")
     if attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "", "VALID"):
         raise conversion.refuse(node, "with auto_pad")
     pads = tuple(attribute(node, "pads", (0,) * (2 * len(kernel))))

@@ -111,7 +111,8 @@ def _power(conversion: Conversion, node: Node) -> None:
         blob = conversion.layer(node, "BinaryOp", [blob, node.inputs[0]], {0: _MUL})
     elif not number.is_integer():
         blob = conversion.layer(node, "BinaryOp", [blob], {0: _POW, 1: 1, 2: number})
-    conversion.set(node.outputs[0], blob)
+    before, after = conversion.dims(node.inputs[0]), conversion.dims(node.outputs[0])
+    conversion.set(node.outputs[0], conversion.reshaped(node, blob, before, after))
 
 
 def _unary(kind: int) -> Callable[[Conversion, Node], None]:

@@ -12,6 +12,9 @@ from edgeopt.graph.graph import Node, attribute
 
 
 def _batch(conversion: Conversion, node: Node) -> None:
+    conversion.require_one_picture(node)
+    if attribute(node, "training_mode", 0):
+        raise conversion.refuse(node, "in training mode")
     numbers = [conversion.numbers(node, place) for place in (1, 2, 3, 4)]
     scale, bias, mean, variance = (np.asarray(array, np.float64) for array in numbers)
     factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
@@ -27,7 +30,11 @@ def _layer(conversion: Conversion, node: Node) -> None:
     scale, bias = conversion.numbers(node, 1), conversion.numbers(node, 2)
     if scale is None or scale.size != size or any(output.consumers() for output in node.outputs[1:]):
         raise conversion.refuse(node, "with a scale of another shape, or its mean read")
-    shift = np.zeros(size, np.float32) if bias is None else bias.reshape(-1).astype(np.float32)
+    shift = (
+        np.zeros(size, np.float32)
+        if bias is None
+        else np.broadcast_to(bias, shape[axis:]).reshape(-1).astype(np.float32)
+    )
     weights = [Weight(scale.reshape(-1).astype(np.float32), has_tag=False), Weight(shift, has_tag=False)]
     rows = math.prod(shape[:axis])
     dims = (size,) if rows == 1 else (rows, size)
@@ -45,10 +52,15 @@ def _instance(conversion: Conversion, node: Node) -> None:
         raise conversion.refuse(node, "of several pictures at once")
     weights = [Weight(array.astype(np.float32), has_tag=False) for array in (scale, bias)]
     parameters = {0: scale.size, 1: float(attribute(node, "epsilon", 1e-5)), 2: 1}
-    conversion.set(node.outputs[0], conversion.layer(node, "InstanceNorm", [node.inputs[0]], parameters, weights))
+    shape = conversion.shape(node.inputs[0])
+    before, dims = conversion.dims(node.inputs[0]), (shape[1], 1, math.prod(shape[2:]))
+    blob = conversion.reshaped(node, conversion.blob(node.inputs[0]), before, dims)
+    made = conversion.layer(node, "InstanceNorm", [blob], parameters, weights)
+    conversion.set(node.outputs[0], conversion.reshaped(node, made, dims, before))
 
 
 def _neighbours(conversion: Conversion, node: Node) -> None:
+    conversion.require_one_picture(node)
     size = attribute(node, "size", 0)
     parameters = {
         0: 0,

@@ -17,6 +17,7 @@ _EXPLICIT = 1
 
 def _pooled(kind: int) -> Callable[[Conversion, Node], None]:
     def convert(conversion: Conversion, node: Node) -> None:
+        conversion.require_one_picture(node)
         kernel: tuple[int, ...] = attribute(node, "kernel_shape", ())
         count = len(kernel)
         if count not in (1, 2):
@@ -28,6 +29,9 @@ def _pooled(kind: int) -> Callable[[Conversion, Node], None]:
         pads = list(window_padding(conversion, node, kernel, strides, dilations))
         counts_padding = bool(attribute(node, "count_include_pad", 0))
         missing = _missing_behind(conversion, node, kernel, strides, pads)
+        before, after = conversion.shape(node.inputs[0])[2:], conversion.shape(node.outputs[0])[2:]
+        if any((after[i] - 1) * strides[i] >= before[i] + pads[i] for i in range(count)):
+            raise conversion.refuse(node, "with windows that begin outside")
         if any(missing):
             if kind == _AVERAGE:
                 raise conversion.refuse(node, "with windows that end outside")

@@ -34,7 +34,7 @@ def _inner_product(conversion: Conversion, node: Node, bias: NDArray[Any] | None
     if bias is not None:
         weights.append(Weight(bias.astype(np.float32), has_tag=False))
     grid = conversion.grid(node.inputs[0])
-    scales = scales_of(conversion, node, stored, 1, 0 if transposed else 1) if stored and grid else None
+    scales = scales_of(stored, 1, 0 if transposed else 1) if stored and grid else None
     if stored is not None and grid is not None and scales is not None:
         weights[0] = Weight(np.ascontiguousarray(stored.integers if transposed else stored.integers.T))
         weights += [Weight(scales, has_tag=False), Weight(np.array([1 / grid], np.float32), has_tag=False)]
@@ -63,7 +63,7 @@ def _gemm(conversion: Conversion, node: Node) -> None:
     bias = conversion.numbers(node, 2)
     outputs = conversion.shape(node.outputs[0])[-1]
     if bias is not None:
-        if bias.size not in (1, outputs):
+        if bias.size not in (1, outputs) or (bias.size > 1 and bias.shape[-1] != outputs):
             raise conversion.refuse(node, "with a bias for each row")
         bias = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (outputs,))
     _inner_product(conversion, node, bias, transposed=bool(attribute(node, "transB", 0)))

@@ -30,7 +30,7 @@ def _resize(conversion: Conversion, node: Node) -> None:
     parameters: dict[int, Parameter] = {0: _MODES[mode], 3: after[2], 4: after[3]}
     if mode == "nearest":
         for axis in (2, 3):
-            if not _is_floor(conversion, node, before[axis], after[axis], place):
+            if not _is_floor(conversion, node, axis, place):
                 raise conversion.refuse(node, f"of the nearest pixel by {place}")
     elif place == "align_corners":
         parameters[6] = 1
@@ -55,9 +55,10 @@ def _factor(conversion: Conversion, node: Node, axis_count: int, axis: int) -> f
     """Return the factor that is written for an axis; None where sizes are."""
     place = 1 if _is_first(conversion, node) else 2
     scales = conversion.numbers(node, place)
-    if scales is None or scales.size != axis_count:
+    if scales is None or not scales.size:
         return None
-    return float(scales.reshape(-1)[axis])
+    axes = [named % axis_count for named in attribute(node, "axes", tuple(range(axis_count)))]
+    return float(scales.reshape(-1)[axes.index(axis)]) if axis in axes else 1.0
 
 
 def _keeps_ratio(conversion: Conversion, node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
@@ -68,9 +69,10 @@ def _keeps_ratio(conversion: Conversion, node: Node, before: tuple[int, ...], af
     )
 
 
-def _is_floor(conversion: Conversion, node: Node, before: int, after: int, place: str) -> bool:
+def _is_floor(conversion: Conversion, node: Node, axis: int, place: str) -> bool:
     """Whether the pixels that ONNX reads are those at the floor of ncnn's position, for one axis."""
-    factor = _factor(conversion, node, _PICTURE, 2)
+    before, after = conversion.shape(node.inputs[0])[axis], conversion.shape(node.outputs[0])[axis]
+    factor = _factor(conversion, node, _PICTURE, axis)
     factor = after / before if factor is None else factor
     x = np.arange(after, dtype=np.float64)
     if place == "asymmetric":

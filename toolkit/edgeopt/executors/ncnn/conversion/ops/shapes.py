@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.executors.ncnn.conversion.conversion import MOST_DIMENSIONS, Conversion
 from edgeopt.executors.ncnn.conversion.network import Parameter
-from edgeopt.graph.graph import Node, attribute
+from edgeopt.graph.graph import Node, Value, attribute
 
 _OPSET_OF_SLICE_INPUTS, _OPSET_OF_PAD_INPUTS = 10, 11
 """Before them starts, ends and padding are attributes."""
@@ -78,7 +78,7 @@ def _split(conversion: Conversion, node: Node) -> None:
     parameters: dict[int, Parameter] = {0: (*sizes[:-1], _END), 1: place}
     blobs = conversion.network.add("Slice", str(node.name), [conversion.blob(value)], parameters, outputs=len(sizes))
     for output, blob in zip(node.outputs, blobs, strict=True):
-        conversion.set(output, blob, conversion.grid(value))
+        conversion.set(output, _as_tensor(conversion, node, blob, output), conversion.grid(value))
 
 
 def _integers(array: NDArray[Any] | None) -> tuple[int, ...]:
@@ -105,7 +105,15 @@ def _slice(conversion: Conversion, node: Node) -> None:
             _slice_in_steps(conversion, node, axis % len(shape), range(first, last, step))
             return
         spans[axis % len(shape)] = first, last
-    conversion.set(node.outputs[0], _cropped(conversion, node, spans), conversion.grid(node.inputs[0]))
+    blob = _as_tensor(conversion, node, _cropped(conversion, node, spans), node.outputs[0])
+    conversion.set(node.outputs[0], blob, conversion.grid(node.inputs[0]))
+
+
+def _as_tensor(conversion: Conversion, node: Node, blob: str, output: Value) -> str:
+    """Return the blob of a part in the dimensions of its tensor: a part of one place may lose its first axis."""
+    before, made = conversion.shape(node.inputs[0]), conversion.shape(output)
+    held = made[1:] if len(before) > 1 and before[0] == 1 else made
+    return conversion.reshaped(node, blob, held, conversion.dims(output)) if len(held) <= MOST_DIMENSIONS else blob
 
 
 def _slice_in_steps(conversion: Conversion, node: Node, axis: int, places: range) -> None:
@@ -198,6 +206,7 @@ def _pad(conversion: Conversion, node: Node) -> None:
 
 
 def _depth_to_space(conversion: Conversion, node: Node) -> None:
+    conversion.require_one_picture(node)
     parameters: dict[int, Parameter] = {
         0: attribute(node, "blocksize", 1),
         1: int(attribute(node, "mode", "DCR") == "DCR"),
@@ -213,7 +222,8 @@ def _expand(conversion: Conversion, node: Node) -> None:
         return
     dims = conversion.dims(node.outputs[0])
     wide = (*(1,) * (len(after) - len(before)), *before)[-len(dims) :]
-    if math.prod(wide) != math.prod(before) or len(wide) != len(dims):
+    is_flat = len(after) - (after[0] == 1) > MOST_DIMENSIONS
+    if is_flat or math.prod(wide) != math.prod(before) or len(wide) != len(dims):
         raise conversion.refuse(node, f"from {before} to {after}")
     blob = conversion.reshaped(node, conversion.blob(node.inputs[0]), conversion.dims(node.inputs[0]), wide)
     zeros = conversion.memory(f"{node.name}_zeros", np.zeros(dims, np.float32), dims)
