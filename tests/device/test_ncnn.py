@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -112,6 +113,9 @@ OPS = {
     "expanded": "(float[1,6,1,1] x) => (float[1,6,3,4] y) { y = Expand(x, larger) }",
     "shape in the graph": f"({PICTURE}) => (float[1,6,90] y) {{ s = Shape(x) c = Gather<axis = 0>(s, axis1) r = Concat<axis = 0>(one_i, c, minus) y = Reshape(x, r) }}",
     "one tensor, many readers": f"({PICTURE}) => (float[1,6,9,10] x2, float[1,6,9,10] y) {{ x2 = Relu(x) s = Sigmoid(x2) t = Tanh(x2) y = Sub(s, t) }}",
+    "heads of attention": "(float[1,7,3,2,5] x) => (float[1,2,7,5] q, float[1,2,7,5] k, float[1,2,7,5] v) { t = Transpose<perm = [2,0,3,1,4]>(x) a, b, c = Split<axis = 0>(t, ones3) q = Squeeze(a, zero) k = Squeeze(b, zero) v = Squeeze(c, zero) }",
+    "joined pictures": "(float[1,6,4] x, float[2,6,4] z) => (float[3,6,4] y) { y = Concat<axis = 0>(x, z) }",
+    "a part of five axes": "(float[3,2,3,4,5] x) => (float[3,1,3,4,3] y) { y = Slice(x, starts2, ends2, axes2) }",
     "padding by nothing": f"({PICTURE}) => (float[1,6,9,10] y) {{ p = Pad(x, nothing) y = Relu(p) }}",
     "a size that stays": f"({PICTURE}) => (float[1,6,9,10] y) {{ p = Resize(x, , once) y = Relu(p) }}",
     "one picture of several": "(float[3,4] x) => (float[1,4] y) { s = Slice(x, zero, one_i, zero) y = Softmax<axis = 1>(s) }",
@@ -142,7 +146,15 @@ INTEGERS |= {
     "pads": [0, 0, 1, 0, 0, 0, 2, 1],
     "larger": [1, 6, 3, 4],
 }
-INTEGERS |= {"nothing": [0] * 8, "zero": [0], "parts3": [2, 3, 1]}
+INTEGERS |= {
+    "nothing": [0] * 8,
+    "zero": [0],
+    "parts3": [2, 3, 1],
+    "ones3": [1, 1, 1],
+    "starts2": [1, 2],
+    "ends2": [2, 5],
+    "axes2": [1, 4],
+}
 INTEGERS |= {"size": [1, 6, 13, 7], "three": [3], "apart": [4, 1], "five": [3, 5, 3, 2, 2]}
 FLOATS = {"endless": float("inf"), "two3": [[[2.0]]], "once": [1.0, 1.0, 1.0, 1.0], "step": 0.25, "small_step": 0.005}
 FLOATS |= {"low": -0.5, "high": 0.4, "one": 1.0, "two": 2.0, "half": 0.5}
@@ -429,7 +441,7 @@ def optimized(tmp_path_factory):
     """What the whole line makes for ncnn alone."""
     out = tmp_path_factory.mktemp("o")
     with briefly():
-        return optimize("digits_detector", target="ncnn-cpu", out=out, threads=1, steps=("fuse",))
+        return optimize("digits_detector", target="ncnn-cpu", out=out, threads=1, steps=("fuse",), emit=("ncnn",))
 
 
 def test_the_target_runs_the_whole_line_on_ncnn_alone(optimized):
@@ -447,6 +459,39 @@ def test_the_bundle_holds_the_engines_own_file_and_falls_back_to_onnx_runtime(op
     assert type(runtime.session).__name__ == "NcnnSession"
     assert runtime.artefact.file == "model.ncnn"
     runtime.close()
+
+
+def test_the_files_for_an_app_with_its_own_ncnn_answer_as_the_choice_does(optimized):
+    import ncnn
+
+    assert optimized.emitted == ("emitted/ncnn",)
+    folder = optimized.folder / "emitted" / "ncnn"
+    facts, ports = (json.loads((folder / name).read_text("utf-8")) for name in ("edgeopt.json", "model.ncnn.json"))
+    assert facts["sqnr_db"] > 30
+    net = ncnn.Net()
+    assert net.load_param(str(folder / "model.ncnn.param")) == 0
+    assert net.load_model(str(folder / "model.ncnn.bin")) == 0
+    (given,), (made,) = ports["inputs"], ports["outputs"]
+    value = np.random.default_rng(0).uniform(0, 1, given["shape"]).astype(np.float32)
+    extractor = net.create_extractor()
+    extractor.input(given["blob"], ncnn.Mat(value.reshape(given["dims"])).clone())
+    code, mat = extractor.extract(made["blob"])
+    assert code == 0
+    file = optimized.folder / next(
+        candidate.file for candidate in optimized.candidates if candidate.name == facts["candidate"]
+    )
+    expected = EXECUTOR.open(file, CPU).run({given["name"]: value})[made["name"]]
+    np.testing.assert_allclose(np.array(mat).reshape(made["shape"]), expected, atol=0.1 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("target", "emit", "said"),
+    [("ncnn-cpu", ("openvino",), "engine with files of its own"), ("cpu-x86-vnni", ("ncnn",), "does not run")],
+)
+def test_files_of_an_engine_that_the_command_does_not_run_are_refused_before_any_work(tmp_path, target, emit, said):
+    with pytest.raises((NotFoundError, UnavailableError), match=said):
+        optimize("digits_detector", target=target, out=tmp_path / "o", emit=emit)
+    assert not (tmp_path / "o" / "candidates").exists()
 
 
 def test_a_device_opens_the_bundle_without_onnx_and_answers_alike(optimized):

@@ -18,15 +18,19 @@ import cv2
 import numpy as np
 import onnxruntime
 import pytest
+from fixture_brief import briefly
 from fixture_bundles import packed
 from onnx import TensorProto, helper
 
 import edgeopt
+from edgeopt.executors import SessionOptions
 from edgeopt.graph.model import Model
 from edgeopt.measurement.opening.given import open_given
+from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import make_artefact, read_bundle, write_bundle
+from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.system.declared.target import find_target
@@ -166,6 +170,39 @@ def test_a_program_gives_pythons_answers(language, library, bundle, classifier, 
     refused = subprocess.run([program, torn, pictures[0]], capture_output=True, text=True)
     assert refused.returncode == 1
     assert "embed-preprocess" in refused.stderr
+
+
+def test_a_program_on_ncnn_gives_pythons_numbers(tmp_path):
+    """Where ncnn is built for C++ (CMAKE_PREFIX_PATH leads to it) and lies beside the tests."""
+    pytest.importorskip("ncnn")
+    cmake, _ = tools("cmake", "g++")
+    build = tmp_path / "build"
+    made = subprocess.run([cmake, "-S", EXAMPLES / "cpp_ncnn", "-B", build], capture_output=True, text=True)
+    if made.returncode and ("ncnn" in made.stderr or "nlohmann_json" in made.stderr):
+        pytest.skip(" ".join(made.stderr.split())[:200])
+    assert made.returncode == 0, made.stderr
+    subprocess.run([cmake, "--build", build], check=True, capture_output=True, text=True)
+    with briefly():
+        report = optimize("digits_detector", target="ncnn-cpu", out=tmp_path / "o", threads=1, steps=("fuse",))
+    bundle = shutil.copytree(report.bundle, tmp_path / "bundle")
+    manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    artefact = manifest["artefacts"][0]
+    artefact["precision"] = "fp32"  # another build of ncnn rounds bfloat16 otherwise
+    (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    session = load_executor("ncnn").open(bundle / artefact["file"], SessionOptions(("CPU",), 1, precision="fp32"))
+    (spec,) = session.inputs
+    given = np.random.default_rng(0).uniform(0, 1, spec.shape).astype(np.float32)
+    (tmp_path / "in.f32").write_bytes(given.tobytes())
+    command = [build / "edgeopt_ncnn", bundle, tmp_path / "in.f32", tmp_path / "out.f32"]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    expected = np.concatenate([value.ravel() for value in session.run({spec.name: given}).values()])
+    np.testing.assert_allclose(np.fromfile(tmp_path / "out.f32", np.float32), expected, atol=1e-3)
+    torn = shutil.copytree(report.bundle, tmp_path / "torn")
+    (torn / "model.ncnn").write_bytes(b"torn")
+    refused = subprocess.run([command[0], torn, *command[2:]], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "is no network of ncnn" in refused.stderr
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -188,6 +188,15 @@ class Executor(Protocol):
         del source
         raise NotImplementedError(f"{type(self).__name__} opens ONNX models")
 
+    def own_files(self, source: Source) -> Mapping[str, bytes]:
+        """Return the files that an app with this engine's own runtime loads, by name; empty: it has no other than ONNX.
+
+        Raises:
+            UnsupportedError: If the engine cannot hold the model.
+        """
+        del source
+        return {}
+
     def has_device(self) -> bool:
         """Return whether the device itself is here, not only its simulator."""
         return True

@@ -21,6 +21,7 @@ from edgeopt.optimization.choice.selection import choose, mark
 from edgeopt.optimization.course import BUNDLE
 from edgeopt.optimization.deployment.deploy import deploy
 from edgeopt.optimization.deployment.embedding import EmbeddedParts, embed
+from edgeopt.optimization.deployment.emission import emit
 from edgeopt.optimization.plan import calibrated_steps
 from edgeopt.optimization.report.summary import write_report
 from edgeopt.optimization.result import Report
@@ -75,7 +76,8 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         judged = best.judgement
         notes.append(Note(NoteKind.WARNING, f"accuracy of {best.name} not decided: {judged}", judged.remedy))
     bundle, of_bundle = deploy(run, candidates, best, embedded)
-    notes += of_bundle
+    emitted, of_emitted = emit(run, candidates, best)
+    notes += (*of_bundle, *of_emitted)
     for candidate in candidates:
         if bundle_of and (folder := bundle_of(candidate, candidates[0])):
             deploy(run, candidates, candidate, EmbeddedParts(run.context), folder)
@@ -107,6 +109,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         notes=tuple(dict.fromkeys(notes)),
         inside=embedded.inside,
         was_cut=run.was_cut,
+        emitted=emitted,
     )
     try:
         with limited(max(run.context.ends_at, monotonic()) + _PICTURES_S):

@@ -129,6 +129,15 @@ class Options:
         choices=tuple(each.value for each in SelfTestInputs),
     )
     """What the bundle stores to test its numbers."""
+    emit: tuple[str, ...] = option(
+        (),
+        "Engines whose own files are written too, for an app that brings its runtime, such as ncnn.",
+        group=BUNDLE,
+        syntax=Syntax.NAMES,
+        repeatable=True,
+        metavar="ENGINES",
+    )
+    """Engines whose own files are written beside the bundle, for an app that brings its own runtime."""
     prune: str = option(
         AUTO,
         "Channels to remove: as many as pay on this machine, a share such as 0.3, or until 1.5x as fast.",
@@ -177,6 +186,7 @@ class FrameOptimizeWishes(TypedDict, total=False):
     shapes: Mapping[str, tuple[int, ...]]
     prefer: Prefer
     selftest: SelfTestInputs
+    emit: tuple[str, ...]
     prune: str
     seed: int
     keep_layers: tuple[str, ...]

@@ -71,6 +71,8 @@ class Plan:
     """Whether INT8 was asked for: without pictures its step falls away, but weights may still be integers."""
     prefer: Prefer = Prefer.SPEED
     selftest: SelfTestInputs = SelfTestInputs.PICTURES
+    emit: tuple[str, ...] = ()
+    """Engines whose own files are written beside the bundle."""
     pruning: Pruning = Pruning()  # noqa: RUF009, frozen
     seed: int = 0
     """Decides what calibration draws."""
@@ -218,6 +220,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in {*asked} - {*options.skip}),
         prefer=Prefer(options.prefer),
         selftest=SelfTestInputs(options.selftest),
+        emit=tuple(dict.fromkeys(options.emit)),
         pruning=pruning or Pruning(),
         seed=options.seed,
         training_s=TRAINING_S if options.finetune_s is None else options.finetune_s,

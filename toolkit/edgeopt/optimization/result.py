@@ -104,6 +104,8 @@ class Report:
     """Whether labels were given, or a drop that is allowed."""
     was_cut: bool = False
     """Whether it was interrupted: the bundle holds what was proven by then."""
+    emitted: tuple[str, ...] = ()
+    """Folders below the output folder with an engine's own files, for apps that bring its runtime."""
 
     def __post_init__(self) -> None:
         if [candidate.name for candidate in self.candidates].count(self.chosen) != 1:

@@ -20,6 +20,7 @@ from edgeopt.measurement.opening.given import OpenedModel, open_given
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.engines import open_engines
 from edgeopt.optimization.candidates.measure import PROOF_PACE
+from edgeopt.optimization.deployment.emission import require_emitters
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.resume import describe_run, open_workspace, stored_candidates
 from edgeopt.optimization.options import Options
@@ -285,6 +286,7 @@ def start_run(
     """
     given.require_right_engine()
     engines = open_engines(given.target, plan.threads, str(out / ENGINES), given.correction, given.fault_of)
+    require_emitters(plan.emit, engines)
     material = open_material(given, plan, asked)
     frames, labelled = material.frames, material.labelled
     if replay:

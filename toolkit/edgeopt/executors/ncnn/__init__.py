@@ -7,9 +7,10 @@ A session opens an ONNX model, which is written as ncnn's layers by `conversion/
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -181,6 +182,17 @@ class Ncnn(Executor):
     def own_file(self, source: Source) -> bytes:
         """Return a model as ncnn loads it, in one file: a device that opens it needs no onnx. Raises as `open`."""
         return ncnn_file(source).to_bytes()
+
+    def own_files(self, source: Source) -> Mapping[str, bytes]:
+        """Return the two files of ncnn's own loaders, and one that names inputs and outputs. Raises as `open`."""
+        file = ncnn_file(source)
+        ports = {"inputs": [asdict(port) for port in file.inputs], "outputs": [asdict(port) for port in file.outputs]}
+        facts = json.dumps(ports, indent=1)
+        return {
+            "model.ncnn.param": file.param.encode(),
+            "model.ncnn.bin": file.weights,
+            "model.ncnn.json": f"{facts}\n".encode(),
+        }
 
     def open(self, source: Source, options: SessionOptions) -> NcnnSession:
         """Load a model.

@@ -89,6 +89,7 @@ def _facts(report: Report) -> list[Value]:
         Value("embedded", str(report.inside) if report.inside else ""),
         Value("size", size if best is not first else ""),
         Value("machine", warning_of(report.trust), more=report.trust.partition("; ")[2]),
+        Value("emitted", ", ".join(str(report.folder / name) for name in report.emitted), is_command=True),
         Value("report", str(report.folder / "report.html"), is_command=True),
     ]
     return [value for value in values if value.text]

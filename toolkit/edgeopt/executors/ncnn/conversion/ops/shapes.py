@@ -61,24 +61,50 @@ def _transpose(conversion: Conversion, node: Node) -> None:
     conversion.set(node.outputs[0], made, conversion.grid(node.inputs[0]))
 
 
+def _around(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    """Return three dimensions of a tensor: all before an axis, the axis, all behind it; two where none is before."""
+    before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    return (shape[axis], behind) if before == 1 else (before, shape[axis], behind)
+
+
+def _seen_at(conversion: Conversion, node: Node, value: Value, axis: int) -> tuple[str, tuple[int, ...], int]:
+    """Return a tensor's blob in dimensions of which the axis is one, those dimensions, and its place there."""
+    shape, dims = conversion.shape(value), conversion.dims(value)
+    dropped = len(shape) > 1 and shape[0] == 1
+    if len(shape) - dropped <= MOST_DIMENSIONS and axis >= dropped:
+        return conversion.blob(value), dims, axis - dropped
+    seen = _around(shape, axis)
+    return conversion.reshaped(node, conversion.blob(value), dims, seen), seen, len(seen) - 2
+
+
 def _concat(conversion: Conversion, node: Node) -> None:
-    place = conversion.blob_axis(node, node.outputs[0], attribute(node, "axis", 1))
-    for value in node.inputs:
-        conversion.blob_axis(node, value, attribute(node, "axis", 1))
-    if len({len(conversion.dims(value)) for value in (*node.inputs, node.outputs[0])}) > 1:
-        raise conversion.refuse(node, "of pictures")
-    blob = conversion.layer(node, "Concat", node.inputs, {0: place})
+    made = conversion.shape(node.outputs[0])
+    axis = attribute(node, "axis", 1) % len(made)
+    seen = [_seen_at(conversion, node, value, axis) for value in node.inputs if value is not None]
+    if len({(len(dims), place) for _, dims, place in seen}) > 1:  # a leading 1 of some, which others do not have
+        seen = []
+        for value in node.inputs:
+            dims = _around(conversion.shape(value), axis)
+            blob = conversion.reshaped(node, conversion.blob(value), conversion.dims(value), dims)
+            seen.append((blob, dims, len(dims) - 2))
+    place = seen[0][2]
+    blob = conversion.layer(node, "Concat", [blob for blob, _, _ in seen], {0: place})
+    dims = tuple(made[axis] if i == place else size for i, size in enumerate(seen[0][1]))
+    blob = conversion.reshaped(node, blob, dims, conversion.dims(node.outputs[0]))
     conversion.set(node.outputs[0], blob, conversion.same_grid(node.inputs))
 
 
 def _split(conversion: Conversion, node: Node) -> None:
-    value, axis = node.inputs[0], attribute(node, "axis", 0)
-    place = conversion.blob_axis(node, value, axis)
+    value = node.inputs[0]
+    assert value is not None
+    axis = attribute(node, "axis", 0) % len(conversion.shape(value))
+    blob, dims, place = _seen_at(conversion, node, value, axis)
     sizes = tuple(conversion.shape(output)[axis] for output in node.outputs)
     parameters: dict[int, Parameter] = {0: (*sizes[:-1], _END), 1: place}
-    blobs = conversion.network.add("Slice", str(node.name), [conversion.blob(value)], parameters, outputs=len(sizes))
-    for output, blob in zip(node.outputs, blobs, strict=True):
-        conversion.set(output, _as_tensor(conversion, node, blob, output), conversion.grid(value))
+    parts = conversion.network.add("Slice", str(node.name), [blob], parameters, outputs=len(sizes))
+    for output, part, size in zip(node.outputs, parts, sizes, strict=True):
+        held = tuple(size if i == place else other for i, other in enumerate(dims))
+        conversion.set(output, conversion.reshaped(node, part, held, conversion.dims(output)), conversion.grid(value))
 
 
 def _integers(array: NDArray[Any] | None) -> tuple[int, ...]:
@@ -105,15 +131,7 @@ def _slice(conversion: Conversion, node: Node) -> None:
             _slice_in_steps(conversion, node, axis % len(shape), range(first, last, step))
             return
         spans[axis % len(shape)] = first, last
-    blob = _as_tensor(conversion, node, _cropped(conversion, node, spans), node.outputs[0])
-    conversion.set(node.outputs[0], blob, conversion.grid(node.inputs[0]))
-
-
-def _as_tensor(conversion: Conversion, node: Node, blob: str, output: Value) -> str:
-    """Return the blob of a part in the dimensions of its tensor: a part of one place may lose its first axis."""
-    before, made = conversion.shape(node.inputs[0]), conversion.shape(output)
-    held = made[1:] if len(before) > 1 and before[0] == 1 else made
-    return conversion.reshaped(node, blob, held, conversion.dims(output)) if len(held) <= MOST_DIMENSIONS else blob
+    conversion.set(node.outputs[0], _cropped(conversion, node, spans), conversion.grid(node.inputs[0]))
 
 
 def _slice_in_steps(conversion: Conversion, node: Node, axis: int, places: range) -> None:
@@ -141,19 +159,20 @@ def _slice_in_steps(conversion: Conversion, node: Node, axis: int, places: range
 
 
 def _cropped(conversion: Conversion, node: Node, spans: dict[int, tuple[int, int]]) -> str:
-    """Return the blob of what lies between two places of each axis."""
+    """Return the blob of what lies between two places of each axis, in the dimensions of the node's output."""
     value = node.inputs[0]
-    shape = conversion.shape(value)
-    real = {axis: span for axis, span in spans.items() if span != (0, shape[axis])}
-    if not real:
-        return conversion.blob(value)
-    places = tuple(conversion.blob_axis(node, value, axis) for axis in real)
-    parameters: dict[int, Parameter] = {
-        9: tuple(first for first, _ in real.values()),
-        10: tuple(last for _, last in real.values()),
-        11: places,
-    }
-    return conversion.layer(node, "Crop", [value], parameters)
+    shape = list(conversion.shape(value))
+    blob, dims = conversion.blob(value), conversion.dims(value)
+    for axis, (first, last) in spans.items():
+        if (first, last) == (0, shape[axis]):
+            continue
+        seen = _around(shape, axis)
+        blob = conversion.reshaped(node, blob, dims, seen)
+        place = len(seen) - 2
+        blob = conversion.layer(node, "Crop", [blob], {9: (first,), 10: (last,), 11: (place,)})
+        dims = tuple(last - first if i == place else size for i, size in enumerate(seen))
+        shape[axis] = last - first
+    return conversion.reshaped(node, blob, dims, conversion.dims(node.outputs[0]))
 
 
 def _gather(conversion: Conversion, node: Node) -> None:
@@ -166,13 +185,7 @@ def _gather(conversion: Conversion, node: Node) -> None:
     if places != list(range(places[0], places[0] + len(places))):
         raise conversion.refuse(node, "of places that are no neighbours")
     blob = _cropped(conversion, node, {axis: (places[0], places[-1] + 1)})
-    sizes = tuple(len(places) if i == axis else size for i, size in enumerate(shape))
-    before = tuple(sizes[1:]) if len(shape) > 1 and shape[0] == 1 else sizes
-    conversion.set(
-        node.outputs[0],
-        conversion.reshaped(node, blob, before, conversion.dims(node.outputs[0])),
-        conversion.grid(node.inputs[0]),
-    )
+    conversion.set(node.outputs[0], blob, conversion.grid(node.inputs[0]))
 
 
 _PAD_MODES = {"constant": 0, "edge": 1, "reflect": 2}

@@ -1,0 +1,126 @@
+"""Files of an engine for an app that brings its own runtime: `--emit ncnn` writes them into `emitted/ncnn/`."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnavailableError
+from edgeopt.executors import arithmetic
+from edgeopt.graph.drift import measure_drift, worst_drift
+from edgeopt.graph.model import Model, load_model
+from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.candidates.engines import Engines
+from edgeopt.optimization.run import Run
+from edgeopt.runtime.devices.availability import load_executor
+from edgeopt.steps._context import CHECKED_PICTURES, Engine
+from edgeopt.system.declared import registry
+from edgeopt.system.text import format_bytes
+
+FOLDER, FACTS = "emitted", "edgeopt.json"
+
+
+def require_emitters(names: Sequence[str], engines: Engines) -> None:
+    """Refuse, before any work, an engine whose files cannot be written in this run.
+
+    Raises:
+        NotFoundError: If no engine of that name has files of its own.
+        UnavailableError: If it has, and does not run in this command.
+    """
+    if not names:
+        return
+    known = [name for name in registry.names_in("executors") if load_executor(name).own_suffix]
+    here = {engine.target.executor for engine in (engines.own, *engines.others)}
+    for name in names:
+        if name not in known:
+            raise NotFoundError("engine with files of its own", name, known)
+        if name not in here:
+            raise UnavailableError(
+                f"--emit {name} writes what was measured on {name}, which this command does not run",
+                remedy=f"pip install 'edgeopt[{name}]' and choose --target cpu or a target of {name}: edgeopt targets",
+            )
+
+
+def emit(run: Run, candidates: Sequence[Candidate], best: Candidate) -> tuple[tuple[str, ...], list[Note]]:
+    """Write the files of each engine that was asked for; return their folders, and what each holds.
+
+    Args:
+        run: With its workspace and engines.
+        candidates: With what was measured, the baseline first.
+        best: The choice; where another engine runs it, the best of the engine's own candidates is written.
+    """
+    folders, notes = list[str](), list[Note]()
+    for name in run.plan.emit:
+        try:
+            notes.append(_emitted(run, name, candidates, best))
+            folders.append(f"{FOLDER}/{name}")
+        except EdgeoptError as error:
+            notes.append(Note(NoteKind.WARNING, f"nothing emitted for {name}: {error.problem}", error.remedy))
+    return tuple(folders), notes
+
+
+def _emitted(run: Run, name: str, candidates: Sequence[Candidate], best: Candidate) -> Note:
+    candidate = _best_of(name, candidates, best)
+    engine = next(own for own in (run.context.engine, *run.context.alternatives) if own.target.executor == name)
+    model = load_model(run.workspace.path(candidate.file), candidate.name)
+    files = engine.executor.own_files(model.source)
+    for file, data in files.items():
+        run.workspace.write(f"{FOLDER}/{name}/{file}", data)
+    sqnr_db = _sqnr_db(run, engine, candidate, model)
+    facts = {
+        "engine": name,
+        "candidate": candidate.name,
+        "precision": candidate.precision,
+        "arithmetic": arithmetic(candidate.precision),
+        "threads": engine.threads,
+        "options": dict(engine.target.options),
+        "sqnr_db": None if sqnr_db is None else round(sqnr_db, 1),
+        "agreement": candidate.agreement,
+        "files": {file: len(data) for file, data in files.items()},
+    }
+    run.workspace.write(f"{FOLDER}/{name}/{FACTS}", json.dumps(facts, indent=1) + "\n")
+    size = format_bytes(sum(map(len, files.values())))
+    numbers = "" if sqnr_db is None else f", {sqnr_db:.0f} dB from the original"
+    return Note(NoteKind.INFO, f"{FOLDER}/{name} holds {candidate.name} for an app of its own, {size}{numbers}")
+
+
+def _best_of(name: str, candidates: Sequence[Candidate], best: Candidate) -> Candidate:
+    """Return the choice where the engine runs it; else its fastest candidate that is not refused, by one process.
+
+    Raises:
+        UnavailableError: If the engine has no candidate.
+    """
+    own = [candidate for candidate in candidates if candidate.executor == name and not candidate.refused]
+    if best in own:
+        return best
+    timed = [candidate for candidate in own if candidate.latency]
+    if not own:
+        raise UnavailableError(f"{name} ran none of the candidates", remedy="see why in the notes above")
+    return min(timed, key=_p50_ms, default=own[0])
+
+
+def _p50_ms(candidate: Candidate) -> float:
+    return (candidate.latency and candidate.latency.frame.p50_ms) or math.inf
+
+
+def _sqnr_db(run: Run, engine: Engine, candidate: Candidate, model: Model) -> float | None:
+    """Return how far what was written answers from the original, on real samples: the network is opened for it.
+
+    None where it takes smaller pictures, whose answers have other positions.
+    """
+    if candidate.input_size != run.candidates[0].input_size:
+        return None
+    suffix = engine.executor.own_suffix
+    with tempfile.TemporaryDirectory(prefix="edgeopt-emitted-") as folder:
+        file = Path(folder) / f"model{suffix}"
+        file.write_bytes(engine.executor.own_file(model.source))
+        session = engine.opening(candidate.precision).open(file)
+        try:
+            made = [session.run(inputs) for inputs in run.context.inputs(CHECKED_PICTURES, model)]
+        finally:
+            session.close()
+    sqnr_db: float = worst_drift(map(measure_drift, run.context.original_outputs(), made)).sqnr_db
+    return sqnr_db
