@@ -9,11 +9,16 @@ import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 import pytest
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.verbs.remote.wheel import Wheel
+from edgeopt.verbs.remote.wheelhouse import DevicePlatform, collect_wheels
 
 SIDE = Path(__file__).parents[2] / "toolkit" / "edgeopt" / "verbs" / "remote" / "_device_side.py"
 MARKER = b"edgeopt-device:"
@@ -169,3 +174,57 @@ def test_an_environment_in_use_is_not_removed_and_old_things_are(tmp_path):
     assert [path.parent.name for path in (tmp_path / "workers").glob("*/ready")] == ["w"]
     side.call("stop", "job")
     side.follow()
+
+
+def small_wheel(name: str, needs: str = "") -> bytes:
+    """Return a wheel of nothing but its name, and perhaps an extra `more` that needs another."""
+    stem = f"{name}-1.0.dist-info"
+    more = f"Provides-Extra: more\nRequires-Dist: {needs}; extra == 'more'\n" if needs else ""
+    files = {
+        f"{name}.py": "",
+        f"{stem}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{more}",
+        f"{stem}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{stem}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{stem}/RECORD"))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return packed.getvalue()
+
+
+def test_a_device_without_a_network_installs_from_wheels_that_were_sent(tmp_path, monkeypatch):
+    side = Side(tmp_path, "exit 0")
+    own, other = small_wheel("edgeopt", "helper"), small_wheel("helper")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    for name in ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE"):
+        monkeypatch.setenv(name, os.devnull if name == "PIP_CONFIG_FILE" else "")
+    words = ("prepare", "key", "edgeopt-1.0-py3-none-any.whl", "more")
+    refused = subprocess.run([sys.executable, side.program, *words], input=own, capture_output=True, check=False)
+    assert refused.returncode == 3
+    assert b"pip installs no edgeopt[more]" in refused.stderr
+    assert side.ask("status", "key")["ready"] is False
+    wheels = {"helper-1.0-py3-none-any.whl": side.put(other)}
+    side.call(*words, json.dumps(wheels), sent=own)
+    assert side.ask("status", "key")["ready"] is True
+    python = side.root / "workers" / "key" / "bin" / "python"
+    assert subprocess.run([python, "-c", "import edgeopt, helper"], check=False).returncode == 0
+    assert not (side.root / "workers" / "key" / "wheels").exists()
+
+
+def test_wheels_for_another_processor_are_collected_here(tmp_path, monkeypatch):
+    """The index is a folder: what `pip download` takes for a processor that is not this one."""
+    index, folder = tmp_path / "index", tmp_path / "wheels"
+    index.mkdir()
+    (index / "helper-1.0-py3-none-any.whl").write_bytes(small_wheel("helper"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    wheel = Wheel("edgeopt-1.0-py3-none-any.whl", small_wheel("edgeopt", "helper"), frozenset({"more"}))
+    board = DevicePlatform("aarch64", "3.12")
+    names = [path.name for path in collect_wheels(board, wheel, ["more"], folder)]
+    assert names == ["edgeopt-1.0-py3-none-any.whl", "helper-1.0-py3-none-any.whl"]
+    (index / "helper-1.0-py3-none-any.whl").unlink()
+    assert collect_wheels(board, wheel, ["more"], folder), "what lies in the folder is not fetched again"
+    (folder / "helper-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(EdgeoptError, match=r"no wheels for aarch64, Python 3\.12: .*helper"):
+        collect_wheels(board, wheel, ["more"], folder)

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, save_model
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.system.declared.options import FileUse, options_of
-from edgeopt.verbs.remote import VERBS, job, perform, ssh
+from edgeopt.verbs.remote import VERBS, job, perform, ssh, wheelhouse
 from edgeopt.verbs.remote.address import Address, read_address
-from edgeopt.verbs.remote.device import Device
+from edgeopt.verbs.remote.device import NO_PACKAGES, Device
 from edgeopt.verbs.remote.job import place_of
 from edgeopt.verbs.remote.mirror import files_behind, mirrored
 from edgeopt.verbs.remote.perform import CommandWord
@@ -255,6 +256,7 @@ def test_both_sides_mean_the_same_by_their_words():
     text = SIDE.read_text()
     assert f'FILES = "{perform.FILES}"' in text
     assert f"STOPPED = {job.STOPPED}" in text
+    assert f'NO_PACKAGES = "{NO_PACKAGES}"' in text
     assert f'MARKER = "{ssh.MARKER.decode()}"' in text
     assert not re.findall(r"(?:from|import) edgeopt", text), "it is sent alone"
 
@@ -327,3 +329,49 @@ def test_a_file_that_changed_on_its_way_is_refused(tmp_path):
     assert done.returncode == 3
     assert "a file that was sent has another hash" in done.stderr.decode()
     assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("sparc", "3.11"), "'sparc' is no processor"),
+        (("aarch64", "3.9"), "no Python from"),
+        (("aarch64", "x"), "no Python"),
+    ],
+)
+def test_a_device_for_which_there_are_no_wheels_is_one_clear_line(words, said):
+    with pytest.raises(UnsupportedError, match=said) as refused:
+        wheelhouse.read_platform(*words)
+    assert refused.value.remedy
+
+
+def test_wheels_fit_the_c_library_of_the_device():
+    board = {"libc": ["glibc", "2.31"], "system": "linux", "machine": "aarch64", "python": "3.11"}
+    platform = wheelhouse.platform_of(board)
+    assert platform == wheelhouse.DevicePlatform("aarch64", "3.11", (2, 31))
+    assert platform.tags[0] == "manylinux_2_31_aarch64"
+    assert "manylinux_2_17_aarch64" in platform.tags
+    assert "manylinux_2_35_aarch64" not in platform.tags
+    for change in ({"libc": ["", ""]}, {"system": "darwin"}, {"machine": "pdp11"}):
+        with pytest.raises(UnsupportedError):
+            wheelhouse.platform_of({**board, **change})
+    for answer in (None, [], {"libc": 3}, {}):
+        with pytest.raises(UnsupportedError, match="does not say what it is"):
+            wheelhouse.platform_of(answer)
+
+
+def test_a_folder_that_holds_no_wheels_says_how_they_are_collected(tmp_path, monkeypatch):
+    monkeypatch.setenv(wheelhouse.VARIABLE, str(tmp_path))
+    board = {"libc": ["glibc", "2.31"], "system": "linux", "machine": "aarch64", "python": "3.11"}
+    with pytest.raises(EdgeoptError, match="holds no wheels") as refused:
+        wheelhouse.wheels_for(board, make_wheel(), ["cpu"])
+    assert refused.value.remedy == f"edgeopt wheelhouse --for aarch64 --python 3.11 --out {tmp_path}"
+
+
+def test_a_device_gets_the_engines_beside_its_own_that_this_machine_has():
+    assert perform.extras_for("", "aarch64") == {"cpu", "serve"}
+    assert {"cpu", "serve", "onnxruntime"} <= perform.extras_for("cpu", "riscv64")
+    has_ncnn = load_executor("ncnn").why_unavailable() is None
+    assert ("ncnn" in perform.extras_for("cpu", "aarch64")) is has_ncnn
+    assert "openvino" not in perform.extras_for("cpu", "aarch64"), "it is for x86-64"
+    assert "ncnn" in perform.extras_for("ncnn-cpu", "aarch64")

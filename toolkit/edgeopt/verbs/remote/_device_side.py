@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import select
 import shutil
 import signal
@@ -32,6 +33,8 @@ ROOT = Path(__file__).resolve().parent
 STORE, WORKERS, JOBS = ROOT / "store", ROOT / "workers", ROOT / "jobs"
 MARKER = "edgeopt-device:"
 """Stands before every answer."""
+NO_PACKAGES = "pip installs no"
+"""How the failure begins where a device gets no packages."""
 STOPPED = 97
 """Code of a command that ended without one: the device was restarted, or something killed what watched it."""
 FILES = "@FILES@"
@@ -83,8 +86,18 @@ def status(key: str) -> None:
     answer({"ready": ready.is_file(), "free_bytes": shutil.disk_usage(ROOT).free})
 
 
-def prepare(key: str, name: str, extras: str) -> None:
-    """Make an environment from the wheel on the standard input; another command that makes the same is waited for."""
+def facts() -> None:
+    """Answer what decides which wheels fit: the Python, the system, the processor and the C library."""
+    libc, version = platform.libc_ver()
+    python = ".".join(map(str, sys.version_info[:2]))
+    answer({"python": python, "system": sys.platform, "machine": platform.machine(), "libc": [libc, version]})
+
+
+def prepare(key: str, name: str, extras: str, wheels: str = "{}") -> None:
+    """Make an environment from the wheel on the standard input; another command that makes the same is waited for.
+
+    `wheels` names files of the store from which alone packages are taken (JSON, file name to hash); none: an index is.
+    """
     place = WORKERS / key
     with locked(WORKERS / f"{key}.lock", fcntl.LOCK_EX):
         if (place / "ready").is_file():
@@ -99,13 +112,25 @@ def prepare(key: str, name: str, extras: str) -> None:
         except subprocess.CalledProcessError:
             fail("Python makes no virtual environment", "install its module venv (Debian: apt install python3-venv)")
         pip = [str(place / "bin/python"), "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
+        pip += _packages_from(json.loads(wheels), place / "wheels")
         done = subprocess.run([*pip, f"{wheel}[{extras}]"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        shutil.rmtree(place / "wheels", ignore_errors=True)
         if done.returncode:
             said = done.stdout.decode(errors="replace").strip().split("\n")
             shutil.rmtree(place, ignore_errors=True)
             last = " ".join(said[-_LAST_LINES:])
-            fail(f"pip installs no edgeopt[{extras}]: {last}", "give the device a network, or a pip.conf")
+            fail(f"{NO_PACKAGES} edgeopt[{extras}]: {last}", "give the device a network, a pip.conf or a wheelhouse")
         (place / "ready").touch()
+
+
+def _packages_from(wheels: dict[str, str], folder: Path) -> list[str]:
+    """Return where pip takes packages from: a folder of wheels, or an index, which is not asked for ever."""
+    if not wheels:
+        return ["--retries", "1", "--timeout", "10"]
+    folder.mkdir()
+    for name, digest in wheels.items():
+        (folder / Path(name).name).symlink_to(_stored(digest))
+    return ["--no-index", "--find-links", str(folder)]
 
 
 def missing() -> None:
@@ -370,7 +395,7 @@ def _copy(source: Any, sink: BinaryIO) -> str:
 
 
 COMMANDS = {
-    each.__name__: each for each in (status, prepare, missing, store, begin, watch, follow, stop, bring, forget)
+    each.__name__: each for each in (status, facts, prepare, missing, store, begin, watch, follow, stop, bring, forget)
 }
 
 

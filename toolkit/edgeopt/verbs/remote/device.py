@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.system.text import format_bytes, plural
-from edgeopt.verbs.remote.ssh import Connection
+from edgeopt.verbs.remote.ssh import Connection, LostError
 from edgeopt.verbs.remote.wheel import Wheel
+from edgeopt.verbs.remote.wheelhouse import VARIABLE, wheels_for
 
 Tell = Callable[[str, int, int], None]
+NO_PACKAGES = "pip installs no"
+"""As the device's side has it: how the failure begins where a device gets no packages."""
 _SIDE = Path(__file__).with_name("_device_side.py")
 _SPARE_BYTES = 1 << 30
 """Free bytes that an environment with ONNX Runtime and OpenCV needs while it is made (600 MB, seen), and some more."""
@@ -60,6 +64,7 @@ class Device:
         if len(printed) < 2:
             raise EdgeoptError(f"{connection.address} has no POSIX shell", remedy="take a device with Linux or macOS")
         self._command = [printed[0], printed[1]]
+        self._facts: Any = None
 
     def command(self, name: str, *words: str) -> list[str]:
         """Return the command line of a function of the device's side."""
@@ -80,6 +85,18 @@ class Device:
                 f"{address} answers in no way that is known", remedy="do not trust this device"
             ) from error
 
+    @property
+    def machine(self) -> str:
+        """The device's processor, as `uname -m` prints it there."""
+        return str(self.facts.get("machine", "")) if isinstance(self.facts, dict) else ""
+
+    @property
+    def facts(self) -> Any:
+        """What decides which packages fit it, as it tells; nothing of it is believed without a look."""
+        if self._facts is None:
+            self._facts = self.ask("facts")
+        return self._facts
+
     def prepare(self, wheel: Wheel, extras: Sequence[str], tell: Tell) -> str:
         """Make the environment of a wheel unless it is there, and return its key.
 
@@ -94,9 +111,34 @@ class Device:
                 remedy = f"free {format_bytes(_SPARE_BYTES)} in ~/.cache"
                 raise EdgeoptError(f"{self.connection.address} has no room for edgeopt: {free}", remedy=remedy)
             tell(f"install edgeopt on {self.connection.address.host}", 0, 1)
-            self.ask("prepare", key, wheel.name, ",".join(extras), sent=wheel.data)
+            self._install(key, wheel, extras, tell)
             tell(f"install edgeopt on {self.connection.address.host}", 1, 1)
         return key
+
+    def _install(self, key: str, wheel: Wheel, extras: Sequence[str], tell: Tell) -> None:
+        """Let the device install from its index; where it gets nothing there, from wheels that are fetched here."""
+        words = (key, wheel.name, ",".join(extras))
+        is_named = bool(os.environ.get(VARIABLE))
+        try:
+            if not is_named:
+                self.ask("prepare", *words, sent=wheel.data)
+                return
+        except LostError:
+            raise
+        except EdgeoptError as error:
+            if NO_PACKAGES not in error.problem:
+                raise
+            without_index = error
+        try:
+            wheels = wheels_for(self.facts, wheel, extras)
+        except EdgeoptError as error:
+            if is_named:
+                raise
+            problem = f"{without_index.problem}; and from here: {error.problem}"
+            raise EdgeoptError(problem, remedy=error.remedy) from error
+        files = {path.name: path for path in wheels if path.name != wheel.name}
+        hashes = self.send(files, tell)
+        self.ask("prepare", *words, json.dumps(hashes), sent=wheel.data)
 
     def send(self, files: Mapping[str, Path], tell: Tell) -> dict[str, str]:
         """Send the files that the device has not yet, and return the hash of each.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgeopt.errors import EXIT_INTERRUPTED, EdgeoptError, UnavailableError
 from edgeopt.measurement.check.baseline import raw_beside
+from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.system.declared.target import find_target
 from edgeopt.system.text import plural
 from edgeopt.verbs.remote.address import read_address
@@ -24,8 +25,32 @@ _DEFAULT_OUT = Path("out")
 """Folder below this one in which commands write where no place was named."""
 _EXTRAS = ("cpu", "serve")
 """Extras that every command may need: ONNX Runtime, and what reads and writes texts."""
+_FAMILIES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
+"""Words of `uname -m` for processors that all engines beside ONNX Runtime have wheels for, and the word of targets."""
 _SIGNALS_FROM = 128
 """A shell's exit code of a program that a signal ended is this and the signal's number."""
+
+
+def extras_for(target: str, machine: str) -> frozenset[str]:
+    """Return the extras of edgeopt that a device gets: those of every command, and the engines of a target, if any.
+
+    Of the engines that a target tries beside its own the device gets those that this machine has.
+
+    Args:
+        target: Name or file; empty: none was named.
+        machine: The device's processor, as `uname -m` prints it there.
+
+    Raises:
+        NotFoundError: If there is no such target.
+    """
+    if not target:
+        return frozenset(_EXTRAS)
+    chosen = find_target(target)
+    family = _FAMILIES.get(machine.lower(), "")
+    others = [find_target(name) for name in chosen.alternatives]
+    fitting = [other.executor for other in others if family and family in (other.architectures or (family,))]
+    beside = [name for name in fitting if load_executor(name).why_unavailable() is None]
+    return frozenset((*_EXTRAS, chosen.executor, *beside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +87,6 @@ class RemoteCommand:
     """Name or file of the target; empty: none was named."""
     variables: Mapping[str, str]
     """Variables of its environment, such as the width of the terminal."""
-
-    @property
-    def extras(self) -> frozenset[str]:
-        """Extras of edgeopt that it needs there: those of every command, and the engine of its target."""
-        return frozenset((*_EXTRAS, find_target(self.target).executor) if self.target else _EXTRAS)
 
     @property
     def reads(self) -> list[Path]:
@@ -106,7 +126,8 @@ def run_remotely(address: str, command: RemoteCommand, hearer: Hearer) -> int:
     with Connection(read_address(address)) as connection:
         device = Device(connection)
         wheel = make_wheel()
-        worker = device.prepare(wheel, sorted(command.extras & wheel.extras), hearer.tell)
+        extras = extras_for(command.target, device.machine)
+        worker = device.prepare(wheel, sorted(extras & wheel.extras), hearer.tell)
         files = files_behind(command.reads)
         hashes = connection.patiently(lambda: device.send(files, hearer.tell), hearer.say)
         arguments = tuple(word.there for word in command.words)

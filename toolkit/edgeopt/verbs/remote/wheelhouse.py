@@ -1,0 +1,150 @@
+"""Packages for a device without a network: its wheels are fetched here, for its system, processor and Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.system.disk.caches import cache_folder
+from edgeopt.system.text import short
+from edgeopt.verbs.remote.wheel import Wheel
+
+VARIABLE = "EDGEOPT_WHEELHOUSE"
+"""Names a folder of wheels that `--on` takes packages from."""
+PROCESSORS = {
+    "aarch64": "aarch64",
+    "arm64": "aarch64",
+    "x86_64": "x86_64",
+    "amd64": "x86_64",
+    "armv7l": "armv7l",
+    "riscv64": "riscv64",
+}
+"""Words for processors, and those of Python's wheels for Linux."""
+_OLDEST_GLIBC, _GLIBC = 17, (2, 36)
+"""The oldest that wheels of today name (2.17); that of Debian 12, Raspberry Pi OS of 2023 and later."""
+_PYTHON = re.compile(r"3\.(\d+)")
+_LEAST_PYTHON, _MOST_PYTHON = 11, 30
+_LAST_LINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlatform:
+    """What decides which wheels fit a device with Linux and glibc."""
+
+    processor: str
+    """As Python's wheels call it: `aarch64`, `x86_64`."""
+    python: str
+    """Version, such as `3.11`."""
+    glibc: tuple[int, int] = _GLIBC
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Platforms of wheels that run there, the newest first.
+
+        Source: PEP 600, manylinux_x_y; manylinux2014 is its name for 2.17.
+        """
+        newest = max(self.glibc[1], _OLDEST_GLIBC)
+        numbered = [f"manylinux_2_{minor}_{self.processor}" for minor in range(newest, _OLDEST_GLIBC - 1, -1)]
+        return (*numbered, f"manylinux2014_{self.processor}", f"linux_{self.processor}")
+
+    def __str__(self) -> str:
+        return f"{self.processor}, Python {self.python}"
+
+
+def read_platform(processor: str, python: str) -> DevicePlatform:
+    """Return a platform from the words of a user.
+
+    Raises:
+        UnsupportedError: If there are no wheels for such a device.
+    """
+    known = PROCESSORS.get(processor.lower())
+    if known is None:
+        remedy = f"name what `uname -m` prints there: {', '.join(sorted(set(PROCESSORS.values())))}"
+        raise UnsupportedError(f"{short(processor)} is no processor of a Linux device that is known", remedy=remedy)
+    match = _PYTHON.fullmatch(python)
+    if match is None or not _LEAST_PYTHON <= int(match[1]) <= _MOST_PYTHON:
+        raise UnsupportedError(f"{short(python)} is no Python from 3.{_LEAST_PYTHON} on", remedy="write it as 3.11")
+    return DevicePlatform(known, python)
+
+
+def platform_of(facts: Any) -> DevicePlatform:
+    """Return the platform that a device tells of itself.
+
+    Raises:
+        UnsupportedError: If wheels for it cannot be fetched from here.
+    """
+    try:
+        name, version = (str(each) for each in facts["libc"])
+        system, processor, python = (str(facts[key]) for key in ("system", "machine", "python"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnsupportedError("the device does not say what it is", remedy="give it a network") from error
+    if system != "linux" or name != "glibc":
+        remedy = "give the device a network, or a pip.conf"
+        raise UnsupportedError(
+            f"no wheels are fetched for {short(system)} with {short(name or 'another libc')}", remedy=remedy
+        )
+    found = read_platform(processor, python)
+    numbers = re.match(r"2\.(\d+)", version)
+    return DevicePlatform(found.processor, found.python, (2, int(numbers[1])) if numbers else _GLIBC)
+
+
+def collect_wheels(platform: DevicePlatform, wheel: Wheel, extras: Sequence[str], folder: Path) -> tuple[Path, ...]:
+    """Fetch edgeopt and all that it needs on a device into a folder; return the files.
+
+    Args:
+        platform: Of the device.
+        wheel: Of the running edgeopt.
+        extras: Names of the extras that the device gets.
+        folder: Made where it is not there; wheels that lie in it are not fetched again.
+
+    Raises:
+        EdgeoptError: If pip is not here, or finds no wheel for the device.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="edgeopt-wheel-") as place:
+        own = Path(place) / wheel.name
+        own.write_bytes(wheel.data)
+        wanted = f"{own}[{','.join(extras)}]" if extras else str(own)
+        version = platform.python.replace(".", "")
+        tags = [word for tag in platform.tags for word in ("--platform", tag)]
+        abis = [word for abi in (f"cp{version}", "abi3", "none") for word in ("--abi", abi)]
+        command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"]
+        command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", platform.python]
+        command += [*abis, *tags, "--find-links", str(folder), "--dest", str(folder), wanted]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in done.stderr.strip().splitlines() if not line.startswith("WARNING")]
+        reason = " ".join(said[-_LAST_LINES:]) or "it says nothing"
+        raise EdgeoptError(
+            f"no wheels for {platform}: {reason}",
+            remedy="give this machine pip and a network, or collect them on another: edgeopt wheelhouse",
+        )
+    return tuple(sorted(folder.glob("*.whl")))
+
+
+def wheels_for(facts: Any, wheel: Wheel, extras: Sequence[str]) -> tuple[Path, ...]:
+    """Return the wheels for a device that has no packages to install: a folder that was collected, or fetched now.
+
+    Raises:
+        EdgeoptError: If there are none.
+    """
+    platform = platform_of(facts)
+    if named := os.environ.get(VARIABLE):
+        wheels = tuple(sorted(Path(named).glob("*.whl")))
+        if not wheels:
+            remedy = f"edgeopt wheelhouse --for {platform.processor} --python {platform.python} --out {named}"
+            raise EdgeoptError(f"{VARIABLE} names {named}, which holds no wheels", remedy=remedy)
+        return wheels
+    key = f"{platform.processor}-{platform.python}-{platform.glibc[1]}"
+    folder = cache_folder() / "wheelhouse" / key
+    for old in folder.glob("edgeopt-*.whl"):
+        old.unlink(missing_ok=True)  # of another state of this installation
+    return collect_wheels(platform, wheel, extras, folder)
