@@ -139,6 +139,16 @@ def test_of_what_is_not_decided_the_safest_is_chosen_and_never_what_lies_beyond(
     assert candidates[3].refused.startswith("NOT DECIDED: drop +0.0105")
 
 
+def test_of_what_may_lose_equally_much_the_fastest_is_chosen() -> None:
+    """YOLOX-nano with 64 labels: three forms may lose 0.0491 at most, and the slowest was chosen for its bytes."""
+    bound = replace(judged(0.0071, reach=0.042), drop_most=0.0491)
+    small = replace(made("small", 1.29), judgement=bound, size_bytes=31)
+    fast = replace(made("fast", 1.72), judgement=replace(bound, drop=-0.0069), size_bytes=34)
+    between = replace(made("between", 1.38), judgement=replace(bound, drop=-0.0019), size_bytes=32)
+    _, chosen = chosen_of([replace(BASE, size_bytes=100), small, fast, between])
+    assert chosen.name == "fast"
+
+
 def test_what_no_judgement_was_made_of_is_not_chosen() -> None:
     _, chosen = chosen_of([BASE, replace(made("int8", 2.0), judgement=None)])
     assert chosen.name == BASELINE

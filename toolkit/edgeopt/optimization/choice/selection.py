@@ -113,8 +113,9 @@ def shortlist(marked: Sequence[Candidate], wish: Wish, asked: Collection[str], m
 def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chosen:
     """Return the choice: the fastest KEPT, else the safest that is open, else the original; each proven faster.
 
-    Of two that are not proven to differ in speed the safer is the fastest. Ties fall to the smaller, then to
-    what lost less: proofs of accuracy hold together, and so the choice among them; those of speed hold each alone.
+    Of open candidates that may lose equally much at most the fastest is the safest. Of two that are not proven to
+    differ in speed the safer is the fastest. Ties fall to the smaller, then to what lost less: proofs of accuracy hold
+    together, and so the choice among them; those of speed hold each alone.
     For size: the smallest that is not proven slower. Without labels, AGREES stands for KEPT.
 
     Args:
@@ -145,12 +146,15 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
         share = round(candidate.size_bytes / marked[0].size_bytes, 2)  # less than a hundredth is no smaller model
         return _risk(candidate), share, _drop(candidate)
 
-    proven = sorted((one for one in kept if is_proven(one)), key=by_safety)
-    unbeaten = [candidate for candidate in proven if not any(is_faster(other.name, candidate.name) for other in proven)]
+    proven = [candidate for candidate in kept if is_proven(candidate)]
     proven_open = [candidate for candidate in still_open if is_proven(candidate)]
     if not proven and not proven_open:
         return Chosen(BASELINE, _only_baseline(marked))
-    best = next(iter(unbeaten), max(proven, key=_speed) if proven else proven_open[0])
+    # with few samples many bounds are one: what may lose as much as another is chosen for its speed
+    equals = proven or [candidate for candidate in proven_open if _risk(candidate) == _risk(proven_open[0])]
+    equals = sorted(equals, key=by_safety)
+    unbeaten = [candidate for candidate in equals if not any(is_faster(other.name, candidate.name) for other in equals)]
+    best = next(iter(unbeaten), max(equals, key=_speed))
     return Chosen(best.name, _reason(best, marked, wish))
 
 
