@@ -92,7 +92,7 @@ class Device:
 
     @property
     def facts(self) -> Any:
-        """What decides which packages fit it, as it tells; nothing of it is believed without a look."""
+        """Python, system, processor and C library, as the device tells them; nothing of it is believed without a look."""
         if self._facts is None:
             self._facts = self.ask("facts")
         return self._facts

@@ -37,7 +37,7 @@ _LAST_LINES = 2
 
 @dataclass(frozen=True, slots=True)
 class DevicePlatform:
-    """What decides which wheels fit a device with Linux and glibc."""
+    """Processor, Python and C library of a device with Linux: they decide which wheels fit."""
 
     processor: str
     """As Python's wheels call it: `aarch64`, `x86_64`."""

@@ -1,4 +1,4 @@
-"""What `edgeopt wheelhouse` shows."""
+"""The lines of `edgeopt wheelhouse`."""
 
 from __future__ import annotations
 
