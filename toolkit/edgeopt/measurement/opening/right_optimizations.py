@@ -26,7 +26,7 @@ from edgeopt.executors.onnxruntime.providers import CPU, memory_of
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.opening.first_difference import first_difference
+from edgeopt.measurement.opening.first_difference import first_difference, first_difference_of_engine
 from edgeopt.runtime.devices.availability import why_unavailable
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import package_versions
@@ -192,7 +192,10 @@ class _Search:
             return ""
         share = _error(_drift(self._right, answers))
         engine = f"{title_of(target.executor)} {package_versions().get(target.executor, '')}".strip()
-        return f"{engine} changes what {self._model.name} answers, by {share:.0%}"
+        sample = self._samples[0]
+        node = first_difference_of_engine(self._model, sample, target.executor, options, self._tolerance)
+        where = f", first at {node}" if node else ""
+        return f"{engine} changes what {self._model.name} answers, by {share:.0%}{where}"
 
     def _answers(self, entries: Mapping[str, str], samples: Sequence[Tensors] | None = None) -> _Answers:
         options = replace(self._options, entries={**self._options.entries, **entries})

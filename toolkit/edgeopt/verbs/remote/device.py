@@ -92,7 +92,7 @@ class Device:
 
     @property
     def facts(self) -> Any:
-        """Python, system, processor and C library, as the device tells them; nothing of it is believed without a look."""
+        """Python, system, processor and C library, as the device tells them: not believed unseen."""
         if self._facts is None:
             self._facts = self.ask("facts")
         return self._facts
