@@ -25,6 +25,7 @@ from edgeopt.executors.ncnn.file import read_ncnn_file
 from edgeopt.executors.onnxruntime import EXECUTOR as ONNXRUNTIME
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model
+from edgeopt.inspection.inspect import inspect as inspect_model
 from edgeopt.measurement.opening.right_optimizations import find_engine_fault, made_up_samples
 from edgeopt.optimization.optimize import optimize
 from edgeopt.runtime.bundle import read_bundle
@@ -517,6 +518,15 @@ def test_without_ncnn_the_bundle_still_answers(optimized):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("onnxruntime ")
     assert "ncnn" in done.stdout
+
+
+def test_inspect_tells_where_nodes_run_and_what_is_refused(tmp_path):
+    inspection = inspect_model("digits_detector", target="ncnn-cpu")
+    assert re.fullmatch(r"all \d+ nodes on the CPU", inspection.verdict)
+    file = tmp_path / "top.onnx"
+    file.write_bytes(model_of(REFUSED["ncnn has no TopK"]).data)
+    verdict = inspect_model(str(file), target="ncnn-cpu").verdict
+    assert verdict.startswith("ncnn-cpu refuses the model: ncnn has no TopK")
 
 
 def test_the_bundle_is_compared_with_the_model_that_it_was_made_of(optimized):

@@ -226,5 +226,9 @@ def test_wheels_for_another_processor_are_collected_here(tmp_path, monkeypatch):
     (index / "helper-1.0-py3-none-any.whl").unlink()
     assert collect_wheels(board, wheel, ["more"], folder), "what lies in the folder is not fetched again"
     (folder / "helper-1.0-py3-none-any.whl").unlink()
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(EdgeoptError, match="is no folder"):
+        collect_wheels(board, wheel, ["more"], file)
     with pytest.raises(EdgeoptError, match=r"no wheels for aarch64, Python 3\.12: .*helper"):
         collect_wheels(board, wheel, ["more"], folder)

@@ -334,9 +334,9 @@ def test_a_file_that_changed_on_its_way_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("sparc", "3.11"), "'sparc' is no processor"),
-        (("aarch64", "3.9"), "no Python from"),
-        (("aarch64", "x"), "no Python"),
+        (("sparc", "3.11"), "no wheels of ONNX Runtime for 'sparc'"),
+        (("aarch64", "3.9"), "3.11 to 3.14, not '3.9'"),
+        (("aarch64", "x"), "3.11 to 3.14, not 'x'"),
     ],
 )
 def test_a_device_for_which_there_are_no_wheels_is_one_clear_line(words, said):

@@ -94,7 +94,7 @@ class Inspection:
     @property
     def verdict(self) -> str:
         """Where the nodes run, in one line."""
-        if self.partition is None or not self.partition.nodes:
+        if self.partition is None or not (self.partition.nodes or self.partition.problem):
             return "the engine does not say where nodes run"
         return self.partition.verdict
 

@@ -35,7 +35,8 @@ def summarize(inspection: Inspection, *, all_nodes: bool = False) -> Document:
     values.append(Value("ops", ", ".join(f"{op} {count}" for op, count in inspection.ops.items())))
     if inspection.target:
         values.append(Value("target", f"{inspection.target}: {inspection.verdict}"))
-    sections = _placement(inspection.partition, all_nodes=all_nodes) if inspection.partition else ()
+    is_placed = inspection.partition is not None and inspection.partition.nodes
+    sections = _placement(inspection.partition, all_nodes=all_nodes) if inspection.partition and is_placed else ()
     return Document(
         "inspect",
         inspection.name,

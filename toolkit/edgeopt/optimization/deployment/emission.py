@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,9 +37,12 @@ def require_emitters(names: Sequence[str], engines: Engines) -> None:
         if name not in known:
             raise NotFoundError("engine with files of its own", name, known)
         if name not in here:
+            reason = load_executor(name).why_unavailable()
+            if reason:
+                raise UnavailableError(f"--emit {name}: {reason}", remedy="leave --emit out until it runs here")
             raise UnavailableError(
                 f"--emit {name} writes what was measured on {name}, which this command does not run",
-                remedy=f"pip install 'edgeopt[{name}]' and choose --target cpu or a target of {name}: edgeopt targets",
+                remedy=f"choose --target cpu or a target of {name}: edgeopt targets",
             )
 
 
@@ -79,12 +81,17 @@ def _emitted(run: Run, name: str, candidates: Sequence[Candidate], best: Candida
         "options": dict(engine.target.options),
         "sqnr_db": None if sqnr_db is None else round(sqnr_db, 1),
         "agreement": candidate.agreement,
+        "speed": None if candidate.speed is None else candidate.speed.speedup,
+        "speed_verdict": None if candidate.speed is None else str(candidate.speed.verdict),
+        "accuracy": candidate.word or None,
         "files": {file: len(data) for file, data in files.items()},
     }
     run.workspace.write(f"{FOLDER}/{name}/{FACTS}", json.dumps(facts, indent=1) + "\n")
     size = format_bytes(sum(map(len, files.values())))
     numbers = "" if sqnr_db is None else f", {sqnr_db:.0f} dB from the original"
-    return Note(NoteKind.INFO, f"{FOLDER}/{name} holds {candidate.name} for an app of its own, {size}{numbers}")
+    detail = f"{FOLDER}/{name} holds {candidate.name}: {_standing(candidate)}{numbers}, {size}"
+    is_choice = candidate is best
+    return Note(NoteKind.INFO if is_choice else NoteKind.WARNING, detail, "" if is_choice else "it is not the choice")
 
 
 def _best_of(name: str, candidates: Sequence[Candidate], best: Candidate) -> Candidate:
@@ -96,14 +103,15 @@ def _best_of(name: str, candidates: Sequence[Candidate], best: Candidate) -> Can
     own = [candidate for candidate in candidates if candidate.executor == name and not candidate.refused]
     if best in own:
         return best
-    timed = [candidate for candidate in own if candidate.latency]
     if not own:
         raise UnavailableError(f"{name} ran none of the candidates", remedy="see why in the notes above")
-    return min(timed, key=_p50_ms, default=own[0])
+    return max(own, key=lambda candidate: candidate.speed.speedup if candidate.speed else 0.0)
 
 
-def _p50_ms(candidate: Candidate) -> float:
-    return (candidate.latency and candidate.latency.frame.p50_ms) or math.inf
+def _standing(candidate: Candidate) -> str:
+    """Return what is known of a candidate's speed and accuracy, in words of the table."""
+    speed = f"{candidate.speed} {candidate.speed.verdict}" if candidate.speed else "not timed"
+    return f"{speed}, accuracy {candidate.word or 'not judged'}"
 
 
 def _sqnr_db(run: Run, engine: Engine, candidate: Candidate, model: Model) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from edgeopt.errors import Note, NoteKind
 from edgeopt.optimization.one_step.quantize_result import QuantizeResult, Tried
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
+from edgeopt.system.declared.target import find_target, target_names
 
 
 def summarize(result: QuantizeResult) -> Document:
@@ -56,8 +57,16 @@ def _verdict(result: QuantizeResult) -> VerdictLines:
         CommandOutcome.DONE,
         f"{result.file} is estimated {chosen.speed_ratio:.2f}x as fast as the float model",
         tuple(facts),
-        next_command=f"edgeopt compare {shlex.quote(result.given or result.model)} {shlex.quote(str(result.file))}",
+        next_command=_compared(result),
     )
+
+
+def _compared(result: QuantizeResult) -> str:
+    """Return the command that proves the estimate, on the engine that it was made for."""
+    target = find_target(result.target) if result.target in target_names() else None
+    is_other = target is not None and target.device == "cpu" and target.executor != "onnxruntime"
+    on = f" --target {result.target}" if is_other else ""
+    return f"edgeopt compare {shlex.quote(result.given or result.model)} {shlex.quote(str(result.file))}{on}"
 
 
 def _notes(result: QuantizeResult, *kinds: NoteKind) -> tuple[Note, ...]:

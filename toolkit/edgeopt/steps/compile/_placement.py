@@ -48,8 +48,8 @@ class Partition:
 
     @property
     def refused(self) -> tuple[Placement, ...]:
-        """The nodes that the target does not take."""
-        return tuple(node for node in self.nodes if node.provider == CPU)
+        """The nodes that the target does not take; a processor that is the target leaves none to itself."""
+        return () if self.device == "cpu" else tuple(node for node in self.nodes if node.provider == CPU)
 
     @property
     def verdict(self) -> str:
@@ -63,7 +63,7 @@ class Partition:
             text = f"{device} {taken}, CPU {len(self.refused)}: {', '.join(parts)}; {plural(self.copies, 'copy')}"
             text = text.replace("copys", "copies")
         if self.problem:
-            text = f"the {device} refuses the model: {self.problem}"
+            text = f"{self.target if self.device == 'cpu' else f'the {device}'} refuses the model: {self.problem}"
         return f"{text} (by rule; not compiled: {self.not_compiled})" if self.not_compiled else text
 
 
@@ -126,6 +126,8 @@ def _ask(model: Model, target: Target) -> Partition:
 
 def _refused_whole(model: Model, target: Target, error: EdgeoptError) -> Partition:
     """Return what the rules say where the compiler refuses all; its own words where the rules find nothing."""
+    if target.device == "cpu":
+        return _partition(model, target, (), "", error.problem)
     judged = check_rules(model, target)
     is_known = any(placement.provider == CPU for placement in judged)
     return _partition(model, target, judged, "", "" if is_known else error.problem)

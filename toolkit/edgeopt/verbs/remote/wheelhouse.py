@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,20 +20,12 @@ from edgeopt.verbs.remote.wheel import Wheel
 
 VARIABLE = "EDGEOPT_WHEELHOUSE"
 """Names a folder of wheels that `--on` takes packages from."""
-PROCESSORS = {
-    "aarch64": "aarch64",
-    "arm64": "aarch64",
-    "x86_64": "x86_64",
-    "amd64": "x86_64",
-    "armv7l": "armv7l",
-    "riscv64": "riscv64",
-}
-"""Words for processors, and those of Python's wheels for Linux."""
+PROCESSORS = {"aarch64": "aarch64", "arm64": "aarch64", "x86_64": "x86_64", "amd64": "x86_64"}
+"""Words for processors, and those of Python's wheels; ONNX Runtime has none for other processors."""
 _OLDEST_GLIBC, _GLIBC = 17, (2, 36)
 """The oldest that wheels of today name (2.17); that of Debian 12, Raspberry Pi OS of 2023 and later."""
 _PYTHON = re.compile(r"3\.(\d+)")
-_LEAST_PYTHON, _MOST_PYTHON = 11, 30
-_LAST_LINES = 2
+_LEAST_PYTHON, _MOST_PYTHON = 11, 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +61,11 @@ def read_platform(processor: str, python: str) -> DevicePlatform:
     known = PROCESSORS.get(processor.lower())
     if known is None:
         remedy = f"name what `uname -m` prints there: {', '.join(sorted(set(PROCESSORS.values())))}"
-        raise UnsupportedError(f"{short(processor)} is no processor of a Linux device that is known", remedy=remedy)
+        raise UnsupportedError(f"there are no wheels of ONNX Runtime for {short(processor)}", remedy=remedy)
     match = _PYTHON.fullmatch(python)
     if match is None or not _LEAST_PYTHON <= int(match[1]) <= _MOST_PYTHON:
-        raise UnsupportedError(f"{short(python)} is no Python from 3.{_LEAST_PYTHON} on", remedy="write it as 3.11")
+        needed = f"edgeopt needs Python 3.{_LEAST_PYTHON} to 3.{_MOST_PYTHON}"
+        raise UnsupportedError(f"{needed}, not {short(python)}", remedy="name the version that is on the device")
     return DevicePlatform(known, python)
 
 
@@ -103,14 +97,15 @@ def collect_wheels(platform: DevicePlatform, wheel: Wheel, extras: Sequence[str]
         platform: Of the device.
         wheel: Of the running edgeopt.
         extras: Names of the extras that the device gets.
-        folder: Made where it is not there; wheels that lie in it are not fetched again.
+        folder: Made once there is something for it; wheels that lie in it are not fetched again.
 
     Raises:
         EdgeoptError: If pip is not here, or finds no wheel for the device.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise EdgeoptError(f"{folder} is no folder", remedy="name another place for the wheels")
     with tempfile.TemporaryDirectory(prefix="edgeopt-wheel-") as place:
-        own = Path(place) / wheel.name
+        own, fetched = Path(place) / wheel.name, Path(place) / "fetched"
         own.write_bytes(wheel.data)
         wanted = f"{own}[{','.join(extras)}]" if extras else str(own)
         version = platform.python.replace(".", "")
@@ -118,16 +113,21 @@ def collect_wheels(platform: DevicePlatform, wheel: Wheel, extras: Sequence[str]
         abis = [word for abi in (f"cp{version}", "abi3", "none") for word in ("--abi", abi)]
         command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"]
         command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", platform.python]
-        command += [*abis, *tags, "--find-links", str(folder), "--dest", str(folder), wanted]
+        command += [*abis, *tags, "--find-links", str(folder), "--dest", str(fetched), wanted]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = [line for line in done.stderr.strip().splitlines() if not line.startswith("WARNING")]
-        reason = " ".join(said[-_LAST_LINES:]) or "it says nothing"
-        raise EdgeoptError(
-            f"no wheels for {platform}: {reason}",
-            remedy="give this machine pip and a network, or collect them on another: edgeopt wheelhouse",
-        )
-    return tuple(sorted(folder.glob("*.whl")))
+        if not done.returncode:
+            return tuple(_kept(path, folder) for path in sorted(fetched.glob("*.whl")))
+    said = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+    raise EdgeoptError(
+        f"no wheels for {platform}: {said[-1] if said else 'pip says nothing'}",
+        remedy="this machine needs pip and a network, or a folder of wheels from a machine that has both",
+    )
+
+
+def _kept(wheel: Path, folder: Path) -> Path:
+    """Move a wheel into a folder, and return its place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.move(wheel, folder / wheel.name))
 
 
 def wheels_for(facts: Any, wheel: Wheel, extras: Sequence[str]) -> tuple[Path, ...]:

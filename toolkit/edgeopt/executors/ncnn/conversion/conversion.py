@@ -15,6 +15,10 @@ from edgeopt.graph.graph import Graph, Node, Value
 
 MOST_DIMENSIONS = 4
 _REMEDY = "choose a target of another engine, such as --target cpu"
+_CHOOSES = ("TopK", "NonMaxSuppression")
+_WITHOUT_CHOICE = (
+    "export the model without the choice at its end (Ultralytics: end2end=False), or choose another engine"
+)
 _SHAPE_KEYS = (0, 1, 11, 2)
 """Keys of width, height, depth and channels, in Reshape and MemoryData."""
 
@@ -110,7 +114,8 @@ class Conversion:
     def refuse(self, node: Node, what: str) -> UnsupportedError:
         """Return the error for a node that ncnn lacks, or lacks in this form."""
         name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        return UnsupportedError(f"ncnn has no {name}{f' {what}' if what else ''} ({node.name})", remedy=_REMEDY)
+        remedy = _WITHOUT_CHOICE if node.op_type in _CHOOSES else _REMEDY
+        return UnsupportedError(f"ncnn has no {name}{f' {what}' if what else ''} ({node.name})", remedy=remedy)
 
     def require_float(self, value: Value) -> None:
         """Refuse an input or an output of another type than float32. Raises UnsupportedError."""
