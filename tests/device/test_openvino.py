@@ -15,7 +15,7 @@ from engine_faults import norm_that_widens, norm_without_the_axis
 from npu_models import conv_relu, frames, numbers, parse, spread
 from onnx import TensorProto, helper
 
-from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime.optimizers import DISABLED_OPTIMIZERS
 from edgeopt.executors.openvino import BLOB_SUFFIX, EXECUTOR
@@ -39,6 +39,13 @@ from edgeopt.system.machine.processor import cpu_flags
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Leave out the engine that may lie in the same environment: each that is there makes a run longer."""
+    reason = Missing("ncnn is not installed", "pip install 'edgeopt[ncnn]'")
+    monkeypatch.setattr("edgeopt.executors.ncnn.Ncnn.why_unavailable", lambda _: reason)
+
 
 CPU = SessionOptions(("CPU",), 1)
 BF16 = SessionOptions(("CPU",), 1, precision="bf16")
