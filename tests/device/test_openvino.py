@@ -40,6 +40,7 @@ from edgeopt.system.machine.processor import cpu_flags
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """Leave out the engine that may lie in the same environment: each that is there makes a run longer."""

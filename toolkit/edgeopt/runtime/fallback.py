@@ -68,7 +68,8 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
                 raise UnavailableError(problem, remedy=error.remedy) from error
             notes.append(Note(NoteKind.WARNING, f"{artefact.file} not used: {error.problem}", error.remedy))
             continue
-        return replace(opened, notes=(*notes, *opened.notes))
+        # two artefacts may be one file in two arithmetics, which fail for one reason
+        return replace(opened, notes=(*dict.fromkeys(notes), *opened.notes))
     raise EdgeoptError(
         f"no model of {bundle.folder} opens here: {'; '.join(note.detail for note in notes)}",
         remedy="run edgeopt doctor",
