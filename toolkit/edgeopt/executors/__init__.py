@@ -191,6 +191,9 @@ class Executor(Protocol):
     def own_files(self, source: Source) -> Mapping[str, bytes]:
         """Return the files that an app with this engine's own runtime loads, by name; empty: it has no other than ONNX.
 
+        Args:
+            source: A model, or what `own_file` made of it.
+
         Raises:
             UnsupportedError: If the engine cannot hold the model.
         """

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,9 +41,10 @@ _TAKEN: Mapping[str, str] = {
 
 
 _SPINS = "30000"
-"""Turns that a thread of libgomp, which the wheels for Linux hold, waits busily for the others. It is read once, at
-import. Left alone, two threads beside two busy programs took 108 ms a frame of SqueezeNet on two cores; with this 7 to
-23 ms, and alone as long as before."""
+"""Turns that a thread of libgomp, which the wheels for Linux hold, waits busily for the others; read once, at import.
+
+Left alone, two threads beside two busy programs took 36 to 108 ms a frame of SqueezeNet on two cores (AMD EPYC), with
+this 7 to 23 ms; without such programs no difference was seen."""
 _LANES = 4
 """Channels that lie side by side in memory at least."""
 _WEIGHTED = frozenset({"Convolution", "ConvolutionDepthWise", "InnerProduct"})
@@ -192,8 +193,7 @@ class Ncnn(Executor):
     def own_files(self, source: Source) -> Mapping[str, bytes]:
         """Return the two files of ncnn's own loaders, and one that names inputs and outputs. Raises as `open`."""
         file = ncnn_file(source)
-        ports = {"inputs": [asdict(port) for port in file.inputs], "outputs": [asdict(port) for port in file.outputs]}
-        facts = json.dumps(ports, indent=1)
+        facts = json.dumps(file.ports, indent=1)
         return {
             "model.ncnn.param": file.param.encode(),
             "model.ncnn.bin": file.weights,

@@ -65,11 +65,16 @@ class NcnnFile:
     inputs: tuple[NcnnPort, ...]
     outputs: tuple[NcnnPort, ...]
 
+    @property
+    def ports(self) -> dict[str, list[dict[str, Any]]]:
+        """Inputs and outputs as plain values."""
+        named = {"inputs": self.inputs, "outputs": self.outputs}
+        return {key: [asdict(port) for port in ports] for key, ports in named.items()}
+
     def to_bytes(self) -> bytes:
         """Return the contents of one file."""
         text = self.param.encode()
-        ports = {"inputs": [asdict(port) for port in self.inputs], "outputs": [asdict(port) for port in self.outputs]}
-        described = json.dumps(ports).encode()
+        described = json.dumps(self.ports).encode()
         head = _HEAD.pack(MAGIC, _VERSION, len(described), len(text), 0, len(self.weights))
         front = head + described + text
         return front.ljust(_weights_at(len(front)), b"\0") + self.weights

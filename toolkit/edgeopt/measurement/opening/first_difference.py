@@ -64,7 +64,8 @@ def first_difference_of_engine(
         in_order = _floats(model, makers)
         right = _tensors(model, in_order, sample, SessionOptions(threads=options.threads))
         shown = _with_outputs(model, in_order)
-        CHILD.open("tensors", executor, shown.data, options)
+        if CHILD.open("tensors", executor, shown.data, options).refusal:
+            return ""
         wrong = CHILD.run("tensors", executor, sample, wants_outputs=True).outputs
     except (EdgeoptError, ChildLostError, ValueError, RuntimeError):  # what it cannot show, it cannot tell
         return ""
@@ -83,7 +84,7 @@ def _first_of(
 ) -> str:
     """Return words for the maker of the first of some tensors that differ; empty: none does."""
     for name in names:
-        if name in right and not measure_drift({name: right[name]}, wrong).is_within(tolerance):
+        if name in right and name in wrong and not measure_drift({name: right[name]}, wrong).is_within(tolerance):
             node = makers[name]
             return f"{node.op_type} node {node.name!r}" if node.name else f"the {node.op_type} node that makes {name!r}"
     return ""

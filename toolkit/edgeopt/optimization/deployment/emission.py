@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnavailableError
 from edgeopt.executors import arithmetic
@@ -68,10 +66,11 @@ def _emitted(run: Run, name: str, candidates: Sequence[Candidate], best: Candida
     candidate = _best_of(name, candidates, best)
     engine = next(own for own in (run.context.engine, *run.context.alternatives) if own.target.executor == name)
     model = load_model(run.workspace.path(candidate.file), candidate.name)
-    files = engine.executor.own_files(model.source)
+    network = engine.executor.own_file(model.source)  # converted once, for the files and for their check
+    files = engine.executor.own_files(network)
     for file, data in files.items():
         run.workspace.write(f"{FOLDER}/{name}/{file}", data)
-    sqnr_db = _sqnr_db(run, engine, candidate, model)
+    sqnr_db = _sqnr_db(run, engine, candidate, model, network)
     facts = {
         "engine": name,
         "candidate": candidate.name,
@@ -114,21 +113,17 @@ def _standing(candidate: Candidate) -> str:
     return f"{speed}, accuracy {candidate.word or 'not judged'}"
 
 
-def _sqnr_db(run: Run, engine: Engine, candidate: Candidate, model: Model) -> float | None:
-    """Return how far what was written answers from the original, on real samples: the network is opened for it.
+def _sqnr_db(run: Run, engine: Engine, candidate: Candidate, model: Model, network: bytes) -> float | None:
+    """Return how far what was written answers from the original, on real samples, in decibels.
 
     None where it takes smaller pictures, whose answers have other positions.
     """
     if candidate.input_size != run.candidates[0].input_size:
         return None
-    suffix = engine.executor.own_suffix
-    with tempfile.TemporaryDirectory(prefix="edgeopt-emitted-") as folder:
-        file = Path(folder) / f"model{suffix}"
-        file.write_bytes(engine.executor.own_file(model.source))
-        session = engine.opening(candidate.precision).open(file)
-        try:
-            made = [session.run(inputs) for inputs in run.context.inputs(CHECKED_PICTURES, model)]
-        finally:
-            session.close()
+    session = engine.opening(candidate.precision).open(network)
+    try:
+        made = [session.run(inputs) for inputs in run.context.inputs(CHECKED_PICTURES, model)]
+    finally:
+        session.close()
     sqnr_db: float = worst_drift(map(measure_drift, run.context.original_outputs(), made)).sqnr_db
     return sqnr_db

@@ -7,8 +7,7 @@ with the node at fault, and nothing is believed: callers compare numbers.
 
 from __future__ import annotations
 
-from edgeopt.errors import InvalidFileError
-from edgeopt.executors.ncnn.conversion.conversion import Conversion
+from edgeopt.executors.ncnn.conversion.conversion import Conversion, op_name
 from edgeopt.executors.ncnn.conversion.folding import fold
 from edgeopt.executors.ncnn.conversion.fusions import fused, with_copies
 from edgeopt.executors.ncnn.conversion.network import text_of, weights_of, with_splits, without_unread
@@ -27,14 +26,13 @@ def to_ncnn(model: Model) -> NcnnFile:
 
     Raises:
         UnsupportedError: If ncnn lacks a node, a type or a shape; it names the first.
-        InvalidFileError: If the model has no node.
     """
     graph = Graph.from_model(model)
     fold(graph)
     conversion, ops = Conversion(graph), known_ops()
     for node in graph.nodes():
-        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        if name == "Constant" or all(graph.constant(output) is not None for output in node.outputs):
+        name = op_name(node)
+        if name == "Constant":
             continue
         if name not in ops:
             raise conversion.refuse(node, "")
@@ -46,8 +44,6 @@ def to_ncnn(model: Model) -> NcnnFile:
     dims = {blob: conversion.dims(value) for blob, value in zip(conversion.inputs, graph.inputs, strict=True)}
     layers = with_splits(with_copies(layers, dims), outputs)
     given = [layer.outputs[0] for layer in layers if layer.kind == "Input"]
-    if not graph.nodes():
-        raise InvalidFileError(f"{model.name} has no node", remedy="check it with edgeopt inspect")
     ports = [
         NcnnPort(str(value.name), blob, conversion.shape(value), conversion.dims(value))
         for value, blob in (

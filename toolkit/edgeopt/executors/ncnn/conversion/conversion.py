@@ -35,24 +35,25 @@ def size_parameters(dims: Sequence[int]) -> dict[int, Parameter]:
     return dict(zip(keys, reversed(dims), strict=True))
 
 
+def op_name(node: Node) -> str:
+    """Return the name of a node's op; that of another domain than ONNX's as `domain.name`."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
 class Conversion:
     """A graph on its way into a network."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.network = NcnnNetwork()
-        self.inputs = tuple(f"in{i}" for i in range(len(graph.inputs)))
-        """Blobs of the model's inputs."""
         self._blobs: dict[Value, str] = {}
         self._grids: dict[Value, float] = {}
-        self._integers: dict[Value, NDArray[np.int8]] = {}
-        for value, blob in zip(graph.inputs, self.inputs, strict=True):
+        for i, value in enumerate(graph.inputs):
             self.require_float(value)
-            self.dims(value)
-            self.network.add("Input", blob, ())
-            layer = self.network.layers[-1]
-            self._blobs[value] = layer.outputs[0]
+            self.dims(value)  # known, or refused
+            self._blobs[value] = self.network.add("Input", f"in{i}", ())[0]
         self.inputs = tuple(self._blobs[value] for value in graph.inputs)
+        """Blobs of the model's inputs."""
 
     # What is known
 
@@ -113,9 +114,8 @@ class Conversion:
 
     def refuse(self, node: Node, what: str) -> UnsupportedError:
         """Return the error for a node that ncnn lacks, or lacks in this form."""
-        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         remedy = _WITHOUT_CHOICE if node.op_type in _CHOOSES else _REMEDY
-        return UnsupportedError(f"ncnn has no {name}{f' {what}' if what else ''} ({node.name})", remedy=remedy)
+        return UnsupportedError(f"ncnn has no {op_name(node)}{f' {what}' if what else ''} ({node.name})", remedy=remedy)
 
     def require_float(self, value: Value) -> None:
         """Refuse an input or an output of another type than float32. Raises UnsupportedError."""

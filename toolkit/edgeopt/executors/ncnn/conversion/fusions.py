@@ -26,10 +26,6 @@ _ON_INTEGERS = frozenset({"Convolution", "ConvolutionDepthWise"})
 """Layers that read and make integers."""
 _TYPE, _NUMBERS, _INTEGERS = 9, 10, 8
 _MAKES_INTEGERS = 101
-_SCALES = 2
-"""Weights at the end of an integer layer: the weights' scales and that of what it reads."""
-
-
 _CHANNELS, _EVEN = 3, 4
 """Dimensions from which a blob has channels; floats of 16 bytes."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edgeopt.executors.ncnn.conversion.conversion import MOST_DIMENSIONS, Conversion, dims_of
-from edgeopt.graph.graph import Node, Value
+from edgeopt.graph.graph import Node, Value, attribute
 
 _ADD, _SUB, _MUL, _DIV, _MAX, _MIN, _POW, _RSUB, _RDIV = range(9)
 _REVERSED = {_SUB: _RSUB, _DIV: _RDIV}
@@ -34,7 +34,7 @@ _UNARY = {
 
 def _binary(kind: int) -> Callable[[Conversion, Node], None]:
     def convert(conversion: Conversion, node: Node) -> None:
-        if swish(conversion, node, kind):
+        if _swish(conversion, node, kind):
             return
         if len(node.inputs) == 1:
             conversion.set(node.outputs[0], conversion.blob(node.inputs[0]))
@@ -77,7 +77,7 @@ def _of_two(conversion: Conversion, node: Node, kind: int, left: Value | None, r
     return conversion.layer(node, "BinaryOp", blobs, {0: kind})
 
 
-def swish(conversion: Conversion, node: Node, kind: int) -> bool:
+def _swish(conversion: Conversion, node: Node, kind: int) -> bool:
     """Write x times Sigmoid(x), or HardSigmoid(x), as one layer; return whether it is that."""
     if kind != _MUL or len(node.inputs) != 2:
         return False
@@ -89,10 +89,8 @@ def swish(conversion: Conversion, node: Node, kind: int) -> bool:
             conversion.set(node.outputs[0], conversion.layer(node, "Swish", [value]))
             return True
         if maker.op_type == "HardSigmoid":
-            attributes = maker.attributes
-            alpha = float(attributes["alpha"].value) if "alpha" in attributes else 0.2
-            beta = float(attributes["beta"].value) if "beta" in attributes else 0.5
-            conversion.set(node.outputs[0], conversion.layer(node, "HardSwish", [value], {0: alpha, 1: beta}))
+            numbers = {0: float(attribute(maker, "alpha", 0.2)), 1: float(attribute(maker, "beta", 0.5))}
+            conversion.set(node.outputs[0], conversion.layer(node, "HardSwish", [value], numbers))
             return True
     return False
 

@@ -25,8 +25,7 @@ def _inner_product(conversion: Conversion, node: Node, bias: NDArray[Any] | None
         raise conversion.refuse(node, f"by weights of {weight.ndim} axes")
     by_outputs = weight if transposed else weight.T
     outputs, inputs = by_outputs.shape
-    before, after = conversion.shape(node.inputs[0]), conversion.shape(node.outputs[0])
-    rows = math.prod(before[:-1])
+    rows = math.prod(conversion.shape(node.inputs[0])[:-1])
     dims = (inputs,) if rows == 1 else (rows, inputs)
     blob = conversion.reshaped(node, conversion.blob(node.inputs[0]), conversion.dims(node.inputs[0]), dims)
     parameters: dict[int, Any] = {0: outputs, 1: int(bias is not None), 2: weight.size}
@@ -42,23 +41,15 @@ def _inner_product(conversion: Conversion, node: Node, bias: NDArray[Any] | None
     made = conversion.layer(node, "InnerProduct", [blob], parameters, weights)
     made_dims = (outputs,) if rows == 1 else (rows, outputs)
     conversion.set(node.outputs[0], conversion.reshaped(node, made, made_dims, conversion.dims(node.outputs[0])))
-    del after
 
 
-def _is_constant(conversion: Conversion, node: Node, place: int) -> bool:
-    value = node.inputs[place]
-    return conversion.graph.constant(value) is not None or integer_weights_at(conversion, node, place)
-
-
-def integer_weights_at(conversion: Conversion, node: Node, place: int) -> bool:
-    """Whether an input of a node is a constant stored in integers."""
-    maker = conversion.graph.producer(node.inputs[place], "DequantizeLinear")
-    return maker is not None and conversion.graph.constant(maker.inputs[0]) is not None
+def _has_constant_weights(conversion: Conversion, node: Node) -> bool:
+    return conversion.graph.constant(node.inputs[1]) is not None or integer_weights(conversion, node) is not None
 
 
 def _gemm(conversion: Conversion, node: Node) -> None:
     alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
-    if attribute(node, "transA", 0) or alpha != 1 or not _is_constant(conversion, node, 1):
+    if attribute(node, "transA", 0) or alpha != 1 or not _has_constant_weights(conversion, node):
         raise conversion.refuse(node, "with transA, alpha or computed weights")
     bias = conversion.numbers(node, 2)
     outputs = conversion.shape(node.outputs[0])[-1]
@@ -71,7 +62,7 @@ def _gemm(conversion: Conversion, node: Node) -> None:
 
 def _matmul(conversion: Conversion, node: Node) -> None:
     left, right = (conversion.shape(value) for value in node.inputs)
-    if _is_constant(conversion, node, 1) and len(right) == _MATRIX and len(left) > 1:
+    if _has_constant_weights(conversion, node) and len(right) == _MATRIX and len(left) > 1:
         _inner_product(conversion, node, None, transposed=False)
         return
     made = conversion.shape(node.outputs[0])
