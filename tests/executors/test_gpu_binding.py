@@ -10,6 +10,7 @@ import pytest
 from fixture_models import model, numbers
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors.onnxruntime import _require_fixed_sizes
 from edgeopt.executors.onnxruntime.binding import Binding
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.model import Model
@@ -23,6 +24,7 @@ FIXED = model(
 BATCH = model("batch (float[N,6] x) => (float[N,4] y, float[6,4] z) { y = MatMul(x, w)  z = Relu(w) }", w=numbers(6, 4))
 TWO = model("two (float[N,3] a, float[2,3] b) => (float[N,3] y, float[2,3] z) { y = Relu(a)  z = Mul(b, b) }")
 FOUND = model("found (float[4,5] x) => (int64[2,K] i, float[4,5] y) { p = Relu(x)  i = NonZero(p)  y = Neg(x) }")
+FLAGS = model("flags (bool[3,4] p, int64[2] s) => (bool[3,4] q, int64[2] t) { q = Not(p)  t = Add(s, s) }")
 HALF = model("half (float16[2,N] x) => (float16[2,N] y) { y = Add(x, x) }")
 MIXED = model("mixed (float[N,3] x) => (float[N,3] y, bool[N,3] p, int64[M] s) { y=Neg(x) p=Greater(x,y) s=Shape(x) }")
 
@@ -55,6 +57,40 @@ def test_a_bound_session_gives_what_a_plain_one_gives_run_after_run(made):
         for name in expected:
             assert found[name].dtype == expected[name].dtype
             np.testing.assert_array_equal(found[name], expected[name])
+
+
+@pytest.mark.parametrize("made", [FIXED, BATCH, TWO, FOUND, HALF, MIXED, FLAGS], ids=lambda one: one.name)
+def test_inputs_that_are_written_over_give_the_same_run_after_run(made, monkeypatch):
+    monkeypatch.setattr("edgeopt.executors.onnxruntime.binding._WRITTEN_OVER", ("cpu",))
+    test_a_bound_session_gives_what_a_plain_one_gives_run_after_run(made)
+
+
+def test_an_input_of_known_sizes_stays_at_one_address(monkeypatch):
+    """A recorded graph reads the address that it was recorded with."""
+    monkeypatch.setattr("edgeopt.executors.onnxruntime.binding._WRITTEN_OVER", ("cpu",))
+    session = onnxruntime.InferenceSession(FIXED.data)
+    binding, plain, addresses = Binding(session, "cpu"), onnxruntime.InferenceSession(FIXED.data), set[int]()
+    for inputs in runs(FIXED):
+        binding.upload(inputs)
+        addresses.add(binding._places["x"].data_ptr())
+        session.run_with_iobinding(binding._binding)
+        (expected,) = plain.run(None, inputs)
+        np.testing.assert_array_equal(binding.download(None)["y"], expected)
+    assert len(addresses) == 1
+
+
+@pytest.mark.parametrize("wrong", [numbers(1, 3, 8, 4), numbers(1, 3, 8, 8).astype("f8"), numbers(3, 8, 8)])
+def test_an_input_that_does_not_fill_its_memory_is_refused(wrong, monkeypatch):
+    monkeypatch.setattr("edgeopt.executors.onnxruntime.binding._WRITTEN_OVER", ("cpu",))
+    bound = OnnxRuntimeSession(session := onnxruntime.InferenceSession(FIXED.data), Binding(session, "cpu"))
+    with pytest.raises(UnsupportedError, match=r"does not run the model: x float32 1x3x8x8 got float"):
+        bound.run({"x": wrong})
+
+
+def test_a_recorded_graph_refuses_free_sizes():
+    _require_fixed_sizes(OnnxRuntimeSession(onnxruntime.InferenceSession(FIXED.data)))
+    with pytest.raises(UnsupportedError, match="fixed sizes, and the model has x float32"):
+        _require_fixed_sizes(OnnxRuntimeSession(onnxruntime.InferenceSession(BATCH.data)))
 
 
 def test_where_nothing_waits_execute_fetches_the_results_and_download_only_names_them(monkeypatch):

@@ -27,11 +27,12 @@ from edgeopt.executors.onnxruntime.providers import (
     dead_provider,
     missing_provider,
 )
-from edgeopt.system.declared.target import Target, read_target, target_names
+from edgeopt.system.declared.target import Target, TargetChoice, read_target, target_names
 from edgeopt.system.disk import assets
 
 PROFILES = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
 MEASURED = [one for one in PROFILES if isinstance(one, Target) and one.device != "npu"]
+GPU = next(one for one in PROFILES if isinstance(one, TargetChoice) and one.name == "gpu")
 TARGETS = [one for one in MEASURED if one.providers[0] in PROVIDERS]
 NET = model("net (float[1,2] x) => (float[1,2] y) { y = MatMul(x, w) }", w=numbers(2, 2))
 
@@ -42,7 +43,8 @@ def run(*arguments: str) -> Result:
 
 def test_every_gpu_has_a_profile():
     assert {one.providers[0] for one in TARGETS} < set(PROVIDERS)
-    assert [one.name for one in TARGETS] == ["cpu-xnnpack", "directml", "nvidia-cuda", "nvidia-tensorrt", "webgpu"]
+    nvidia = ["nvidia-cuda", "nvidia-graph", "nvidia-graph-nhwc", "nvidia-tensorrt"]
+    assert [one.name for one in TARGETS] == ["cpu-xnnpack", "directml", *nvidia, "webgpu"]
 
 
 @pytest.mark.parametrize("command", ["optimize", "bench", "inspect", "quantize"])
@@ -65,7 +67,7 @@ def test_the_target_gpu_names_every_profile_with_what_installs_it(command):
         pytest.skip("this ONNX Runtime has a provider for a GPU")
     result = run(command, "digits_detector", "--target", "gpu")
     assert result.exit_code == 1
-    for target in (one for one in TARGETS if one.device == "gpu"):
+    for target in (one for one in TARGETS if one.name in GPU.choose):
         assert f"{target.name}: " in result.output
         assert PROVIDERS[target.providers[0]].install in result.output
 

@@ -82,8 +82,8 @@ _FIELDS = frozenset({MEMORY_REUSE, MEMORY_PATTERN, LEVEL})
 _MOST_LINKED_BYTES = 64 << 20
 """Most linked bytes of a graph whose weights lie in other files: one that is larger holds them itself."""
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
-_WARNING, _FATAL = 2, 4
-"""ONNX Runtime's severities; the first is its default."""
+_FATAL = 4
+"""ONNX Runtime's severity of what ends the process."""
 
 
 _OWN_FP16 = (TENSORRT, "CoreMLExecutionProvider")
@@ -197,8 +197,13 @@ class OnnxRuntime(Executor):
             again.close()
             return placements
 
-        bound = Binding(session, memory, device_id, _takes_turns(provided[0], memory)) if memory else None
-        opened = OnnxRuntimeSession(session, bound, placed if plain else None)
+        opened = OnnxRuntimeSession(session, None, placed if plain else None)
+        if memory:
+            is_recorded = _is_recorded(provided[0])
+            if is_recorded:
+                _require_fixed_sizes(opened)
+            takes_turns = memory != "cuda" or is_recorded
+            opened.bind(Binding(session, memory, device_id, takes_turns))
         _require_placement(opened, options.providers)
         return opened
 
@@ -228,9 +233,19 @@ def _reachable(source: Source) -> Source:
     return followed(source)
 
 
-def _takes_turns(provided: Mapping[str, str], memory: str) -> bool:
-    """Return whether a device runs one inference of a session at a time: a recorded graph, and all but CUDA."""
-    return memory != "cuda" or "1" in (provided.get("enable_cuda_graph"), provided.get("trt_cuda_graph_enable"))
+def _is_recorded(provided: Mapping[str, str]) -> bool:
+    """Return whether a GPU records the work of a run and replays it: it does one run of a session at a time then."""
+    return "1" in (provided.get("enable_cuda_graph"), provided.get("trt_cuda_graph_enable"))
+
+
+def _require_fixed_sizes(session: OnnxRuntimeSession) -> None:
+    """Raise where a recorded run would have other sizes than the next one."""
+    for spec in (*session.inputs, *session.outputs):
+        if not spec.is_static and not spec.is_unranked:
+            raise UnsupportedError(
+                f"a recorded CUDA graph has fixed sizes, and the model has {spec}",
+                remedy="fix them with --shape, or leave enable_cuda_graph out of [options]",
+            )
 
 
 def _listed(providers: tuple[str, ...], entries: Mapping[str, str]) -> tuple[str, ...]:
@@ -259,7 +274,9 @@ def _create(
     on_device = bool(memory_of(providers))
     preload_libraries(ort, providers[0])
     if on_device:
-        ort.set_default_logger_severity(_FATAL)  # what fails is raised below, in one line
+        # what fails is raised, in one line; it stays so, as cuDNN writes each plan that it does not have as an error,
+        # some hundred of them, when a convolution first runs
+        ort.set_default_logger_severity(_FATAL)
     try:
         session = ort.InferenceSession(
             source if isinstance(source, bytes) else str(source),
@@ -272,9 +289,6 @@ def _create(
         if reason := why_not_loaded(providers[0], _libraries(ort)):
             raise dead_provider(providers[0], reason) from error
         raise not_opened(error, source, providers) from error
-    finally:
-        if on_device:
-            ort.set_default_logger_severity(_WARNING)
     if providers[0] not in session.get_providers():
         raise dead_provider(providers[0], why_not_loaded(providers[0], _libraries(ort)))
     return session

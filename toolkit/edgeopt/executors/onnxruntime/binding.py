@@ -1,6 +1,10 @@
 """A session's inputs and outputs bound to memory: its device's, or buffers on the host that every run writes over.
 
 Upload, execute and download are each done when they return. A binding opens no session, and is for one run at a time.
+
+An input of known sizes has one place in the memory of an NVIDIA GPU, over which every upload writes. A recorded graph
+(`enable_cuda_graph`) reads the addresses it was recorded with: copied elsewhere, an input has no effect, and the
+answer is that of a frame before (seen with ONNX Runtime 1.31 on an H200: every second frame).
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 
 _PLAIN = frozenset(
@@ -18,18 +23,21 @@ _PLAIN = frozenset(
 ) | {"uint8", "uint16", "uint32", "uint64", "bool"}
 _NEVER_WAITS = ("webgpu",)
 """Where synchronizing returns at once: unless results are fetched, all the time of a run would count as download."""
+_WRITTEN_OVER = ("cuda",)
+"""Memory in which ONNX Runtime's Python package can write over a tensor."""
+_DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
 
 
 class Binding:
     """ONNX Runtime's I/O binding of one session.
 
-    Inputs are copied when they are bound, each to the memory in which its first reader works. An output whose shape
-    is static keeps the buffer of the first run; one whose shape is free is bound anew for every upload, since ONNX
-    Runtime would take the old buffer for one of the right size.
+    Inputs of free sizes, and all on other devices than NVIDIA's, are copied when they are bound, each to the memory in
+    which its first reader works. An output whose shape is static keeps the buffer of the first run; one whose shape is
+    free is bound anew for every upload, since ONNX Runtime would take the old buffer for one of the right size.
     """
 
     def __init__(self, session: Any, memory: str, device_id: int = 0, takes_turns: bool = True) -> None:
-        """Bind the outputs.
+        """Reserve the inputs and bind the outputs.
 
         Args:
             session: An `InferenceSession`.
@@ -40,11 +48,25 @@ class Binding:
         self._takes_turns = takes_turns
         self._binding = session.io_binding()
         self._session, self._memory, self._device_id = session, memory, device_id
-        self._inputs = frozenset(input_.name for input_ in session.get_inputs())
+        inputs = [spec_of(input_) for input_ in session.get_inputs()]
+        self._inputs = {spec.name: spec for spec in inputs}
         outputs = session.get_outputs()
         self._names = tuple(output.name for output in outputs)
         self._free = tuple(output.name for output in outputs if not _is_static(output.shape))
+        self._places: dict[str, Any] = {}
+        for spec in inputs if memory in _WRITTEN_OVER else ():
+            if _is_static(spec.shape) and spec.dtype in _PLAIN:
+                self._reserve(spec)
         self._bind_outputs(self._names)
+
+    def _reserve(self, spec: TensorSpec) -> None:
+        import onnxruntime
+
+        place = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+            [int(str(size)) for size in spec.shape], np.dtype(spec.dtype).type, self._memory, self._device_id
+        )
+        self._binding.bind_ortvalue_input(spec.name, place)
+        self._places[spec.name] = place
 
     def _bind_outputs(self, names: tuple[str, ...]) -> None:
         for name in names:
@@ -55,10 +77,16 @@ class Binding:
 
         Raises:
             ValueError: If an input is missing or unknown: the binding would run on that of the run before.
+            UnsupportedError: If an input has another type or shape than the model takes.
         """
-        require_names(inputs, self._inputs)
+        require_names(inputs, frozenset(self._inputs))
         for name, value in inputs.items():
-            self._binding.bind_cpu_input(name, np.ascontiguousarray(value))
+            array, place = np.ascontiguousarray(value), self._places.get(name)
+            if place is None:
+                self._binding.bind_cpu_input(name, array)
+                continue
+            _require_like(array, self._inputs[name])
+            place.update_inplace(array)
         self._bind_outputs(self._free)
         self._binding.synchronize_inputs()
 
@@ -83,6 +111,7 @@ class Binding:
     def close(self) -> None:
         """Free the buffers, and only then the session: they lie in its memory, and the process would die."""
         self._binding = None
+        self._places.clear()
         self._session = None
 
 
@@ -131,6 +160,21 @@ class HostBinding:
     def execute(self) -> None:
         """Run what was uploaded."""
         self._run(self._raw, None)
+
+
+def spec_of(value: Any) -> TensorSpec:
+    """Return an input or output of a session in NumPy's words."""
+    word = value.type.removeprefix("tensor(").removesuffix(")")
+    return TensorSpec(value.name, _DTYPES.get(word, word), tuple(value.shape))
+
+
+def _require_like(array: NDArray[Any], spec: TensorSpec) -> None:
+    """Raise unless an array fills the memory of an input exactly: ONNX Runtime copies as many bytes as that holds."""
+    if str(array.dtype) != spec.dtype or array.shape != tuple(spec.shape):
+        sizes = "x".join(map(str, array.shape))
+        raise UnsupportedError(
+            f"the device does not run the model: {spec} got {array.dtype} {sizes}", remedy="feed what the model takes"
+        )
 
 
 def _is_static(shape: Any) -> bool:

@@ -56,8 +56,8 @@ class Provider:
 
 _CUDA_OPTIONS = words_of(
     """arena_extend_strategy cudnn_conv1d_pad_to_nc1d cudnn_conv_algo_search cudnn_conv_use_max_workspace device_id
-    do_copy_in_default_stream enable_cuda_graph enable_cudnn enable_skip_layer_norm_strict_mode fuse_conv_bias
-    gpu_mem_limit prefer_nhwc sdpa_kernel tunable_op_enable tunable_op_max_tuning_duration_ms
+    do_copy_in_default_stream enable_cuda_graph enable_cudnn enable_skip_layer_norm_strict_mode gpu_mem_limit
+    prefer_nhwc sdpa_kernel tunable_op_enable tunable_op_max_tuning_duration_ms
     tunable_op_tuning_enable use_ep_level_unified_stream use_tf32"""
 )
 _TENSORRT_OPTIONS = words_of(
@@ -89,7 +89,9 @@ _COREML_OPTIONS = words_of(
 )
 _VITISAI_OPTIONS = frozenset({"target"})
 _LOADS, _WRITES, _READS = "loads a library", "writes files", "reads a file of this machine"
+_ERRS = "gives wrong numbers from the second run on (ONNX Runtime 1.31, measured)"
 REFUSED: Mapping[str, str] = {
+    "fuse_conv_bias": _ERRS,
     **dict.fromkeys(words_of("trt_extra_plugin_lib_paths trt_engine_decryption_lib_path"), _LOADS),
     **dict.fromkeys(words_of("trt_engine_decryption_enable config_file xclbin"), _LOADS),
     **dict.fromkeys(words_of("trt_dump_ep_context_model trt_dump_subgraphs trt_ep_context_embed_mode"), _WRITES),
@@ -118,7 +120,7 @@ PROVIDERS: Mapping[str, Provider] = {
     TENSORRT: Provider(
         "TensorRT",
         "pip install 'edgeopt[gpu]'",
-        f"it needs NVIDIA's driver, CUDA, cuDNN and TensorRT's libraries on the search path; {_LIBRARIES}",
+        f"it needs NVIDIA's driver, CUDA, cuDNN and TensorRT 10's libraries on the search path; {_LIBRARIES}",
         memory="cuda",
         options=_TENSORRT_OPTIONS,
     ),

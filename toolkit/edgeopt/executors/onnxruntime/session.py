@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Placement, Staged
 from edgeopt.executors._guard import FirstRun
-from edgeopt.executors.onnxruntime.binding import Binding, HostBinding
+from edgeopt.executors.onnxruntime.binding import Binding, HostBinding, spec_of
 from edgeopt.executors.onnxruntime.faults import not_run, said
-from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.graph.tensors import Tensors
 
-_DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
 Placed = Callable[[], tuple[Placement, ...]]
 
 
@@ -34,10 +33,14 @@ class OnnxRuntimeSession(Staged):
         self._binding, self._session, self._placed = binding, session, placed
         self._run = session.run
         self._names = [output.name for output in session.get_outputs()]
-        self.inputs = tuple(_spec(input_) for input_ in session.get_inputs())
-        outputs = [_spec(other) for other in session.get_outputs()]
+        self.inputs = tuple(spec_of(input_) for input_ in session.get_inputs())
+        outputs = [spec_of(other) for other in session.get_outputs()]
         self.outputs = tuple(replace(spec, is_unranked=not spec.shape) for spec in outputs)  # of a scalar too: no word
         self.first_run: FirstRun | None = None
+
+    def bind(self, binding: Binding) -> None:
+        """Run in a device's own memory from now on."""
+        self._binding = binding
 
     def upload(self, inputs: Tensors) -> Any:
         """Copy the inputs to the device; return them where its memory is the host's.
@@ -170,8 +173,3 @@ class ReusingSession(OnnxRuntimeSession):
         """Free the buffers; the session is another's too."""
         self._host = None
         super().close()
-
-
-def _spec(value: Any) -> TensorSpec:
-    word = value.type.removeprefix("tensor(").removesuffix(")")
-    return TensorSpec(value.name, _DTYPES.get(word, word), tuple(value.shape))

@@ -48,7 +48,7 @@ def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
         converted = {precision: name for precision, name in planned.items() if precision not in searched}
         joined, its_parent = _with_joined_attention(run, engine, model, parent, rival)
         for precision, name in converted.items():
-            setting = Setting(engine, precision, _name(engine, precision, rival))
+            setting = Setting(engine, precision, _name(run, engine, precision, rival))
             _offer_converted(run, name, setting, joined, its_parent)
         as_it_is = [precision for precision, name in makers.items() if not name]
         _offer(run, engine, as_it_is, [Outcome(model, {})], parent, parent.steps, rival)
@@ -140,15 +140,18 @@ def _runnable(run: Run, engine: Engine) -> list[str]:
     return result
 
 
-def _name(engine: Engine, precision: str, rival: Rival | None = None) -> str:
-    return rival_name(rival, f"{engine.target.executor}-{precision}")
+def _name(run: Run, engine: Engine, precision: str, rival: Rival | None = None) -> str:
+    """Return what a form is called: by its executor, or by its profile where the target's own engine is of that too."""
+    own, target = run.context.engine, engine.target
+    is_like_own = engine is not own and target.executor == own.target.executor
+    return rival_name(rival, f"{target.name if is_like_own else target.executor}-{precision}")
 
 
 def _searched(
     run: Run, name: str, engine: Engine, precisions: Sequence[str], dense: Rival, rival: Rival | None
 ) -> Sequence[Outcome]:
     """Return INT8 models for an engine: those on disk, those made for the target's own, else those of a search."""
-    first, step = _name(engine, precisions[0], rival), run.plan.steps[name]
+    first, step = _name(run, engine, precisions[0], rival), run.plan.steps[name]
     parent = rival or dense
     if finished := finished_candidates(run, first):
         return [outcome_on_disk(run, candidate) for candidate in finished]
@@ -173,7 +176,7 @@ def _searched(
                 outcomes = step.make(dense.model, run.context, setting)
                 run.context.notes.extend(why_cut_short(run, setting))
                 return outcomes
-            like = like_which(run, _name(engine, precisions[0]))
+            like = like_which(run, _name(run, engine, precisions[0]))
             return make_alike(run, step, rival.model, dense.model, setting, like) if like else []
     except EdgeoptError as error:
         note = Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy)
@@ -192,7 +195,7 @@ def _offer(
     first: str = "",
 ) -> None:
     for precision in precisions:
-        name = first or _name(engine, precision, rival)
+        name = first or _name(run, engine, precision, rival)
         finished, made = finished_candidates(run, name), list[Candidate]()
         for i, outcome in enumerate(outcomes):
             if monotonic() > run.context.ends_at:

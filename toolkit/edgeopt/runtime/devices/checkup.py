@@ -58,6 +58,7 @@ def summarize(checkup: Checkup) -> Document:
     values = (
         Value("machine", f"{machine.cpu}, {machine.architecture}, {cores}, {machine.memory_mib} MiB"),
         Value("can do", ", ".join(machine.instructions) or "nothing that INT8 gains by"),
+        *([Value("GPU", machine.gpu)] if machine.gpu else []),
         Value("system", f"{machine.system}, Python {machine.python}"),
         Value("packages", ", ".join(f"{name} {version}" for name, version in machine.packages.items())),
     )

@@ -173,7 +173,7 @@ class TargetChoice:
     description: str
     choose: tuple[str, ...]
     alternatives: tuple[str, ...] = ()
-    """What the chosen profile is given as its own; see `Target`."""
+    """Those of the chosen profile, in place of its own; see `Target`."""
 
 
 def target_names() -> list[str]:
@@ -224,7 +224,7 @@ def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lam
             raise InvalidFileError(f"{path}: {choice!r} chooses itself", remedy="name profiles of one device each")
         if (reason := chosen.why_not_here() or why_unavailable(chosen)) is None:
             description = f"{chosen.description} (chosen by {name})"
-            return replace(chosen, description=description, alternatives=target.alternatives)
+            return replace(chosen, description=description, alternatives=target.alternatives or chosen.alternatives)
         reasons.append(f"{choice}: {reason}")
     raise UnavailableError(
         "\n  ".join([f"target {name!r} fits no profile here:", *reasons]),

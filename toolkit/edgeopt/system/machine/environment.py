@@ -65,6 +65,7 @@ _SHAPES: Mapping[str, type | tuple[type, ...]] = {
     "cpu.instructions": (list, tuple),
     "cpu.cores": int,
     "memory.total_mib": int,
+    "gpu.nvidia": str,
     "code.arguments": (list, tuple),
     "code.packages": Mapping,
     "packages": Mapping,
@@ -124,6 +125,11 @@ class Environment:
     def memory_mib(self) -> int:
         """All of the machine's."""
         return int(self._value("memory.total_mib") or 0)
+
+    @property
+    def gpu(self) -> str:
+        """Name, memory and driver of NVIDIA's GPUs; empty: none answers."""
+        return str(self._value("gpu.nvidia") or "")
 
     @property
     def system(self) -> str:

@@ -79,6 +79,9 @@ def machine_facts(proc: Path, system: Path) -> dict[str, Reader]:
         "system.board": lambda: _text(proc / "device-tree/model"),
         "power.source": lambda: _power_source(system),
         "power.jetson_mode": lambda: _command("nvpmodel", "-q"),
+        "gpu.nvidia": lambda: _command(
+            "nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"
+        ),
     }
 
 
