@@ -116,6 +116,13 @@ def test_doctor_tells_of_the_device(board, project):
     assert json.loads(printed)
 
 
+def test_where_the_device_runs_each_node_is_shown(board, project):
+    code, printed, said = finished("inspect", "mine/model.onnx", "-t", "cpu")
+    assert code == 0, said
+    assert "CPUExecutionProvider" in printed
+    assert "runs on" in printed
+
+
 def test_ctrl_c_ends_the_command_there_too(board, project):
     process = started(*LONG)
     wait_until(lambda: runs_on(board))

@@ -3,5 +3,5 @@
 The device needs a POSIX shell, Python 3.11 or later and `ssh`; edgeopt brings itself along.
 """
 
-VERBS = ("bench", "check", "compare", "optimize", "run")
-"""Commands that take `--on`: they read files, end by themselves and write files."""
+VERBS = ("inspect", "bench", "check", "compare", "optimize", "run")
+"""Commands that take `--on`: they read files, end by themselves, and most write files."""
