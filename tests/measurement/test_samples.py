@@ -144,6 +144,26 @@ def test_stages_that_agree_with_the_unmarked_frames_are_valid():
     assert str(check_attribution(slow)).endswith("allowed")
 
 
+def test_frames_with_and_without_marks_are_compared_by_pairs():
+    samples = make()
+    rows = np.arange(8, 18)
+    frames = samples.frame_ns[rows]
+    disturbed = np.where(np.argsort(np.argsort(frames)) < 4, 5_000_000, 0)
+    uneven = make(wall_ns=frames + disturbed, wall_row=rows)
+    assert check_attribution(uneven).residual_ns == 0.0
+    assert np.median(frames + disturbed) > np.median(frames), "medians of each alone would differ"
+
+
+def test_marks_never_cost_less_than_nothing():
+    samples = make()
+    rows = np.arange(8, 18)
+    faster = check_attribution(make(wall_ns=2 * samples.frame_ns[rows], wall_row=rows))
+    assert not faster.valid
+    assert "less than those without" in str(faster)
+    near = check_attribution(make(wall_ns=samples.frame_ns[rows] + 1000, wall_row=rows))
+    assert str(near).startswith("reading the clock between stages costs nothing, ")
+
+
 def test_without_unmarked_frames_nothing_is_attributed():
     assert not check_attribution(make()).valid
     in_warmup = make(wall_ns=np.array([5]), wall_row=np.array([0]))

@@ -109,6 +109,8 @@ def find_bad_attribution(figures: Figures) -> Finding | None:
     if attribution is None or attribution.valid or not attribution.n:
         return None
     what = "Timing the stages changes the time of a frame, so do not believe their shares"
+    if attribution.residual_ns < 0:
+        what = "The machine changed while frames with and without marks were compared, so do not believe the shares"
     return Finding("attribution", what, str(attribution), command=again(figures, "--seconds 30"))
 
 
