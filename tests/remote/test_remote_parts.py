@@ -375,3 +375,19 @@ def test_a_device_gets_the_engines_beside_its_own_that_this_machine_has():
     assert ("ncnn" in perform.extras_for("cpu", "aarch64")) is has_ncnn
     assert "openvino" not in perform.extras_for("cpu", "aarch64"), "it is for x86-64"
     assert "ncnn" in perform.extras_for("ncnn-cpu", "aarch64")
+
+
+@pytest.mark.parametrize(("target", "build"), [("nvidia-cuda", "gpu"), ("gpu", "gpu"), ("webgpu", "webgpu")])
+def test_a_device_with_a_gpu_gets_one_build_of_onnxruntime_and_that_of_its_gpu(target, build):
+    extras = perform.extras_for(target, "x86_64")
+    assert build in extras
+    assert "cpu" not in extras
+
+
+def test_a_target_for_another_processor_is_refused_before_anything_is_installed():
+    with pytest.raises(UnsupportedError, match="'raspberry-pi-5' is for arm64, and the device is x86-64"):
+        perform.extras_for("raspberry-pi-5", "x86_64")
+    with pytest.raises(UnsupportedError, match="'cpu-x86-vnni' is for x86-64, and the device is arm64"):
+        perform.extras_for("cpu-x86-vnni", "aarch64")
+    assert "cpu" in perform.extras_for("raspberry-pi-5", "aarch64")
+    assert "cpu" in perform.extras_for("cpu", "aarch64"), "it is another profile there"

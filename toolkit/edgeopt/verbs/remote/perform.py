@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.errors import EXIT_INTERRUPTED, EdgeoptError, UnavailableError
+from edgeopt.errors import EXIT_INTERRUPTED, EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.measurement.check.baseline import raw_beside
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.system.declared.target import find_target
@@ -25,6 +25,9 @@ _DEFAULT_OUT = Path("out")
 """Folder below this one in which commands write where no place was named."""
 _EXTRAS = ("cpu", "serve")
 """Extras that every command may need: ONNX Runtime, and what reads and writes texts."""
+_BUILDS = {"onnxruntime-gpu": "gpu", "onnxruntime-webgpu": "webgpu"}
+"""Packages that hold ONNX Runtime built for a device, and the extra that brings each in place of `cpu`: two builds in
+one environment overwrite each other's files."""
 _FAMILIES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
 """Words of `uname -m` for processors that all engines beside ONNX Runtime have wheels for, and the word of targets."""
 _SIGNALS_FROM = 128
@@ -42,15 +45,23 @@ def extras_for(target: str, machine: str) -> frozenset[str]:
 
     Raises:
         NotFoundError: If there is no such target.
+        UnsupportedError: If the target is for other processors.
     """
     if not target:
         return frozenset(_EXTRAS)
     chosen = find_target(target)
     family = _FAMILIES.get(machine.lower(), "")
+    is_chosen_there = chosen.name != target  # `cpu` is another profile on the device
+    if family and chosen.architectures and family not in chosen.architectures and not is_chosen_there:
+        raise UnsupportedError(
+            f"the target {target!r} is for {' and '.join(chosen.architectures)}, and the device is {family}",
+            remedy="name a target of the device: edgeopt targets lists them",
+        )
+    common = [_BUILDS.get(chosen.package, extra) if extra == "cpu" else extra for extra in _EXTRAS]
     others = [find_target(name) for name in chosen.alternatives]
     fitting = [other.executor for other in others if family and family in (other.architectures or (family,))]
     beside = [name for name in fitting if load_executor(name).why_unavailable() is None]
-    return frozenset((*_EXTRAS, chosen.executor, *beside))
+    return frozenset((*common, chosen.executor, *beside))
 
 
 @dataclass(frozen=True, slots=True)
