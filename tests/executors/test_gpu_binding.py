@@ -10,7 +10,7 @@ import pytest
 from fixture_models import model, numbers
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors.onnxruntime import _require_fixed_sizes
+from edgeopt.executors.onnxruntime import _require_fixed_places
 from edgeopt.executors.onnxruntime.binding import Binding
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.model import Model
@@ -24,6 +24,8 @@ FIXED = model(
 BATCH = model("batch (float[N,6] x) => (float[N,4] y, float[6,4] z) { y = MatMul(x, w)  z = Relu(w) }", w=numbers(6, 4))
 TWO = model("two (float[N,3] a, float[2,3] b) => (float[N,3] y, float[2,3] z) { y = Relu(a)  z = Mul(b, b) }")
 FOUND = model("found (float[4,5] x) => (int64[2,K] i, float[4,5] y) { p = Relu(x)  i = NonZero(p)  y = Neg(x) }")
+SCALAR_IN = model("taken (float[2] x, float s) => (float[2] y) { y = Mul(x, s) }")
+SCALAR_OUT = model("made (float[2] x) => (float s) { s = ReduceSum<keepdims = 0>(x) }")
 FLAGS = model("flags (bool[3,4] p, int64[2] s) => (bool[3,4] q, int64[2] t) { q = Not(p)  t = Add(s, s) }")
 HALF = model("half (float16[2,N] x) => (float16[2,N] y) { y = Add(x, x) }")
 MIXED = model("mixed (float[N,3] x) => (float[N,3] y, bool[N,3] p, int64[M] s) { y=Neg(x) p=Greater(x,y) s=Shape(x) }")
@@ -87,10 +89,11 @@ def test_an_input_that_does_not_fill_its_memory_is_refused(wrong, monkeypatch):
         bound.run({"x": wrong})
 
 
-def test_a_recorded_graph_refuses_free_sizes():
-    _require_fixed_sizes(OnnxRuntimeSession(onnxruntime.InferenceSession(FIXED.data)))
-    with pytest.raises(UnsupportedError, match="fixed sizes, and the model has x float32"):
-        _require_fixed_sizes(OnnxRuntimeSession(onnxruntime.InferenceSession(BATCH.data)))
+@pytest.mark.parametrize("made", [BATCH, SCALAR_IN, SCALAR_OUT], ids=lambda one: one.name)
+def test_a_recorded_graph_refuses_what_has_no_place_of_its_own(made):
+    _require_fixed_places(onnxruntime.InferenceSession(FIXED.data))
+    with pytest.raises(UnsupportedError, match=r"fixed sizes and NumPy's types, and the model has [xs] float32"):
+        _require_fixed_places(onnxruntime.InferenceSession(made.data))
 
 
 def test_where_nothing_waits_execute_fetches_the_results_and_download_only_names_them(monkeypatch):

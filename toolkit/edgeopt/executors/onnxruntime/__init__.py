@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from edgeopt.errors import Missing, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.executors._guard import active_guard
-from edgeopt.executors.onnxruntime.binding import Binding
+from edgeopt.executors.onnxruntime.binding import Binding, keeps_its_place, spec_of
 from edgeopt.executors.onnxruntime.drivers import preload_libraries, why_no_driver, why_not_loaded
 from edgeopt.executors.onnxruntime.faults import not_opened
 from edgeopt.executors.onnxruntime.optimizers import DISABLED_OPTIMIZERS, LEVEL, level_of
@@ -197,13 +197,12 @@ class OnnxRuntime(Executor):
             again.close()
             return placements
 
-        opened = OnnxRuntimeSession(session, None, placed if plain else None)
-        if memory:
-            is_recorded = _is_recorded(provided[0])
-            if is_recorded:
-                _require_fixed_sizes(opened)
-            takes_turns = memory != "cuda" or is_recorded
-            opened.bind(Binding(session, memory, device_id, takes_turns))
+        is_recorded = _is_recorded(provided[0])
+        if is_recorded:
+            _require_fixed_places(session)
+        takes_turns = memory != "cuda" or is_recorded
+        bound = Binding(session, memory, device_id, takes_turns) if memory else None
+        opened = OnnxRuntimeSession(session, bound, placed if plain else None)
         _require_placement(opened, options.providers)
         return opened
 
@@ -238,13 +237,13 @@ def _is_recorded(provided: Mapping[str, str]) -> bool:
     return "1" in (provided.get("enable_cuda_graph"), provided.get("trt_cuda_graph_enable"))
 
 
-def _require_fixed_sizes(session: OnnxRuntimeSession) -> None:
-    """Raise where a recorded run would have other sizes than the next one."""
-    for spec in (*session.inputs, *session.outputs):
-        if not spec.is_static and not spec.is_unranked:
+def _require_fixed_places(session: Any) -> None:
+    """Raise where a recorded run of an `InferenceSession` would read or write elsewhere than the next one."""
+    for spec in map(spec_of, (*session.get_inputs(), *session.get_outputs())):
+        if not keeps_its_place(spec):
             raise UnsupportedError(
-                f"a recorded CUDA graph has fixed sizes, and the model has {spec}",
-                remedy="fix them with --shape, or leave enable_cuda_graph out of [options]",
+                f"a recorded CUDA graph needs tensors of fixed sizes and NumPy's types, and the model has {spec}",
+                remedy="fix sizes with --shape, or leave enable_cuda_graph out of [options]",
             )
 
 

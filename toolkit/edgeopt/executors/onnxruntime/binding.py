@@ -55,7 +55,7 @@ class Binding:
         self._free = tuple(output.name for output in outputs if not _is_static(output.shape))
         self._places: dict[str, Any] = {}
         for spec in inputs if memory in _WRITTEN_OVER else ():
-            if _is_static(spec.shape) and spec.dtype in _PLAIN:
+            if keeps_its_place(spec):
                 self._reserve(spec)
         self._bind_outputs(self._names)
 
@@ -160,6 +160,14 @@ class HostBinding:
     def execute(self) -> None:
         """Run what was uploaded."""
         self._run(self._raw, None)
+
+
+def keeps_its_place(spec: TensorSpec) -> bool:
+    """Return whether memory can be reserved for a tensor of a session once for all runs.
+
+    Without sizes it is a scalar or of unknown shape: ONNX Runtime tells no difference.
+    """
+    return bool(spec.shape) and spec.is_static and spec.dtype in _PLAIN
 
 
 def spec_of(value: Any) -> TensorSpec:

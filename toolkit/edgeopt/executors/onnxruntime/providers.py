@@ -89,7 +89,7 @@ _COREML_OPTIONS = words_of(
 )
 _VITISAI_OPTIONS = frozenset({"target"})
 _LOADS, _WRITES, _READS = "loads a library", "writes files", "reads a file of this machine"
-_ERRS = "gives wrong numbers from the second run on (ONNX Runtime 1.31, measured)"
+_ERRS = "makes CUDA give wrong numbers from the second run on (ONNX Runtime 1.31.1 on an H200)"
 REFUSED: Mapping[str, str] = {
     "fuse_conv_bias": _ERRS,
     **dict.fromkeys(words_of("trt_extra_plugin_lib_paths trt_engine_decryption_lib_path"), _LOADS),
@@ -103,7 +103,8 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(words_of("trt_onnx_model_folder_path trt_weight_stripped_engine_enable encryptionKey"), _READS),
     **dict.fromkeys(words_of("session.model_external_initializers_file_folder_path"), _READS),
 }
-"""What engines take and neither a bundle nor a target may set, since both come from other people; why it is left out.
+"""Options that engines take and neither a bundle nor a target may set, with the reason: both come from other people,
+whose files may reach nothing of this machine, and no option may make answers wrong.
 
 What is allowed is the list of each provider, not what this one lacks; edgeopt itself names the folder of engines."""
 _LIBRARIES = "pip install 'onnxruntime-gpu[cuda,cudnn]' brings CUDA and cuDNN"
@@ -178,7 +179,7 @@ def split_entries(
 
     Raises:
         NotFoundError: On a name that neither the session nor one of its providers knows: ONNX Runtime ignores it.
-        UnsupportedError: On a name that loads a library, or reads or writes files.
+        UnsupportedError: On a name that is refused: it loads a library, reads or writes files, or makes answers wrong.
     """
     for key in entries:
         if key in REFUSED:

@@ -38,10 +38,6 @@ class OnnxRuntimeSession(Staged):
         self.outputs = tuple(replace(spec, is_unranked=not spec.shape) for spec in outputs)  # of a scalar too: no word
         self.first_run: FirstRun | None = None
 
-    def bind(self, binding: Binding) -> None:
-        """Run in a device's own memory from now on."""
-        self._binding = binding
-
     def upload(self, inputs: Tensors) -> Any:
         """Copy the inputs to the device; return them where its memory is the host's.
 
