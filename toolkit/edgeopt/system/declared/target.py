@@ -193,8 +193,23 @@ def read_target(path: Path) -> Target | TargetChoice:
     return parse_table(Target, values, str(path))
 
 
+def declared_target(name: str) -> Target | TargetChoice:
+    """Return the profile called `name`, or the one in the TOML file at that path, as it is written.
+
+    Raises:
+        NotFoundError: If it is neither.
+        InvalidFileError: If the file is wrong.
+    """
+    path = Path(name)
+    if name in target_names():
+        path = assets.folder("targets") / f"{name}.toml"
+    elif path.suffix != ".toml":
+        raise NotFoundError("target", name, target_names())
+    return read_target(path)
+
+
 def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lambda _: None) -> Target:
-    """Return the profile called `name`, or the one in the TOML file at that path.
+    """Return the profile called `name`, or the one in the TOML file at that path; of one that chooses the chosen one.
 
     Args:
         name: Shipped name, or path of a TOML file.
@@ -205,23 +220,20 @@ def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lam
         InvalidFileError: If the file is wrong.
         UnavailableError: If a profile that chooses finds none that fits this machine.
     """
-    path = Path(name)
-    if name in target_names():
-        path = assets.folder("targets") / f"{name}.toml"
-    elif path.suffix != ".toml":
-        raise NotFoundError("target", name, target_names())
-    target = read_target(path)
+    target = declared_target(name)
     if isinstance(target, Target):
         return target
     reasons = []
     for choice in target.choose:
         if choice not in target_names():
             raise InvalidFileError(
-                f"{path}: choose names {short(choice)}", remedy=f"one of {', '.join(target_names())}"
+                f"target {name!r}: choose names {short(choice)}", remedy=f"one of {', '.join(target_names())}"
             )
         chosen = read_target(assets.folder("targets") / f"{choice}.toml")
         if isinstance(chosen, TargetChoice):
-            raise InvalidFileError(f"{path}: {choice!r} chooses itself", remedy="name profiles of one device each")
+            raise InvalidFileError(
+                f"target {name!r}: {choice!r} chooses itself", remedy="name profiles of one device each"
+            )
         if (reason := chosen.why_not_here() or why_unavailable(chosen)) is None:
             description = f"{chosen.description} (chosen by {name})"
             return replace(chosen, description=description, alternatives=target.alternatives or chosen.alternatives)

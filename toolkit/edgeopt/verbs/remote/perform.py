@@ -10,7 +10,7 @@ from pathlib import Path
 from edgeopt.errors import EXIT_INTERRUPTED, EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.measurement.check.baseline import raw_beside
 from edgeopt.runtime.devices.availability import load_executor
-from edgeopt.system.declared.target import find_target
+from edgeopt.system.declared.target import Target, declared_target, find_target
 from edgeopt.system.text import plural
 from edgeopt.verbs.remote.address import read_address
 from edgeopt.verbs.remote.device import Device, Tell
@@ -23,7 +23,7 @@ FILES = "@FILES@"
 """As the device's side has it: stands in an argument for the folder that mirrors this machine."""
 _DEFAULT_OUT = Path("out")
 """Folder below this one in which commands write where no place was named."""
-_EXTRAS = ("cpu", "serve")
+_CPU, _TEXTS = "cpu", "serve"
 """Extras that every command may need: ONNX Runtime, and what reads and writes texts."""
 _BUILDS = {"onnxruntime-gpu": "gpu", "onnxruntime-webgpu": "webgpu"}
 """Packages that hold ONNX Runtime built for a device, and the extra that brings each in place of `cpu`: two builds in
@@ -48,20 +48,18 @@ def extras_for(target: str, machine: str) -> frozenset[str]:
         UnsupportedError: If the target is for other processors.
     """
     if not target:
-        return frozenset(_EXTRAS)
-    chosen = find_target(target)
-    family = _FAMILIES.get(machine.lower(), "")
-    is_chosen_there = chosen.name != target  # `cpu` is another profile on the device
-    if family and chosen.architectures and family not in chosen.architectures and not is_chosen_there:
+        return frozenset((_CPU, _TEXTS))
+    chosen, family = find_target(target), _FAMILIES.get(machine.lower(), "")
+    is_fixed = isinstance(declared_target(target), Target)  # `cpu` is another profile on the device
+    if is_fixed and family and chosen.architectures and family not in chosen.architectures:
         raise UnsupportedError(
             f"the target {target!r} is for {' and '.join(chosen.architectures)}, and the device is {family}",
             remedy="name a target of the device: edgeopt targets lists them",
         )
-    common = [_BUILDS.get(chosen.package, extra) if extra == "cpu" else extra for extra in _EXTRAS]
     others = [find_target(name) for name in chosen.alternatives]
     fitting = [other.executor for other in others if family and family in (other.architectures or (family,))]
     beside = [name for name in fitting if load_executor(name).why_unavailable() is None]
-    return frozenset((*common, chosen.executor, *beside))
+    return frozenset((_BUILDS.get(chosen.package, _CPU), _TEXTS, chosen.executor, *beside))
 
 
 @dataclass(frozen=True, slots=True)
