@@ -50,7 +50,7 @@ def report(tmp_path_factory):
             "digits_detector",
             target=str(folder / "slow.toml"),
             out=folder / "out",
-            options=Options(time_limit_s=12, steps=("simplify", "fuse")),
+            options=Options(steps=("simplify", "fuse")),
         )
 
 

@@ -233,14 +233,14 @@ def _process_s(run: Run, opening_s: float, frame_s: float) -> float:
 def _opening_and_frame_s(context: Context) -> tuple[float, float]:
     """Return how long opening takes, and a frame; what only the first run does, such as cuDNN's search, is opening."""
     (inputs,), began_s = context.inputs(1), monotonic()
-    session, opened_s = context.open(context.original), monotonic()
+    session = context.open(context.original)
     session.run(inputs)
-    first_s = monotonic() - opened_s
-    second_began_s = monotonic()
+    ready_s = monotonic()
     session.run(inputs)
-    frame_s = min(monotonic() - second_began_s, first_s)
+    ran_s = monotonic()
     session.close()
-    return opened_s - began_s + first_s - frame_s, max(frame_s, 1e-6)
+    frame_s = max(ran_s - ready_s, 1e-6)
+    return max(ready_s - began_s - frame_s, 0.0), frame_s  # the first run is a frame too
 
 
 def _warn_of_little_time(run: Run, limit_s: float) -> None:
