@@ -1,0 +1,74 @@
+"""An ONNX model written as a `.tflite` file, operator by operator, with our own scales where it holds integers.
+
+A model that cannot be written so is refused with the node at fault, and nothing is believed: callers compare numbers.
+"""
+
+from __future__ import annotations
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors._folding import fold
+from edgeopt.executors.litert.conversion.conversion import Conversion, op_name
+from edgeopt.executors.litert.conversion.fusions import with_activations
+from edgeopt.executors.litert.conversion.grids import step_of
+from edgeopt.executors.litert.conversion.network import to_bytes, without_unused
+from edgeopt.executors.litert.conversion.ops import integer_ops, known_ops
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.model import Model
+
+_WRITER = "written by edgeopt"
+
+
+def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
+    """Return a model as a `.tflite` file.
+
+    Args:
+        model: Every shape known; pairs of QuantizeLinear and DequantizeLinear on 8-bit integers become LiteRT's integer
+            operators with these very scales where LiteRT has them.
+        pictures_last: Inputs of four axes have their channels last, as apps for LiteRT have them; outputs keep the
+            model's order.
+
+    Raises:
+        UnsupportedError: If LiteRT lacks a node, a type or a shape; it names the first.
+        MissingDependencyError: If LiteRT, whose schema writes the file, is not installed.
+    """
+    graph = Graph.from_model(model)
+    fold(graph)
+    conversion = Conversion(graph, pictures_last=pictures_last)
+    ops, on_integers, limits = known_ops(), integer_ops(), set[str]()
+    for node in graph.nodes():
+        name = op_name(node)
+        if name == "Constant" or all(conversion.constant(value) is not None for value in node.outputs):
+            continue
+        if name not in ops:
+            raise conversion.refuse(node, "")
+        if str(node.name) in limits:
+            continue
+        step = step_of(conversion, node, on_integers.get(name))
+        try:
+            ops[name](conversion, step)
+        except UnsupportedError:
+            if not step.is_integer:
+                raise
+            conversion.forget(step.outputs)
+            step = step_of(conversion, node, None)
+            ops[name](conversion, step)
+        if step.activation != "NONE":
+            limits.add(str(graph.consumers(node.outputs[0])[0].name))
+    outputs = [_output(conversion, i) for i in range(len(graph.outputs))]
+    network = without_unused(with_activations(conversion.network, outputs), conversion.inputs, outputs)
+    count = len(conversion.inputs)
+    return to_bytes(network, range(count), range(count, count + len(outputs)), _WRITER)
+
+
+def _output(conversion: Conversion, i: int) -> int:
+    """Return the place of an output's own tensor, in the model's order of axes and under its name."""
+    value = conversion.graph.outputs[i]
+    order = tuple(range(len(conversion.shape(value))))
+    place = conversion.tensor(value, order)
+    earlier = [conversion.tensor(other, tuple(range(len(conversion.shape(other))))) for other in conversion.graph.outputs[:i]]
+    if place not in conversion.network.makers() or place in earlier:
+        made = conversion.network.like(place, str(value.name), conversion.shown(place))
+        conversion.network.add("RESHAPE", [place, conversion.integers(conversion.shown(place))], [made])
+        return made
+    conversion.network.rename(place, str(value.name))
+    return place

@@ -1,0 +1,38 @@
+"""ONNX ops in LiteRT's operators: one family of ops a file, which ends in `OPS`.
+
+A function takes the conversion and a step, adds operators, and says which tensor carries each output. `ON_INTEGERS` of
+a file names the ops whose operator takes int8, and on which grids it computes what the pairs around the node say.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import TypeAlias
+
+from edgeopt.executors.litert.conversion.conversion import Conversion, Step
+from edgeopt.executors.litert.conversion.grids import Fits
+from edgeopt.system.declared import registry
+
+Convert: TypeAlias = Callable[[Conversion, Step], None]
+
+
+@cache
+def known_ops() -> dict[str, Convert]:
+    """Return what writes each op, by its name; those of another domain than ONNX's as `domain.name`."""
+    package = sys.modules[__name__]
+    ops: dict[str, Convert] = {}
+    for name in registry.names(package):
+        ops |= registry.load(package, name).OPS
+    return ops
+
+
+@cache
+def integer_ops() -> dict[str, Fits]:
+    """Return on which grids each op may be computed on integers, by its name."""
+    package = sys.modules[__name__]
+    ops: dict[str, Fits] = {}
+    for name in registry.names(package):
+        ops |= getattr(registry.load(package, name), "ON_INTEGERS", {})
+    return ops

@@ -1,0 +1,86 @@
+"""Sums, products, comparisons and the like of two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from edgeopt.executors.litert.conversion.conversion import Conversion, Order, Step
+from edgeopt.executors.litert.conversion.grids import any_grids
+from edgeopt.graph.graph import Value
+
+_FUSES = ("ADD", "SUB", "MUL")
+
+
+def _binary(code: str) -> Callable[[Conversion, Step], None]:
+    def convert(conversion: Conversion, step: Step) -> None:
+        order = order_of_all(conversion, step.inputs, step.outputs[0])
+        places = [in_rank(conversion, value, order) for value in step.inputs]
+        if len(places) == 1:
+            conversion.set(step.outputs[0], places[0], order)
+            return
+        place = places[0]
+        for other in places[1:-1]:
+            shape = np.broadcast_shapes(conversion.shown(place), conversion.shown(other))
+            place = conversion.apply(code, [place, other], shape)
+        made = conversion.new(step.outputs[0], order)
+        options = {"fusedActivationFunction": step.activation} if code in _FUSES else {}
+        conversion.network.add(code, [place, places[-1]], [made], **options)
+
+    return convert
+
+
+def order_of_all(conversion: Conversion, values: tuple[Value | None, ...], output: Value) -> Order:
+    """Return the order of axes in which several tensors meet: that of the largest of the output's rank at hand."""
+    rank = len(conversion.shape(output))
+    computed = [value for value in values if value is not None and conversion.constant(value) is None]
+    alike = [value for value in computed if len(conversion.shape(value)) == rank]
+    if not alike:
+        return tuple(range(rank))
+    return conversion.order(max(alike, key=lambda value: np.prod(conversion.shape(value))))
+
+
+def in_rank(conversion: Conversion, value: Value | None, order: Order) -> int:
+    """Return a tensor of as many axes as `order`, in that order; axes that it lacks come first and are of size 1."""
+    shape = conversion.shape(value)
+    missing = len(order) - len(shape)
+    if not missing:
+        return conversion.tensor(value, order)
+    if not shape or order == tuple(range(len(order))):
+        return conversion.tensor(value, tuple(range(len(shape))))  # LiteRT lays axes side by side from the last
+    array = conversion.constant(value)
+    wide = (1,) * missing + shape
+    if array is not None and value is not None:
+        conversion.dtype(value)
+        return conversion.network.constant(str(value.name), array.reshape(wide).transpose(order))
+    own = tuple(axis - missing for axis in order if axis >= missing)
+    place = conversion.tensor(value, own)
+    return conversion.reshaped(place, [wide[axis] for axis in order])
+
+
+def _where(conversion: Conversion, step: Step) -> None:
+    order = order_of_all(conversion, step.inputs, step.outputs[0])
+    places = [in_rank(conversion, value, order) for value in step.inputs]
+    conversion.network.add("SELECT_V2", places, [conversion.new(step.outputs[0], order)])
+
+
+OPS = {
+    "Add": _binary("ADD"),
+    "Sum": _binary("ADD"),
+    "Sub": _binary("SUB"),
+    "Mul": _binary("MUL"),
+    "Div": _binary("DIV"),
+    "Pow": _binary("POW"),
+    "Max": _binary("MAXIMUM"),
+    "Min": _binary("MINIMUM"),
+    "Greater": _binary("GREATER"),
+    "GreaterOrEqual": _binary("GREATER_EQUAL"),
+    "Less": _binary("LESS"),
+    "LessOrEqual": _binary("LESS_EQUAL"),
+    "Equal": _binary("EQUAL"),
+    "And": _binary("LOGICAL_AND"),
+    "Or": _binary("LOGICAL_OR"),
+    "Where": _where,
+}
+ON_INTEGERS = {"Add": any_grids, "Sub": any_grids, "Mul": any_grids}

@@ -1,0 +1,104 @@
+"""Largest numbers and means of windows, and of all positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.executors.litert.conversion.conversion import Conversion, Step, channels_last
+from edgeopt.executors.litert.conversion.grids import one_grid
+from edgeopt.executors.litert.conversion.ops._windows import Windows, padded, windows_of
+
+
+def _windows(conversion: Conversion, step: Step) -> Windows:
+    kernel = step.attribute("kernel_shape", ())
+    if len(kernel) != 2 or any(size > 1 for size in step.attribute("dilations", ())):
+        raise conversion.refuse(step.node, "over other axes than two, or with holes")
+    return windows_of(conversion, step, kernel)
+
+
+def _pooled(conversion: Conversion, code: str, place: int, windows: Windows, padding: str) -> int:
+    shape = conversion.shown(place)
+    return conversion.apply(
+        code,
+        [place],
+        (shape[0], *windows.counts, shape[3]),
+        padding=padding,
+        strideH=windows.strides[0],
+        strideW=windows.strides[1],
+        filterHeight=windows.kernel[0],
+        filterWidth=windows.kernel[1],
+    )
+
+
+def _largest(conversion: Conversion, step: Step) -> None:
+    if len(step.node.outputs) > 1 and step.node.outputs[1].consumers():
+        raise conversion.refuse(step.node, "with its indices read")
+    windows = _windows(conversion, step)
+    place, padding = conversion.tensor(step.inputs[0], channels_last(4)), windows.padding
+    if not padding:
+        place, padding = padded(conversion, place, windows.pads, -np.inf), "VALID"
+    made = _pooled(conversion, "MAX_POOL_2D", place, windows, padding)
+    conversion.set(step.outputs[0], made, channels_last(4))
+
+
+def _mean(conversion: Conversion, step: Step) -> None:
+    """Means over what lies in the picture, or over padding too; LiteRT knows the first alone, and only with SAME."""
+    windows = _windows(conversion, step)
+    place = conversion.tensor(step.inputs[0], channels_last(4))
+    counts_padding = bool(step.attribute("count_include_pad", 0))
+    if windows.padding and (windows.padding == "VALID" or not counts_padding):
+        made = _pooled(conversion, "AVERAGE_POOL_2D", place, windows, windows.padding)
+    else:
+        if step.is_integer:
+            raise conversion.refuse(step.node, "on integers with this padding")
+        place = padded(conversion, place, windows.pads)
+        made = _pooled(conversion, "AVERAGE_POOL_2D", place, windows, "VALID")
+        factor = np.prod(windows.kernel) / _counted(step, windows, counts_padding)
+        if (factor != 1).any():
+            table = conversion.network.constant("counts", factor.astype(np.float32)[None, :, :, None])
+            made = conversion.apply("MUL", [made, table], conversion.shown(made))
+    conversion.set(step.outputs[0], made, channels_last(4))
+
+
+def _counted(step: Step, windows: Windows, counts_padding: bool) -> NDArray[np.float64]:
+    """Return how many numbers the mean of each window is over; shape: the windows."""
+    pads: Sequence[int] = step.attribute("pads", (0,) * 4)
+    each = []
+    for axis in range(2):
+        first = np.arange(windows.counts[axis]) * windows.strides[axis] - windows.before[axis]
+        last = first + windows.kernel[axis]
+        # padding that the node asks for counts; what rounding up adds behind it does not
+        least = -windows.before[axis] if counts_padding else 0
+        most = windows.sizes[axis] + (pads[2 + axis] if counts_padding else 0)
+        each.append(np.minimum(last, most) - np.maximum(first, least))
+    return np.outer(each[0], each[1]).astype(np.float64)
+
+
+def _global_mean(conversion: Conversion, step: Step) -> None:
+    _over_positions(conversion, step, "MEAN")
+
+
+def _global_largest(conversion: Conversion, step: Step) -> None:
+    _over_positions(conversion, step, "REDUCE_MAX")
+
+
+def _over_positions(conversion: Conversion, step: Step, code: str) -> None:
+    order = conversion.order(step.inputs[0])
+    place, shape = conversion.tensor(step.inputs[0], order), conversion.shape(step.inputs[0])
+    axes = [i for i, axis in enumerate(order) if axis > 1]
+    made = [1 if axis > 1 else shape[axis] for axis in order]
+    result = conversion.new(step.outputs[0], order)
+    assert list(conversion.shown(result)) == made
+    conversion.network.add(code, [place, conversion.integers(axes)], [result], keepDims=True)
+
+
+OPS = {
+    "MaxPool": _largest,
+    "AveragePool": _mean,
+    "GlobalAveragePool": _global_mean,
+    "GlobalMaxPool": _global_largest,
+}
+ON_INTEGERS = {"MaxPool": one_grid, "GlobalAveragePool": one_grid}

@@ -1,0 +1,30 @@
+"""QuantizeLinear and DequantizeLinear where no integer operator stands in for them."""
+
+from __future__ import annotations
+
+from edgeopt.executors.litert.conversion.conversion import Conversion, Step
+from edgeopt.executors.litert.conversion.grids import tensor_grid
+
+
+def _quantize(conversion: Conversion, step: Step) -> None:
+    """Write a tensor's integers, if the node before did not make them."""
+    made = step.outputs[0]
+    if conversion.has(made):
+        return
+    grid = tensor_grid(conversion, step.node)
+    if grid is None:
+        raise conversion.refuse(step.node, "by channels, or to other than 8 bits")
+    conversion.set_grid(made, grid)
+    order = conversion.order(step.inputs[0])
+    place = conversion.tensor(step.inputs[0], order)
+    conversion.network.add("QUANTIZE", [place], [conversion.new(made, order)])
+
+
+def _dequantize(conversion: Conversion, step: Step) -> None:
+    """Write nothing: the numbers are made where a node reads them, see `Conversion.tensor`."""
+    known = conversion.grid(step.node.inputs[0])
+    if known is None or known != tensor_grid(conversion, step.node):
+        raise conversion.refuse(step.node, "of another grid than the QuantizeLinear before it")
+
+
+OPS = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}
