@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from engine_ops import AGAIN, OPS, PICTURE, POOLED, TWICE, inputs_of, model_of, quantized, right
 from fixture_brief import briefly
 from npu_models import numbers, parse
 
@@ -22,8 +23,6 @@ from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, Un
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.ncnn import EXECUTOR, ncnn_file
 from edgeopt.executors.ncnn.file import read_ncnn_file
-from edgeopt.executors.onnxruntime import EXECUTOR as ONNXRUNTIME
-from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model
 from edgeopt.inspection.inspect import inspect as inspect_model
 from edgeopt.measurement.opening.right_optimizations import find_engine_fault, made_up_samples
@@ -36,161 +35,6 @@ _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
 CPU = SessionOptions(("CPU",), 1)
-PICTURE = "float[1,6,9,10] x"
-OPS = {
-    "convolution": f"({PICTURE}) => (float[1,8,9,10] y) {{ y = Conv<pads = [1,1,1,1]>(x, w86) }}",
-    "convolution of evens": "(float[1,6,8,8] x) => (float[1,8,8,8] y) { y = Conv<pads = [1,1,1,1]>(x, w86) }",
-    "convolution in strides": f"({PICTURE}) => (float[1,8,4,5] y) {{ y = Conv<strides = [2,2], pads = [0,1,0,1]>(x, w86) }}",
-    "convolution that keeps sizes": f'({PICTURE}) => (float[1,8,5,5] y) {{ y = Conv<strides = [2,2], auto_pad = "SAME_UPPER">(x, w86) }}',
-    "convolution with holes": f"({PICTURE}) => (float[1,8,5,6] y) {{ y = Conv<dilations = [2,2]>(x, w86, b8) }}",
-    "convolution of each channel": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Conv<group = 6, pads = [1,1,1,1]>(x, w61) }}",
-    "convolution of groups": f"({PICTURE}) => (float[1,8,9,10] y) {{ y = Conv<group = 2, pads = [1,1,1,1]>(x, w83, b8) }}",
-    "convolution with an activation": f"({PICTURE}) => (float[1,8,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86, b8) y = Relu(c) }}",
-    "convolution with a leaky activation": f"({PICTURE}) => (float[1,8,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86, b8) y = LeakyRelu<alpha = 0.2>(c) }}",
-    "convolution with a hard swish": f"({PICTURE}) => (float[1,8,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) y = HardSwish(c) }}",
-    "convolution over a line": "(float[1,6,20] x) => (float[1,8,18] y) { y = Conv(x, line) }",
-    "transposed convolution": f"({PICTURE}) => (float[1,4,19,21] y) {{ y = ConvTranspose<strides = [2,2]>(x, t64) }}",
-    "transposed convolution with padding": f"({PICTURE}) => (float[1,4,18,20] y) {{ y = ConvTranspose<strides = [2,2], pads = [1,1,1,1], output_padding = [1,1]>(x, t64, b4) }}",
-    "transposed convolution of groups": f"({PICTURE}) => (float[1,4,17,19] y) {{ y = ConvTranspose<strides = [2,2], pads = [1,1,1,1], group = 2>(x, t62) }}",
-    "swish": f"({PICTURE}) => (float[1,6,9,10] y) {{ s = Sigmoid(x) y = Mul(s, x) }}",
-    "hard swish written out": f"({PICTURE}) => (float[1,6,9,10] y) {{ s = HardSigmoid<alpha = 0.17, beta = 0.4>(x) y = Mul(x, s) }}",
-    "clip": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Clip(x, low, high) }}",
-    "slopes of channels": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = PRelu(x, slopes) }}",
-    "elu": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Elu<alpha = 0.7>(x) }}",
-    "selu": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Selu(x) }}",
-    "softplus": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Softplus(x) }}",
-    "erf": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Erf(x) }}",
-    "exp": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Exp(x) }}",
-    "root": f"({PICTURE}) => (float[1,6,9,10] y) {{ a = Abs(x) y = Sqrt(a) }}",
-    "softmax over channels": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Softmax<axis = 1>(x) }}",
-    "softmax over the last axis": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Softmax(x) }}",
-    "softmax of five axes": "(float[1,2,3,4,5] x) => (float[1,2,3,4,5] y) { y = Softmax<axis = 3>(x) }",
-    "sum": f"({PICTURE}, float[1,6,9,10] z) => (float[1,6,9,10] y) {{ y = Add(x, z) }}",
-    "sum with channels": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Add(x, channels) }}",
-    "difference from a number": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Sub(one, x) }}",
-    "quotient of a row": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Div(row, x) }}",
-    "product with what is pooled": f"({PICTURE}) => (float[1,6,9,10] y) {{ p = GlobalAveragePool(x) s = Sigmoid(p) y = Mul(x, s) }}",
-    "product of other ranks": "(float[1,4,5] x, float[5] z) => (float[1,4,5] y) { y = Mul(x, z) }",
-    "square": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Pow(x, two) }}",
-    "power": f"({PICTURE}) => (float[1,6,9,10] y) {{ a = Abs(x) y = Pow(a, half) }}",
-    "largest of three": f"({PICTURE}, float[1,6,9,10] z) => (float[1,6,9,10] y) {{ n = Neg(x) y = Max(x, z, n) }}",
-    "largest of windows": f"({PICTURE}) => (float[1,6,4,5] y) {{ y = MaxPool<kernel_shape = [2,2], strides = [2,2]>(x) }}",
-    "largest of windows, rounded up": f"({PICTURE}) => (float[1,6,5,5] y) {{ y = MaxPool<kernel_shape = [2,2], strides = [2,2], ceil_mode = 1>(x) }}",
-    "largest of windows, padded": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = MaxPool<kernel_shape = [5,5], pads = [2,2,2,2]>(x) }}",
-    "mean of windows": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = AveragePool<kernel_shape = [3,3], pads = [1,1,1,1]>(x) }}",
-    "mean of windows with padding": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = AveragePool<kernel_shape = [3,3], pads = [1,1,1,1], count_include_pad = 1>(x) }}",
-    "mean of positions": f"({PICTURE}) => (float[1,6,1,1] y) {{ y = ReduceMean<axes = [2,3]>(x) }}",
-    "mean of channels": f"({PICTURE}) => (float[1,1,9,10] y) {{ y = ReduceMean<axes = [1]>(x) }}",
-    "sum of rows, without its axis": f"({PICTURE}) => (float[1,6,10] y) {{ y = ReduceSum<keepdims = 0>(x, axis2) }}",
-    "largest of all": f"({PICTURE}) => (float[1,1,1,1] y) {{ y = ReduceMax(x) }}",
-    "norm": f"({PICTURE}) => (float[1,6,9,1] y) {{ y = ReduceL2<axes = [-1]>(x) }}",
-    "normalized batch": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = BatchNormalization(x, scale, b6, mean, variance) }}",
-    "normalized layer": "(float[1,7,10] x) => (float[1,7,10] y) { y = LayerNormalization(x, row, row2) }",
-    "normalized instance": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = InstanceNormalization(x, scale, b6) }}",
-    "neighbours": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = LRN<size = 3, alpha = 0.1>(x) }}",
-    "nearest pixels": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , twice) }}',
-    "nearest pixels of centres": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest">(x, , twice) }}',
-    "pixels between": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "linear">(x, , twice) }}',
-    "pixels between, to a size": f'({PICTURE}) => (float[1,6,13,7] y) {{ y = Resize<mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel">(x, , , size) }}',
-    "pixels between, corners kept": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , twice) }}',
-    "product by weights": "(float[1,7,10] x) => (float[1,7,4] y) { y = MatMul(x, m104) }",
-    "product by weights, a vector": "(float[1,10] x) => (float[1,4] y) { y = Gemm(x, m104, b4) }",
-    "product by transposed weights": "(float[3,10] x) => (float[3,4] y) { y = Gemm<transB = 1, beta = 0.5>(x, m410, b4) }",
-    "product of heads": "(float[1,2,7,10] x, float[1,2,10,5] z) => (float[1,2,7,5] y) { y = MatMul(x, z) }",
-    "order of channels": f"({PICTURE}) => (float[1,9,10,6] y) {{ y = Transpose<perm = [0,2,3,1]>(x) }}",
-    "order of windows": "(float[1,2,3,4,5,6] x) => (float[1,2,4,3,5,6] y) { y = Transpose<perm = [0,1,3,2,4,5]>(x) }",
-    "other shape": f"({PICTURE}) => (float[1,54,10] y) {{ y = Reshape(x, shape) }}",
-    "flat": f"({PICTURE}) => (float[1,540] y) {{ y = Flatten(x) }}",
-    "joined channels": f"({PICTURE}, float[1,2,9,10] z) => (float[1,8,9,10] y) {{ y = Concat<axis = 1>(x, z) }}",
-    "joined rows": f"({PICTURE}, float[1,6,9,3] z) => (float[1,6,9,13] y) {{ y = Concat<axis = -1>(x, z) }}",
-    "parts": f"({PICTURE}) => (float[1,2,9,10] y, float[1,4,9,10] z) {{ y, z = Split<axis = 1>(x, parts) }}",
-    "a part": f"({PICTURE}) => (float[1,3,9,8] y) {{ y = Slice(x, starts, ends, axes) }}",
-    "every second column": f"({PICTURE}) => (float[1,6,9,5] y) {{ y = Slice(x, one_i, far, axis3, two_i) }}",
-    "one row": f"({PICTURE}) => (float[1,6,10] y) {{ y = Gather<axis = 2>(x, place) }}",
-    "padding": f"({PICTURE}) => (float[1,6,12,11] y) {{ y = Pad(x, pads, half) }}",
-    "padding by reflection": f'({PICTURE}) => (float[1,6,12,11] y) {{ y = Pad<mode = "reflect">(x, pads) }}',
-    "pixels of channels": "(float[1,8,3,4] x) => (float[1,2,6,8] y) { y = DepthToSpace<blocksize = 2>(x) }",
-    "pixels of channels in columns": '(float[1,8,3,4] x) => (float[1,2,6,8] y) { y = DepthToSpace<blocksize = 2, mode = "CRD">(x) }',
-    "expanded": "(float[1,6,1,1] x) => (float[1,6,3,4] y) { y = Expand(x, larger) }",
-    "shape in the graph": f"({PICTURE}) => (float[1,6,90] y) {{ s = Shape(x) c = Gather<axis = 0>(s, axis1) r = Concat<axis = 0>(one_i, c, minus) y = Reshape(x, r) }}",
-    "one tensor, many readers": f"({PICTURE}) => (float[1,6,9,10] x2, float[1,6,9,10] y) {{ x2 = Relu(x) s = Sigmoid(x2) t = Tanh(x2) y = Sub(s, t) }}",
-    "heads of attention": "(float[1,7,3,2,5] x) => (float[1,2,7,5] q, float[1,2,7,5] k, float[1,2,7,5] v) { t = Transpose<perm = [2,0,3,1,4]>(x) a, b, c = Split<axis = 0>(t, ones3) q = Squeeze(a, zero) k = Squeeze(b, zero) v = Squeeze(c, zero) }",
-    "joined pictures": "(float[1,6,4] x, float[2,6,4] z) => (float[3,6,4] y) { y = Concat<axis = 0>(x, z) }",
-    "a part of five axes": "(float[3,2,3,4,5] x) => (float[3,1,3,4,3] y) { y = Slice(x, starts2, ends2, axes2) }",
-    "padding by nothing": f"({PICTURE}) => (float[1,6,9,10] y) {{ p = Pad(x, nothing) y = Relu(p) }}",
-    "a size that stays": f"({PICTURE}) => (float[1,6,9,10] y) {{ p = Resize(x, , once) y = Relu(p) }}",
-    "one picture of several": "(float[3,4] x) => (float[1,4] y) { s = Slice(x, zero, one_i, zero) y = Softmax<axis = 1>(s) }",
-    "instances of lines": "(float[1,6,8] x) => (float[1,6,8] y) { y = InstanceNormalization(x, scale, b6) }",
-    "sum of one number": "(float[1,4] x) => (float[1,4] y) { y = ReduceL1<axes = [0]>(x) }",
-    "exponents that add axes": "(float[1,5] x) => (float[1,1,5] y) { p = Pow(x, two3) y = Softmax<axis = 1>(p) }",
-    "no limit": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Clip(x, low, endless) }}",
-    "parts that leave and one that is read twice": "(float[1,6,4,4] x) => (float[1,2,4,4] a, float[1,1,4,4] d, float[1,3,4,4] y, float[1,3,4,4] z) { a, b, d = Split<axis = 1>(x, parts3) y = Relu(b) z = Tanh(b) }",
-    "rounded, and read by no integer layer": f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, step, z8) d = DequantizeLinear(q, step, z8) y = Exp(d) }}",
-    "rounded twice": f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, step, z8) d = DequantizeLinear(q, step, z8) p = QuantizeLinear(d, small_step, z8) y = DequantizeLinear(p, small_step, z8) }}",
-    "an input that is an output": f"({PICTURE}) => (float[1,6,9,10] x2, float[1,6,9,10] y) {{ x2 = Identity(x) y = Exp(x) }}",
-}
-INTEGERS = {
-    "shape": [1, 54, 10],
-    "parts": [2, 4],
-    "starts": [1, 2],
-    "ends": [4, 1000],
-    "axes": [1, 3],
-    "one_i": [1],
-    "two_i": [2],
-}
-INTEGERS |= {
-    "far": [1000],
-    "axis3": [3],
-    "axis2": [2],
-    "axis1": [1],
-    "minus": [-1],
-    "pads": [0, 0, 1, 0, 0, 0, 2, 1],
-    "larger": [1, 6, 3, 4],
-}
-INTEGERS |= {
-    "nothing": [0] * 8,
-    "zero": [0],
-    "parts3": [2, 3, 1],
-    "ones3": [1, 1, 1],
-    "starts2": [1, 2],
-    "ends2": [2, 5],
-    "axes2": [1, 4],
-}
-INTEGERS |= {"size": [1, 6, 13, 7], "three": [3], "apart": [4, 1], "five": [3, 5, 3, 2, 2]}
-FLOATS = {"endless": float("inf"), "two3": [[[2.0]]], "once": [1.0, 1.0, 1.0, 1.0], "step": 0.25, "small_step": 0.005}
-FLOATS |= {"low": -0.5, "high": 0.4, "one": 1.0, "two": 2.0, "half": 0.5}
-
-
-def constants() -> dict[str, np.ndarray]:
-    made = {
-        "w86": numbers(8, 6, 3, 3),
-        "w61": numbers(6, 1, 3, 3),
-        "w83": numbers(8, 3, 3, 3),
-        "line": numbers(8, 6, 3),
-    }
-    made |= {"t64": numbers(6, 4, 3, 3), "t62": numbers(6, 2, 3, 3), "m104": numbers(10, 4), "m410": numbers(4, 10)}
-    made |= {name: numbers(int(name[1:])) for name in ("b8", "b6", "b4")}
-    made |= {"slopes": numbers(6, 1, 1), "channels": numbers(6, 1, 1), "row": numbers(10), "row2": numbers(10)}
-    made |= {"scale": numbers(6) + 2, "column": numbers(4, 1), "mean": numbers(6), "variance": numbers(6) ** 2 + 0.5}
-    made |= {"twice": np.array([1, 1, 2, 2], np.float32), "place": np.array(3, np.int64)}
-    made |= {name: np.array(value, np.int64) for name, value in INTEGERS.items()}
-    made["z8"] = np.array(0, np.int8)
-    return made | {name: np.array(value, np.float32) for name, value in FLOATS.items()}
-
-
-def model_of(text: str) -> Model:
-    read = set(re.findall(r"\w+", text))
-    return parse(f"small {text}", **{name: array for name, array in constants().items() if name in read})
-
-
-def right(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    options = SessionOptions(("CPUExecutionProvider",), 1, UNOPTIMIZED)
-    return ONNXRUNTIME.open(model.data, options).run(inputs)
-
-
-def inputs_of(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
-    chance = np.random.default_rng(seed)
-    return {spec.name: chance.standard_normal(spec.shape).astype(np.float32) for spec in model.inputs}
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -201,38 +45,6 @@ def test_every_op_computes_what_onnx_says(name):
     assert list(actual) == [output.name for output in model.outputs]
     for output, value in expected.items():
         np.testing.assert_allclose(actual[output], value, rtol=2e-4, atol=2e-4)
-
-
-def quantized(weights: np.ndarray, axis: int, scale: str = "0.05", zero: str = "z8", more: str = "") -> Model:
-    """A convolution or a product on integers between two others."""
-    sizes = [1] * weights.ndim
-    sizes[axis] = -1
-    steps = np.abs(weights).max(tuple(i for i in range(weights.ndim) if i != axis)) / 127
-    integers = np.clip(np.rint(weights / steps.reshape(sizes)), -127, 127).astype(np.int8)
-    grids = {
-        "s": np.array(float(scale), np.float32),
-        "s2": np.array(0.15, np.float32),
-        "z8": np.array(0, np.int8),
-        "zu": np.array(3, np.uint8),
-    }
-    head = f"small (float[1,6,9,10] x) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, s, {zero}) d = DequantizeLinear(q, s, {zero}) "
-    tail = "w = DequantizeLinear<axis = 0>(wi, ws, wz) "
-    tail += more or "c = Conv<pads = [1,1,1,1]>(d, w, b6) y = Relu(c) }"
-    text = head + tail
-    read = set(re.findall(r"\w+", text))
-    known = {"wi": integers, "ws": steps.astype(np.float32), "wz": np.zeros(steps.size, np.int8), "b6": numbers(6)}
-    return parse(text, **{name: array for name, array in (known | grids).items() if name in read})
-
-
-AGAIN = (
-    "c = Conv<pads = [1,1,1,1]>(d, w, b6) r = Relu(c) q2 = QuantizeLinear(r, s2, z8) d2 = DequantizeLinear(q2, s2, z8) "
-    "y = Conv<pads = [1,1,1,1]>(d2, w, b6) }"
-)
-TWICE = (
-    "c = Conv<pads = [1,1,1,1]>(d, w, b6) r = Relu(c) q2 = QuantizeLinear(r, s2, z8) d2 = DequantizeLinear(q2, s2, z8) "
-    "e = Conv<pads = [1,1,1,1]>(d2, w, b6) f = Conv<pads = [1,1,1,1]>(d2, w) n = Sigmoid(f) y = Add(e, n) }"
-)
-POOLED = "m = MaxPool<kernel_shape = [3,3], pads = [1,1,1,1]>(d) y = Conv<pads = [1,1,1,1]>(m, w, b6) }"
 
 
 @pytest.mark.parametrize("more", ["", AGAIN, TWICE, POOLED], ids=["one", "layer to layer", "several readers", "pooled"])

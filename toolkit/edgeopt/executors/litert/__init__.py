@@ -54,6 +54,7 @@ class LiteRTSession(Staged):
         self.outputs = tuple(_spec(facts) for facts in makes)
         self._reads = {facts["name"]: int(facts["index"]) for facts in reads}
         self._makes = {facts["name"]: int(facts["index"]) for facts in makes}
+        self._buffers: dict[str, NDArray[Any]] = {}
         self.first_run: FirstRun | None = None
 
     def upload(self, inputs: Tensors) -> Any:
@@ -73,7 +74,7 @@ class LiteRTSession(Staged):
                 raise ValueError(
                     f"input {spec.name!r} is {value.dtype} {value.shape}, not {spec.dtype} {tuple(spec.shape)}"
                 )
-            self._interpreter.set_tensor(self._reads[spec.name], value)
+            self._interpreter.set_tensor(self._reads[spec.name], np.ascontiguousarray(value))
         return self._interpreter
 
     def execute(self, uploaded: Any) -> Any:
@@ -89,11 +90,13 @@ class LiteRTSession(Staged):
         return uploaded
 
     def download(self, results: Any) -> Tensors:
-        """Copy the results out of LiteRT's memory; with `reuse` they stay where they are, until the next run."""
-        made: dict[str, NDArray[Any]] = {}
-        for name, index in self._makes.items():
-            made[name] = results.tensor(index)() if self._reuse else results.get_tensor(index)
-        return made
+        """Copy the results out of LiteRT's memory, which it locks while arrays show it; with `reuse` to the same place."""
+        if not self._reuse:
+            return {name: results.get_tensor(index) for name, index in self._makes.items()}
+        for spec in self.outputs:
+            buffer = self._buffers.setdefault(spec.name, np.empty(spec.shape, spec.dtype))
+            np.copyto(buffer, results.tensor(self._makes[spec.name])())
+        return dict(self._buffers)
 
     def placement(self) -> tuple[Placement, ...]:
         """Return the operators; the reason is what each computes in."""
@@ -111,7 +114,7 @@ class LiteRTSession(Staged):
         return beside
 
     def close(self) -> None:
-        """Free the interpreter; outputs of `reuse` go with it."""
+        """Free the interpreter."""
         self._interpreter = None
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import numpy as np
+
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnavailableError
-from edgeopt.executors import arithmetic
+from edgeopt.executors import Session, arithmetic
 from edgeopt.graph.drift import measure_drift, worst_drift
 from edgeopt.graph.model import Model, load_model
+from edgeopt.graph.tensors import Tensors
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.engines import Engines
 from edgeopt.optimization.run import Run
@@ -66,8 +69,9 @@ def _emitted(run: Run, name: str, candidates: Sequence[Candidate], best: Candida
     candidate = _best_of(name, candidates, best)
     engine = next(own for own in (run.context.engine, *run.context.alternatives) if own.target.executor == name)
     model = load_model(run.workspace.path(candidate.file), candidate.name)
-    network = engine.executor.own_file(model.source)  # converted once, for the files and for their check
-    files = engine.executor.own_files(network)
+    files = engine.executor.own_files(model.source)
+    whole = files.get(f"model{engine.executor.own_suffix}")  # where the engine's own files are one
+    network = whole or engine.executor.own_file(model.source)
     for file, data in files.items():
         run.workspace.write(f"{FOLDER}/{name}/{file}", data)
     sqnr_db = _sqnr_db(run, engine, candidate, model, network)
@@ -122,8 +126,16 @@ def _sqnr_db(run: Run, engine: Engine, candidate: Candidate, model: Model, netwo
         return None
     session = engine.opening(candidate.precision).open(network)
     try:
-        made = [session.run(inputs) for inputs in run.context.inputs(CHECKED_PICTURES, model)]
+        made = [session.run(_as_taken(session, inputs)) for inputs in run.context.inputs(CHECKED_PICTURES, model)]
     finally:
         session.close()
     sqnr_db: float = worst_drift(map(measure_drift, run.context.original_outputs(), made)).sqnr_db
     return sqnr_db
+
+
+def _as_taken(session: Session, inputs: Tensors) -> Tensors:
+    """Return inputs in the order of axes of a file for apps, which may have the channels of pictures last."""
+    return {
+        spec.name: inputs[spec.name] if inputs[spec.name].shape == spec.shape else np.moveaxis(inputs[spec.name], 1, -1)
+        for spec in session.inputs
+    }

@@ -55,6 +55,8 @@ class Int8Rules:
     fitted_silu: bool = False
     """A SiLU may be a HardSwish fitted to each channel: the engine computes both in the convolution's own kernel, and
     SiLU takes ten times as long there."""
+    unit_sigmoid: bool = False
+    """A Sigmoid's results have steps of 1/256: the engine's integer kernel knows no other grid."""
     ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     forms: tuple[str, ...] = ("qdq",)
     """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU; `inputs`, pairs

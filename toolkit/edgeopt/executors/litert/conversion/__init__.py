@@ -5,7 +5,7 @@ A model that cannot be written so is refused with the node at fault, and nothing
 
 from __future__ import annotations
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors._folding import fold
 from edgeopt.executors.litert.conversion.conversion import Conversion, op_name
 from edgeopt.executors.litert.conversion.fusions import with_activations
@@ -29,9 +29,12 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
 
     Raises:
         UnsupportedError: If LiteRT lacks a node, a type or a shape; it names the first.
+        InvalidFileError: If the model makes nothing.
         MissingDependencyError: If LiteRT, whose schema writes the file, is not installed.
     """
     graph = Graph.from_model(model)
+    if not graph.outputs:
+        raise InvalidFileError("the model has no outputs", remedy="export the model again")
     fold(graph)
     conversion = Conversion(graph, pictures_last=pictures_last)
     ops, on_integers, limits = known_ops(), integer_ops(), set[str]()

@@ -14,7 +14,7 @@ from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.calibrate import Calibration, Observation, calibrate
-from edgeopt.steps.quantize.grids.affine import Affine, make_affine
+from edgeopt.steps.quantize.grids.affine import Affine, integer_range, make_affine
 from edgeopt.steps.quantize.grids.ranges import FIRST_METHOD, Method, choose_affine
 from edgeopt.steps.quantize.grids.weights import not_finite
 from edgeopt.steps.quantize.keep_float.scores import PERFECT_DB, plain_score_db, score_db
@@ -24,6 +24,8 @@ from edgeopt.system.declared.target import Int8Rules
 from edgeopt.system.text import plural
 
 _ALIKE = 0.01
+_UNIT_STEP = 2.0**-8
+"""What LiteRT's integer LOGISTIC makes has this step, its least integer standing for 0."""
 NO_GRID_DB = -PERFECT_DB
 """Score of a tensor that is infinite or NaN, a mask for one: it stays in float."""
 
@@ -161,10 +163,12 @@ def require_finite_weights(nodes: Iterable[Node], graph: Graph) -> None:
 
 
 def grid_of(graph: Graph, value: Value, seen: Observation, rules: Int8Rules, method: Method) -> Affine:
-    """Return the grid of one tensor; pixels that are whole numbers keep their own."""
-    asymmetric = rules.activation_dtype == "uint8" and not rules.symmetric_activations
-    if asymmetric and graph.producer(value) is None and _is_pixels(seen):
-        return make_affine(0.0, 255.0)
+    """Return the grid of one tensor; pixels that are whole numbers keep their own, as do fixed ones of the engine."""
+    if rules.unit_sigmoid and graph.producer(value, "Sigmoid") is not None:
+        return Affine(_UNIT_STEP, integer_range(rules.activation_dtype)[0], rules.activation_dtype)
+    has_bytes = rules.activation_dtype in ("uint8", "int8") and not rules.symmetric_activations
+    if has_bytes and graph.producer(value) is None and _is_pixels(seen):
+        return make_affine(0.0, 255.0, rules.activation_dtype)
     return choose_affine(
         seen.histogram,
         method,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edgeopt.executors.litert.conversion.conversion import Conversion, Step
-from edgeopt.executors.litert.conversion.grids import any_grids, fixed, one_grid
+from edgeopt.executors.litert.conversion.grids import fixed, one_grid
 from edgeopt.executors.litert.conversion.network import type_name
 
 
@@ -194,12 +194,6 @@ OPS = {
     "Not": _plain("LOGICAL_NOT"),
     "Reciprocal": _reciprocal,
 }
-ON_INTEGERS = {
-    "LeakyRelu": any_grids,
-    "HardSwish": any_grids,
-    "Sigmoid": fixed(1 / 256, -128),
-    "Softmax": fixed(1 / 256, -128),
-    "Tanh": fixed(1 / 128, 0),
-    "Relu": one_grid,
-    "Identity": one_grid,
-}
+ON_INTEGERS = {"Sigmoid": fixed(1 / 256, -128), "Tanh": fixed(1 / 128, 0), "Relu": one_grid, "Identity": one_grid}
+"""XNNPACK has the others in float alone; LiteRT's own kernels on integers take 4 to 80 times as long (Softmax,
+HardSwish, LeakyRelu)."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors.litert.conversion.conversion import Conversion, Step, channels_last
-from edgeopt.executors.litert.conversion.grids import one_grid
+from edgeopt.executors.litert.conversion.grids import any_grids, one_grid
 from edgeopt.executors.litert.conversion.ops._windows import Windows, padded, windows_of
 
 
@@ -52,8 +52,6 @@ def _mean(conversion: Conversion, step: Step) -> None:
     if windows.padding and (windows.padding == "VALID" or not counts_padding):
         made = _pooled(conversion, "AVERAGE_POOL_2D", place, windows, windows.padding)
     else:
-        if step.is_integer:
-            raise conversion.refuse(step.node, "on integers with this padding")
         place = padded(conversion, place, windows.pads)
         made = _pooled(conversion, "AVERAGE_POOL_2D", place, windows, "VALID")
         factor = np.prod(windows.kernel) / _counted(step, windows, counts_padding)
@@ -101,4 +99,4 @@ OPS = {
     "GlobalAveragePool": _global_mean,
     "GlobalMaxPool": _global_largest,
 }
-ON_INTEGERS = {"MaxPool": one_grid, "GlobalAveragePool": one_grid}
+ON_INTEGERS = {"MaxPool": one_grid, "GlobalAveragePool": any_grids}

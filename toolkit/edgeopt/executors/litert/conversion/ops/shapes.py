@@ -34,12 +34,14 @@ def _order_kept(before: Sequence[int], after: Sequence[int], order: Order) -> Or
     """
     groups = _groups(before, after)
     place_of = {axis: place for place, axis in enumerate(axis for axis in order if before[axis] > 1)}
-    ordered = list[tuple[int, list[int]]]()
+    ordered, last = list[tuple[int, list[int]]](), -1
     for reads, makes in groups:
-        places = [place_of[axis] for axis in reads if before[axis] > 1]
-        if places != list(range(places[0], places[0] + len(places))) if places else False:
+        large = [axis for axis in reads if before[axis] > 1]
+        places = [place_of[axis] for axis in large]
+        if places and places != list(range(places[0], places[0] + len(places))):
             return None
-        ordered.append((places[0] if places else len(order), makes))
+        last = order.index((large or reads)[0]) if reads else last  # a new axis of size 1 stays behind the last group
+        ordered.append((last, makes))
     ordered.sort(key=lambda group: group[0])
     return tuple(axis for _, makes in ordered for axis in makes)
 
@@ -118,16 +120,40 @@ def _cut(conversion: Conversion, step: Step, spans: Sequence[range]) -> None:
     order = conversion.order(step.inputs[0])
     place = conversion.tensor(step.inputs[0], order)
     stored = [spans[axis] for axis in order]
-    made = conversion.new(step.outputs[0], order)
+    for axis, span in enumerate(stored):
+        if span.step > 1 and conversion.shown(place)[axis] % span.step == 0:
+            place = _every(conversion, place, axis, span)
+            stored[axis] = range(len(span))
     begins = conversion.integers([span.start for span in stored])
+    extents = [len(span) for span in stored]
     if all(span.step == 1 for span in stored):
-        conversion.network.add("SLICE", [place, begins, conversion.integers([len(span) for span in stored])], [made])
+        if tuple(extents) != conversion.shown(place):
+            place = conversion.apply("SLICE", [place, begins, conversion.integers(extents)], extents)
+        conversion.set(step.outputs[0], place, order)
         return
     # an end before the first place cannot be said: -1 would be the last
     masked = sum(1 << i for i, span in enumerate(stored) if span.stop < 0)
     ends = conversion.integers([max(span.stop, 0) for span in stored])
     strides = conversion.integers([span.step for span in stored])
-    conversion.network.add("STRIDED_SLICE", [place, begins, ends, strides], [made], endMask=masked)
+    conversion.set(
+        step.outputs[0],
+        conversion.apply("STRIDED_SLICE", [place, begins, ends, strides], extents, endMask=masked),
+        order,
+    )
+
+
+def _every(conversion: Conversion, place: int, axis: int, span: range) -> int:
+    """Return every n-th place of an axis: seen as rows of n places, they are a column.
+
+    XNNPACK has no slices in steps, and LiteRT's own take a picture of 416 x 416 apart in 1 ms (AMD EPYC, one thread).
+    """
+    shape = conversion.shown(place)
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    rows = conversion.reshaped(place, (outer, shape[axis] // span.step, span.step * inner))
+    begins = conversion.integers([0, span.start // span.step, span.start % span.step * inner])
+    extents = (outer, len(span), inner)
+    made = conversion.apply("SLICE", [rows, begins, conversion.integers(extents)], extents)
+    return conversion.reshaped(made, (*shape[:axis], len(span), *shape[axis + 1 :]))
 
 
 def _gather(conversion: Conversion, step: Step) -> None:
@@ -264,7 +290,7 @@ OPS = {
 ON_INTEGERS = {
     name: one_grid
     for name in (
-        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Gather", "Pad"),
+        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Pad"),
         *("DepthToSpace", "SpaceToDepth", "Expand", "Tile"),
     )
 }

@@ -1,0 +1,331 @@
+"""LiteRT against ONNX Runtime without optimizations: every op that is written for it, its integers, what it refuses."""
+
+# ruff: noqa: E501 - a model a line
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from engine_ops import AGAIN, OPS, PICTURE, POOLED, TWICE, constants, inputs_of, model_of, quantized, right
+from fixture_brief import briefly
+from npu_models import numbers, parse
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.litert import EXECUTOR, tflite_file
+from edgeopt.executors.litert.file import operators_of
+from edgeopt.graph.model import Model
+from edgeopt.inspection.inspect import inspect as inspect_model
+from edgeopt.optimization.optimize import optimize
+from edgeopt.runtime.bundle import read_bundle
+from edgeopt.runtime.runtime import Runtime
+
+_REASON = EXECUTOR.why_unavailable()
+pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
+
+CPU = SessionOptions(("CPU",), 1)
+LACKS = {"transposed convolution of groups", "elu", "selu", "erf", "sum of one number"}
+"""Of what ncnn has."""
+MORE = {
+    "elu of one": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Elu(x) }}",
+    "several pictures": "(float[2,6,9,10] x) => (float[2,8,9,10] y) { c = Conv<pads = [1,1,1,1]>(x, w86, b8) y = Relu(c) }",
+    "pools of several pictures": "(float[2,6,8,8] x) => (float[2,6,4,4] y) { y = MaxPool<kernel_shape = [2,2], strides = [2,2]>(x) }",
+    "limits of six": f"({PICTURE}) => (float[1,8,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) y = Clip(c, zero_f, six) }}",
+    "mish": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Mish(x) }}",
+    "quotients": f"({PICTURE}) => (float[1,6,9,10] y) {{ a = Abs(x) b = Add(a, one) y = Reciprocal(b) }}",
+    "rows after channels last": f"({PICTURE}) => (float[1,90,8] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) r = Reshape(c, rows) y = Transpose<perm = [0,2,1]>(r) }}",
+    "heads joined and turned": "(float[1,6,8,8] x, float[1,6,4,4] z) => (float[1,80,6] y) { a = Reshape(x, r64) b = Reshape(z, r16) c = Concat<axis = 2>(a, b) y = Transpose<perm = [0,2,1]>(c) }",
+    "parts of channels": f"({PICTURE}) => (float[1,12,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) a, b = Split<axis = 1>(c, parts26) y = Concat<axis = 1>(a, b, a, x_pad) }}".replace(", x_pad", ", a"),
+    "channels shuffled": "(float[1,6,4,5] x) => (float[1,6,4,5] y) { a = Reshape(x, five_axes) t = Transpose<perm = [0,2,1,3,4]>(a) y = Reshape(t, back) }",
+    "from behind": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Slice(x, minus, least, axis3, minus) }}",
+    "steps that leave a rest": f"({PICTURE}) => (float[1,6,5,10] y) {{ y = Slice(x, zero, far, axis2, two_i) }}",
+    "steps along two axes": f"({PICTURE}) => (float[1,6,5,5] y) {{ a = Slice(x, zero, far, axis2, two_i) y = Slice(a, one_i, far, axis3, two_i) }}",
+    "places apart": f"({PICTURE}) => (float[1,6,9,2] y) {{ y = Gather<axis = 3>(x, apart) }}",
+    "nearest pixels, rounded up": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest", nearest_mode = "ceil">(x, , twice) }}',
+    "nearest of fewer": f'({PICTURE}) => (float[1,6,13,7] y) {{ y = Resize<mode = "nearest">(x, , , size) }}',
+    "space to depth": "(float[1,6,4,6] x) => (float[1,24,2,3] y) { y = SpaceToDepth<blocksize = 2>(x) }",
+    "the best three": f"({PICTURE}) => (float[1,6,9,3] y, int64[1,6,9,3] i) {{ y, i = TopK(x, three) }}",
+    "the best of channels": f"({PICTURE}) => (float[1,3,9,10] y, int64[1,3,9,10] i) {{ y, i = TopK<axis = 1>(x, three) }}",
+    "place of the largest": f"({PICTURE}) => (int64[1,9,10] y) {{ y = ArgMax<axis = 1, keepdims = 0>(x) }}",
+    "chosen by a comparison": f"({PICTURE}) => (float[1,6,9,10] y) {{ c = Greater(x, half) n = Neg(x) y = Where(c, x, n) }}",
+    "repeated": f"({PICTURE}) => (float[1,6,18,30] y) {{ y = Tile(x, repeats) }}",
+    "expanded to more axes": "(float[1,2] x) => (float[3,5,3,2,2] y) { y = Expand(x, five) }",
+    "bytes of a picture": "(uint8[1,6,9,10] x) => (float[1,8,9,10] y) { c = Cast<to = 1>(x) y = Conv<pads = [1,1,1,1]>(c, w86) }",
+    "a table": "(int64[1,4] x) => (float[1,4,4] y) { y = Gather<axis = 0>(m104, x) }",
+    "a bias for each row": "(float[4,10] x) => (float[4,4] y) { y = Gemm(x, m104, column) }",
+    "log of a softmax": "(float[1,10] x) => (float[1,10] y) { y = LogSoftmax(x) }",
+    "product of both sides turned": "(float[4,5] x, float[6,4] z) => (float[5,6] y) { y = Gemm<transA = 1, transB = 1, alpha = 0.5>(x, z) }",
+    "a mean of rows in another order": f"({PICTURE}) => (float[1,10,6] y) {{ t = Transpose<perm = [0,2,3,1]>(x) y = ReduceMean<axes = [1], keepdims = 0>(t) }}",
+    "slopes after channels last": f"({PICTURE}) => (float[1,6,9,10] y) {{ c = Conv<group = 6, pads = [1,1,1,1]>(x, w61) y = PRelu(c, slopes) }}",
+    "a squeezed mean": f"({PICTURE}) => (float[1,4] y) {{ p = GlobalAveragePool(x) f = Flatten(p) y = Gemm(f, m64, b4) }}",
+    "gates of channels": f"({PICTURE}) => (float[1,6,9,10] y) {{ c = Conv<group = 6, pads = [1,1,1,1]>(x, w61) p = ReduceMean<axes = [2,3]>(c) s = HardSigmoid(p) y = Mul(s, c) }}",
+}
+TABLES = {"rows": [1, 8, -1], "r64": [1, 6, 64], "r16": [1, 6, 16], "parts26": [4, 4], "five_axes": [1, 2, 3, 4, 5]}
+TABLES |= {"back": [1, 6, 4, 5], "least": [-100], "repeats": [1, 1, 2, 3]}
+
+
+def litert_model(text: str) -> Model:
+    read = set(re.findall(r"\w+", text))
+    known = constants() | {name: np.array(value, np.int64) for name, value in TABLES.items()}
+    known |= {"zero_f": np.array(0, np.float32), "six": np.array(6, np.float32), "m64": numbers(6, 4)}
+    opset = 18 if "Mish" in text else 17
+    return parse(f"small {text}", opset=opset, **{name: array for name, array in known.items() if name in read})
+
+
+def drawn(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
+    chance = np.random.default_rng(seed)
+    made = {}
+    for spec in model.inputs:
+        is_float = spec.dtype == "float32"
+        made[spec.name] = chance.standard_normal(spec.shape) if is_float else chance.integers(0, 9, spec.shape)
+        made[spec.name] = made[spec.name].astype(spec.dtype)
+    return made
+
+
+@pytest.mark.parametrize("name", [*(OPS.keys() - LACKS), *MORE])
+def test_every_op_computes_what_onnx_says(name):
+    model = litert_model(MORE.get(name) or OPS[name])
+    inputs = drawn(model)
+    expected, actual = right(model, inputs), EXECUTOR.open(model.data, CPU).run(inputs)
+    assert list(actual) == [output.name for output in model.outputs]
+    for output, value in expected.items():
+        assert actual[output].dtype == value.dtype
+        np.testing.assert_allclose(actual[output], value, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["convolution", "flat", "heads joined and turned", "an input that is an output"])
+def test_files_for_apps_take_pictures_with_their_channels_last(name):
+    model = litert_model(MORE.get(name) or OPS[name])
+    inputs = drawn(model)
+    session = EXECUTOR.open(EXECUTOR.own_files(model.data)["model.tflite"], CPU)
+    actual = session.run({key: np.moveaxis(value, 1, -1) for key, value in inputs.items()})
+    for output, value in right(model, inputs).items():
+        np.testing.assert_allclose(actual[output], value, rtol=2e-4, atol=2e-4)
+
+
+def test_a_transpose_is_no_operator_where_its_readers_take_the_order():
+    codes = [line.code for line in operators_of(tflite_file(litert_model(MORE["rows after channels last"]).data))]
+    assert codes == ["TRANSPOSE", "CONV_2D", "RESHAPE"]  # the first for the input's own order
+
+
+PAIRED = "m = MaxPool<kernel_shape = [3,3], pads = [1,1,1,1]>(d) q3 = QuantizeLinear(m, s, z8) d3 = DequantizeLinear(q3, s, z8) c = Conv<pads = [1,1,1,1]>(d3, w, b6) "
+UNSIGNED = "q2 = QuantizeLinear(c, s2, zu) y = DequantizeLinear(q2, s2, zu) }"
+
+
+@pytest.mark.parametrize("zero", ["z8", "zu"])
+@pytest.mark.parametrize("more", [AGAIN, TWICE, PAIRED], ids=["layer to layer", "several readers", "pooled"])
+def test_integers_are_ours_and_their_products_are_exact(more, zero):
+    """A layer whose result is rounded runs on integers, and differs by a step in few places; others stay in float."""
+    more = more.replace("z8", zero)
+    if "q2" not in more:
+        more += UNSIGNED
+    model = quantized(numbers(6, 6, 3, 3), 0, zero=zero, more=more)
+    lines = [*operators_of(tflite_file(model.data))]
+    assert "int8" in {line.arithmetic for line in lines if line.code == "CONV_2D"}
+    assert {line.arithmetic for line in lines if line.code == "MAX_POOL_2D"} <= {"int8"}
+    for seed in range(3):
+        inputs = inputs_of(model, seed)
+        expected, actual = right(model, inputs)["y"], EXECUTOR.open(model.data, CPU).run(inputs)["y"]
+        # halves may be rounded to the other side: a step of the first layer's grid, which 54 sums of the second read
+        assert (np.abs(actual - expected) > 2e-3).mean() < 0.15
+        assert np.linalg.norm(actual - expected) < 0.01 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("more", ["", POOLED], ids=["alone", "pooled"])
+def test_layers_whose_results_are_not_rounded_compute_in_float(more):
+    model = quantized(numbers(6, 6, 3, 3), 0, more=more)
+    lines = [*operators_of(tflite_file(model.data))]
+    assert {line.arithmetic for line in lines if line.code == "CONV_2D"} == {"fp32"}
+    inputs = inputs_of(model)
+    np.testing.assert_allclose(EXECUTOR.open(model.data, CPU).run(inputs)["y"], right(model, inputs)["y"], atol=1e-3)
+
+
+SILU = (
+    "c = Conv<pads = [1,1,1,1]>(d, w, b6) q2 = QuantizeLinear(c, s2, z8) d2 = DequantizeLinear(q2, s2, z8) "
+    "g = Sigmoid(d2) q3 = QuantizeLinear(g, unit, least8) d3 = DequantizeLinear(q3, unit, least8) "
+    "m = Mul(d2, d3) q4 = QuantizeLinear(m, s2, z8) y = DequantizeLinear(q4, s2, z8) }"
+)
+
+
+def test_a_swish_on_integers_and_one_on_a_grid_that_litert_lacks():
+    grids = {"unit": np.array(1 / 256, np.float32), "least8": np.array(-128, np.int8)}
+    for unit, expected in ((1 / 256, "int8"), (1 / 250, "fp32")):
+        model = quantized(numbers(6, 6, 3, 3), 0, more=SILU, known=grids | {"unit": np.array(unit, np.float32)})
+        assert {line.code: line.arithmetic for line in operators_of(tflite_file(model.data))}["LOGISTIC"] == expected
+        inputs = inputs_of(model)
+        np.testing.assert_allclose(EXECUTOR.open(model.data, CPU).run(inputs)["y"], right(model, inputs)["y"], atol=0.31)
+
+
+def test_no_operator_runs_on_integers_where_litert_has_no_fast_kernel_for_them():
+    more = "h = HardSwish(d) q2 = QuantizeLinear(h, s2, z8) y = DequantizeLinear(q2, s2, z8) }"
+    model = quantized(numbers(6, 6, 3, 3), 0, more=more)
+    assert {line.code: line.arithmetic for line in operators_of(tflite_file(model.data))}["HARD_SWISH"] == "fp32"
+
+
+REFUSED = {
+    "LiteRT has no Erf": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Erf(x) }}",
+    "LiteRT has no ConvTranspose over lines, in groups": f"({PICTURE}) => (float[1,4,17,19] y) {{ y = ConvTranspose<strides = [2,2], pads = [1,1,1,1], group = 2>(x, t62) }}",
+    "every shape in numbers": "(float[1,3,H,8] x) => (float[1,3,H,8] y) { y = Relu(x) }",
+    "LiteRT has no Elu with another alpha": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Elu<alpha = 0.7>(x) }}",
+    "'x' is float64": "(double[1,4] x) => (double[1,4] y) { y = Relu(x) }",
+    "LiteRT has no Resize in mode cubic": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "cubic">(x, , twice) }}',
+    "LiteRT has no QuantizeLinear by channels, or to other": f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, step, z16) y = DequantizeLinear(q, step, z16) }}",
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_it_lacks_is_one_line_that_names_the_node(said):
+    text = REFUSED[said]
+    known = {"z16": np.array(0, np.uint16)} if "z16" in text else {}
+    read = set(re.findall(r"\w+", text))
+    model = parse(f"small {text}", **{k: v for k, v in (constants() | known).items() if k in read})
+    with pytest.raises(UnsupportedError, match=said) as refused:
+        EXECUTOR.open(model.data, CPU)
+    assert refused.value.remedy
+
+
+def test_a_file_of_its_own_holds_the_model(tmp_path):
+    model = model_of(OPS["convolution with an activation"])
+    out = tmp_path / "model.tflite"
+    session = EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, save_optimized_to=str(out)))
+    inputs = inputs_of(model)
+    again = EXECUTOR.open(out, CPU)
+    np.testing.assert_array_equal(session.run(inputs)["y"], again.run(inputs)["y"])
+    assert again.inputs == session.inputs
+
+
+@pytest.mark.parametrize("bad", [b"", b"no model", b"\0\0\0\0TFL3", b"\x1c\0\0\0TFL3" + bytes(64)])
+def test_bytes_that_are_no_model_are_refused(bad):
+    with pytest.raises(EdgeoptError):
+        EXECUTOR.open(bad, CPU)
+
+
+@pytest.mark.parametrize("cut", [8, 200, 2000])
+def test_a_file_that_is_cut_off_is_refused(cut):
+    data = tflite_file(model_of(OPS["convolution"]).data)
+    with pytest.raises(InvalidFileError):
+        EXECUTOR.open(data[:cut], CPU)
+
+
+def test_results_outlive_the_next_run_and_sessions_run_side_by_side():
+    model = model_of(OPS["convolution"])
+    first, second = inputs_of(model, 1), inputs_of(model, 2)
+    session = EXECUTOR.open(model.data, CPU)
+    kept = session.run(first)["y"]
+    before = kept.copy()
+    beside = session.beside(reuse=True)
+    shown = beside.run(second)["y"].copy()
+    np.testing.assert_array_equal(kept, before)
+    np.testing.assert_array_equal(session.run(second)["y"], shown)
+    np.testing.assert_array_equal(beside.run(first)["y"], before)
+    beside.close()
+    np.testing.assert_array_equal(session.run(first)["y"], before)
+
+
+def test_inputs_of_another_shape_type_or_name_are_refused():
+    model = model_of(OPS["convolution"])
+    session = EXECUTOR.open(model.data, CPU)
+    for inputs in ({"x": np.zeros((1, 6, 9, 11), np.float32)}, {"x": np.zeros((1, 6, 9, 10))}, {}):
+        with pytest.raises(ValueError, match="x"):
+            session.run(inputs)
+
+
+def test_it_has_no_options_and_no_other_device():
+    model = model_of(OPS["convolution"])
+    with pytest.raises(NotFoundError, match="use_gpu"):
+        EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, {"use_gpu": "1"}))
+    with pytest.raises(UnavailableError, match="on the CPU, not on GPU"):
+        EXECUTOR.open(model.data, SessionOptions(("GPU",), 1))
+
+
+@pytest.mark.parametrize("name", ["squeezenet_224", "yolox_nano_416"])
+def test_the_real_models_come_out_right(data, name):
+    source = data / "models" / f"{name}.onnx"
+    model = Model(onnx.load(source), name)
+    size = model.inputs[0].shape
+    inputs = {model.inputs[0].name: np.random.default_rng(0).uniform(0, 255, size).astype(np.float32)}
+    expected, actual = right(model, inputs), EXECUTOR.open(Path(source), CPU).run(inputs)
+    for output, value in expected.items():
+        np.testing.assert_allclose(actual[output], value, atol=1e-4 * np.abs(value).max())
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory):
+    """What the whole line makes for LiteRT alone."""
+    out = tmp_path_factory.mktemp("o")
+    with briefly():
+        return optimize("digits_detector", target="litert-cpu", out=out, threads=1, steps=("fuse",), emit=("litert",))
+
+
+def test_the_target_runs_the_whole_line_on_litert_alone(optimized):
+    assert {candidate.executor for candidate in optimized.candidates} == {"litert"}
+    assert all(candidate.drop is None or candidate.drop < 0.01 for candidate in optimized.candidates[1:])
+
+
+def test_the_bundle_holds_the_engines_own_file_and_falls_back_to_onnx_runtime(optimized):
+    *first, last = read_bundle(optimized.bundle).artefacts
+    assert {artefact.executor for artefact in first} == {"litert"}
+    assert first[0].file == "model.tflite"
+    assert (last.file, last.executor, last.precision) == ("fallback-cpu.onnx", "onnxruntime", "fp32")
+    runtime = Runtime.load(optimized.bundle, threads=1)
+    assert type(runtime.session).__name__ == "LiteRTSession"
+    runtime.close()
+
+
+def test_the_file_for_an_app_with_its_own_litert_answers_as_the_choice_does(optimized):
+    from ai_edge_litert.interpreter import Interpreter
+
+    assert optimized.emitted == ("emitted/litert",)
+    folder = optimized.folder / "emitted" / "litert"
+    facts = json.loads((folder / "edgeopt.json").read_text("utf-8"))
+    assert facts["sqnr_db"] > 30
+    interpreter = Interpreter(model_path=str(folder / "model.tflite"))
+    run = interpreter.get_signature_runner()
+    (name,), (made,) = run.get_input_details(), run.get_output_details()
+    shape = run.get_input_details()[name]["shape"]
+    assert shape[-1] == 3
+    value = np.random.default_rng(0).uniform(0, 1, shape).astype(np.float32)
+    file = optimized.folder / next(
+        candidate.file for candidate in optimized.candidates if candidate.name == facts["candidate"]
+    )
+    expected = EXECUTOR.open(file, CPU).run({name: np.moveaxis(value, -1, 1)})[made]
+    np.testing.assert_allclose(run(**{name: value})[made], expected, atol=1e-3 * np.abs(expected).max())
+
+
+def test_a_device_opens_the_bundle_without_onnx_and_answers_alike(optimized):
+    code = (
+        "import sys; sys.modules['onnx'] = sys.modules['onnxruntime'] = None\n"
+        "import numpy as np\nfrom edgeopt.runtime.runtime import Runtime\n"
+        f"runtime = Runtime.load({str(optimized.bundle)!r}, threads=1)\n"
+        "print(runtime.artefact.executor, not runtime.notes, len(runtime.predict(np.zeros((120, 160, 3), np.uint8))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:2] == ["litert", "True"]
+
+
+def test_without_litert_the_bundle_still_answers(optimized):
+    code = (
+        "import sys; sys.modules['ai_edge_litert'] = None\n"
+        "from edgeopt.runtime.runtime import Runtime\n"
+        f"runtime = Runtime.load({str(optimized.bundle)!r}, threads=1)\n"
+        "print(runtime.artefact.executor, len(runtime.notes), runtime.notes[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("onnxruntime 1 ")
+
+
+def test_inspect_tells_where_nodes_run_and_what_is_refused(tmp_path):
+    inspection = inspect_model("digits_detector", target="litert-cpu")
+    assert re.fullmatch(r"all \d+ nodes on the CPU", inspection.verdict)
+    file = tmp_path / "erf.onnx"
+    file.write_bytes(model_of(OPS["erf"]).data)
+    assert inspect_model(str(file), target="litert-cpu").verdict.startswith("litert-cpu refuses the model: LiteRT has no Erf")
