@@ -1,4 +1,4 @@
-"""Which engine runs which model fastest: ONNX Runtime, OpenVINO and ncnn in their own floats, in turns, on one thread.
+"""Which engine runs which model fastest in its own floats: ONNX Runtime, OpenVINO, ncnn, LiteRT; in turns, one thread.
 
     PYTHONPATH=toolkit python benchmarks/engines.py MODEL.onnx [MODEL.onnx ...] [--threads 1] [--seconds 6]
 
@@ -39,6 +39,7 @@ FORMS: Mapping[str, tuple[str, str, str]] = {
     "openvino bf16": ("openvino", "CPU", "bf16"),
     "ncnn fp32": ("ncnn", "CPU", "fp32"),
     "ncnn bf16": ("ncnn", "CPU", "bf16"),
+    "litert fp32": ("litert", "CPU", "fp32"),
 }
 """Executor, provider and precision of each column."""
 

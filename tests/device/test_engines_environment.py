@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from fixture_environment import make_environment, run_apart
 
-ENGINES = ("openvino", "ncnn")
+ENGINES = {"openvino": "openvino", "ncnn": "ncnn", "litert": "ai_edge_litert"}
+"""Extras, and what each imports as."""
 
 
 @pytest.fixture(scope="module")
@@ -18,13 +19,13 @@ def python(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_tests_of_an_engine_pass_in_an_environment_of_their_own(python, engine):
-    if find_spec(engine) is not None:
+@pytest.mark.parametrize(("engine", "package"), ENGINES.items())
+def test_the_tests_of_an_engine_pass_in_an_environment_of_their_own(python, engine, package):
+    if find_spec(package) is not None:
         pytest.skip(f"{engine} is here: its tests run in this environment")
     tests = Path(__file__).with_name(f"test_{engine}.py")
     done = run_apart([python, "-m", "pytest", "-p", "no:cacheprovider", tests])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     last = done.stdout.strip().splitlines()[-1]
     assert "passed" in last
-    assert f"{engine}'" not in done.stdout, f"skipped for want of the package: {last}"
+    assert f"[{engine}]'" not in done.stdout, f"skipped for want of the package: {last}"

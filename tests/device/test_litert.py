@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from engine_ops import AGAIN, OPS, PICTURE, POOLED, TWICE, constants, inputs_of, model_of, quantized, right
+from engine_ops import AGAIN, OPS, PICTURE, POOLED, TRAINING, TWICE, constants, inputs_of, model_of, quantized, right
 from fixture_brief import briefly
 from npu_models import numbers, parse
 
@@ -42,7 +42,9 @@ MORE = {
     "quotients": f"({PICTURE}) => (float[1,6,9,10] y) {{ a = Abs(x) b = Add(a, one) y = Reciprocal(b) }}",
     "rows after channels last": f"({PICTURE}) => (float[1,90,8] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) r = Reshape(c, rows) y = Transpose<perm = [0,2,1]>(r) }}",
     "heads joined and turned": "(float[1,6,8,8] x, float[1,6,4,4] z) => (float[1,80,6] y) { a = Reshape(x, r64) b = Reshape(z, r16) c = Concat<axis = 2>(a, b) y = Transpose<perm = [0,2,1]>(c) }",
-    "parts of channels": f"({PICTURE}) => (float[1,12,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) a, b = Split<axis = 1>(c, parts26) y = Concat<axis = 1>(a, b, a, x_pad) }}".replace(", x_pad", ", a"),
+    "parts of channels": f"({PICTURE}) => (float[1,12,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) a, b = Split<axis = 1>(c, parts26) y = Concat<axis = 1>(a, b, a, x_pad) }}".replace(
+        ", x_pad", ", a"
+    ),
     "channels shuffled": "(float[1,6,4,5] x) => (float[1,6,4,5] y) { a = Reshape(x, five_axes) t = Transpose<perm = [0,2,1,3,4]>(a) y = Reshape(t, back) }",
     "from behind": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Slice(x, minus, least, axis3, minus) }}",
     "steps that leave a rest": f"({PICTURE}) => (float[1,6,5,10] y) {{ y = Slice(x, zero, far, axis2, two_i) }}",
@@ -50,11 +52,13 @@ MORE = {
     "places apart": f"({PICTURE}) => (float[1,6,9,2] y) {{ y = Gather<axis = 3>(x, apart) }}",
     "nearest pixels, rounded up": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest", nearest_mode = "ceil">(x, , twice) }}',
     "nearest of fewer": f'({PICTURE}) => (float[1,6,13,7] y) {{ y = Resize<mode = "nearest">(x, , , size) }}',
+    "mean of windows, padded by itself": f'({PICTURE}) => (float[1,6,5,5] y) {{ y = AveragePool<kernel_shape = [3,3], strides = [2,2], auto_pad = "SAME_UPPER", count_include_pad = 1>(x) }}',
     "space to depth": "(float[1,6,4,6] x) => (float[1,24,2,3] y) { y = SpaceToDepth<blocksize = 2>(x) }",
     "the best three": f"({PICTURE}) => (float[1,6,9,3] y, int64[1,6,9,3] i) {{ y, i = TopK(x, three) }}",
     "the best of channels": f"({PICTURE}) => (float[1,3,9,10] y, int64[1,3,9,10] i) {{ y, i = TopK<axis = 1>(x, three) }}",
     "place of the largest": f"({PICTURE}) => (int64[1,9,10] y) {{ y = ArgMax<axis = 1, keepdims = 0>(x) }}",
     "chosen by a comparison": f"({PICTURE}) => (float[1,6,9,10] y) {{ c = Greater(x, half) n = Neg(x) y = Where(c, x, n) }}",
+    "power of a whole number": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Pow(x, three) }}",
     "repeated": f"({PICTURE}) => (float[1,6,18,30] y) {{ y = Tile(x, repeats) }}",
     "expanded to more axes": "(float[1,2] x) => (float[3,5,3,2,2] y) { y = Expand(x, five) }",
     "bytes of a picture": "(uint8[1,6,9,10] x) => (float[1,8,9,10] y) { c = Cast<to = 1>(x) y = Conv<pads = [1,1,1,1]>(c, w86) }",
@@ -160,7 +164,9 @@ def test_a_swish_on_integers_and_one_on_a_grid_that_litert_lacks():
         model = quantized(numbers(6, 6, 3, 3), 0, more=SILU, known=grids | {"unit": np.array(unit, np.float32)})
         assert {line.code: line.arithmetic for line in operators_of(tflite_file(model.data))}["LOGISTIC"] == expected
         inputs = inputs_of(model)
-        np.testing.assert_allclose(EXECUTOR.open(model.data, CPU).run(inputs)["y"], right(model, inputs)["y"], atol=0.31)
+        np.testing.assert_allclose(
+            EXECUTOR.open(model.data, CPU).run(inputs)["y"], right(model, inputs)["y"], atol=0.31
+        )
 
 
 def test_no_operator_runs_on_integers_where_litert_has_no_fast_kernel_for_them():
@@ -170,6 +176,7 @@ def test_no_operator_runs_on_integers_where_litert_has_no_fast_kernel_for_them()
 
 
 REFUSED = {
+    "LiteRT has no Dropout in training": TRAINING,
     "LiteRT has no Erf": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Erf(x) }}",
     "LiteRT has no ConvTranspose over lines, in groups": f"({PICTURE}) => (float[1,4,17,19] y) {{ y = ConvTranspose<strides = [2,2], pads = [1,1,1,1], group = 2>(x, t62) }}",
     "every shape in numbers": "(float[1,3,H,8] x) => (float[1,3,H,8] y) { y = Relu(x) }",
@@ -328,4 +335,6 @@ def test_inspect_tells_where_nodes_run_and_what_is_refused(tmp_path):
     assert re.fullmatch(r"all \d+ nodes on the CPU", inspection.verdict)
     file = tmp_path / "erf.onnx"
     file.write_bytes(model_of(OPS["erf"]).data)
-    assert inspect_model(str(file), target="litert-cpu").verdict.startswith("litert-cpu refuses the model: LiteRT has no Erf")
+    assert inspect_model(str(file), target="litert-cpu").verdict.startswith(
+        "litert-cpu refuses the model: LiteRT has no Erf"
+    )

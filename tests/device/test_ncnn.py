@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from engine_ops import AGAIN, OPS, PICTURE, POOLED, TWICE, inputs_of, model_of, quantized, right
+from engine_ops import AGAIN, OPS, PICTURE, POOLED, TRAINING, TWICE, inputs_of, model_of, quantized, right
 from fixture_brief import briefly
 from npu_models import numbers, parse
 
@@ -83,6 +83,7 @@ def test_integers_with_a_zero_point_are_refused_by_name():
 
 
 REFUSED = {
+    "ncnn has no Dropout in training": TRAINING,
     "ncnn has no TopK": f"({PICTURE}) => (float[1,6,9,3] y, int64[1,6,9,3] i) {{ y, i = TopK(x, three) }}",
     "ncnn takes float32, and 'x' is int64": "(int64[1,4] x) => (float[1,4] y) { y = Cast<to = 1>(x) }",
     "ncnn wants every shape in numbers": "(float[1,3,H,8] x) => (float[1,3,H,8] y) { y = Relu(x) }",

@@ -1,7 +1,7 @@
 """Google's LiteRT (TensorFlow Lite) on processors: what Android has, with XNNPACK's kernels.
 
-A session opens an ONNX model, which `conversion/` writes as a `.tflite` file, or such a file, for which neither onnx nor
-the model is needed. Inputs and outputs keep the names and the order of axes that the model has.
+A session opens an ONNX model, which `conversion/` writes as a `.tflite` file, or such a file, for which neither onnx
+nor the model is needed. Inputs and outputs keep the names and the order of axes that the model has.
 """
 
 from __future__ import annotations
@@ -90,12 +90,13 @@ class LiteRTSession(Staged):
         return uploaded
 
     def download(self, results: Any) -> Tensors:
-        """Copy the results out of LiteRT's memory, which it locks while arrays show it; with `reuse` to the same place."""
+        """Copy the results out of LiteRT's memory, which no array may show in a run; with `reuse` to the same place."""
         if not self._reuse:
             return {name: results.get_tensor(index) for name, index in self._makes.items()}
         for spec in self.outputs:
-            buffer = self._buffers.setdefault(spec.name, np.empty(spec.shape, spec.dtype))
-            np.copyto(buffer, results.tensor(self._makes[spec.name])())
+            value = results.tensor(self._makes[spec.name])()
+            np.copyto(self._buffers.setdefault(spec.name, np.empty_like(value)), value)
+            del value
         return dict(self._buffers)
 
     def placement(self) -> tuple[Placement, ...]:

@@ -35,6 +35,7 @@ _PACKAGES = (
     "onnxruntime-webgpu",
     "openvino",
     "ncnn",
+    "ai-edge-litert",
 )
 
 

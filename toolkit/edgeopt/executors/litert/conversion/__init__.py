@@ -5,13 +5,15 @@ A model that cannot be written so is refused with the node at fault, and nothing
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors._folding import fold
-from edgeopt.executors.litert.conversion.conversion import Conversion, op_name
+from edgeopt.executors.litert.conversion.conversion import Conversion, Step, op_name
 from edgeopt.executors.litert.conversion.fusions import with_activations
 from edgeopt.executors.litert.conversion.grids import step_of
 from edgeopt.executors.litert.conversion.network import to_bytes, without_unused
-from edgeopt.executors.litert.conversion.ops import integer_ops, known_ops
+from edgeopt.executors.litert.conversion.ops import FLOATS, integer_ops, known_ops, other_types
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 
@@ -37,7 +39,7 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
         raise InvalidFileError("the model has no outputs", remedy="export the model again")
     fold(graph)
     conversion = Conversion(graph, pictures_last=pictures_last)
-    ops, on_integers, limits = known_ops(), integer_ops(), set[str]()
+    ops, on_integers, types, limits = known_ops(), integer_ops(), other_types(), set[str]()
     for node in graph.nodes():
         name = op_name(node)
         if name == "Constant" or all(conversion.constant(value) is not None for value in node.outputs):
@@ -47,6 +49,7 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
         if str(node.name) in limits:
             continue
         step = step_of(conversion, node, on_integers.get(name))
+        _require_types(conversion, step, types.get(name, FLOATS))
         try:
             ops[name](conversion, step)
         except UnsupportedError:
@@ -63,12 +66,33 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
     return to_bytes(network, range(count), range(count, count + len(outputs)), _WRITER)
 
 
+def _require_types(conversion: Conversion, step: Step, types: Collection[str]) -> None:
+    """Refuse types that an operator lacks: some of LiteRT's kernels end the process on them.
+
+    Args:
+        conversion: All nodes before the step are written.
+        step: A node.
+        types: What the tensors that it reads and makes may hold, beside integers of a grid; empty: the op looks itself.
+
+    Raises:
+        UnsupportedError: If a tensor is of another type.
+    """
+    for value in (*step.inputs, *step.outputs[:1]):
+        is_known = value is None or conversion.grid(value) is not None or conversion.constant(value) is not None
+        if value is None or is_known or not types:
+            continue
+        if conversion.dtype(value) not in types:
+            raise conversion.refuse(step.node, f"of {conversion.dtype(value)}")
+
+
 def _output(conversion: Conversion, i: int) -> int:
     """Return the place of an output's own tensor, in the model's order of axes and under its name."""
     value = conversion.graph.outputs[i]
     order = tuple(range(len(conversion.shape(value))))
     place = conversion.tensor(value, order)
-    earlier = [conversion.tensor(other, tuple(range(len(conversion.shape(other))))) for other in conversion.graph.outputs[:i]]
+    earlier = [
+        conversion.tensor(other, tuple(range(len(conversion.shape(other))))) for other in conversion.graph.outputs[:i]
+    ]
     if place not in conversion.network.makers() or place in earlier:
         made = conversion.network.like(place, str(value.name), conversion.shown(place))
         conversion.network.add("RESHAPE", [place, conversion.integers(conversion.shown(place))], [made])

@@ -23,7 +23,9 @@ Order: TypeAlias = tuple[int, ...]
 MOST_AXES = 6
 """Axes that LiteRT's Transpose knows."""
 _REMEDY = "choose a target of another engine, such as --target cpu"
-_TYPES = ("float32", "int32", "int64", "uint8", "bool")
+ANY_TYPE = frozenset({"float32", "int32", "int64", "uint8", "bool"})
+WHOLE_NUMBERS = frozenset({"float32", "int32", "int64", "bool"})
+"""Types that comparisons take; on unsigned bytes they end the process."""
 
 
 def op_name(node: Node) -> str:
@@ -107,7 +109,7 @@ class Conversion:
         constant = self.graph.constant(value)
         dtype = constant.dtype if constant is not None else self.graph.dtype(value)
         name = "float32" if dtype is None else dtype.name
-        if name not in _TYPES:
+        if name not in ANY_TYPE:
             raise UnsupportedError(f"{value.name!r} is {name}, which no LiteRT file is written for", remedy=_REMEDY)
         return name
 

@@ -1,8 +1,8 @@
 """Pairs of QuantizeLinear and DequantizeLinear: which nodes become operators on integers, with the pairs' own grids.
 
 A node whose inputs come from DequantizeLinear nodes and whose results go to a QuantizeLinear alone is one integer
-operator of LiteRT, if that rounds as the pairs do. All other pairs become QUANTIZE and DEQUANTIZE, and the nodes between
-them compute in float: the model's own numbers, whatever of it runs on integers.
+operator of LiteRT, if that rounds as the pairs do. All other pairs become QUANTIZE and DEQUANTIZE, and the nodes
+between them compute in float: the model's own numbers, whatever of it runs on integers.
 """
 
 from __future__ import annotations
@@ -118,22 +118,17 @@ def step_of(conversion: Conversion, node: Node, fits: Fits | None) -> Step:
         return plain
     if op_name(node) not in _ONE_INPUT and not _may_read_constants(node, reads):
         return plain
-    sources = [integer_source(conversion, value) for value in reads]
-    ends = [_integer_end(conversion, node, value) for value in node.outputs]
-    if any(source is None for source in sources) or any(end is None for end in ends):
+    sources = {value: integer_source(conversion, value) for value in reads}
+    ends = [end for value in node.outputs if (end := _integer_end(conversion, node, value)) is not None]
+    before = [grid for source in sources.values() if (grid := conversion.grid(source)) is not None]
+    behind = [grid for end in ends if (grid := tensor_grid(conversion, end.quantize)) is not None]
+    if len(before) < len(reads) or len(behind) < len(node.outputs) or not fits(before, behind):
         return plain
-    limits = {limit for _, limit in ends if limit} if (ends := [end for end in ends if end]) else set[str]()
-    values = [quantize.outputs[0] for quantize, _ in ends]
-    grids = [tensor_grid(conversion, quantize) for quantize, _ in ends]
-    known = [conversion.grid(source) for source in sources]
-    if any(grid is None for grid in grids) or not fits([g for g in known if g], [g for g in grids if g]):
-        return plain
-    for value, grid in zip(values, grids, strict=True):
-        assert grid is not None
+    outputs = tuple(end.quantize.outputs[0] for end in ends)
+    for value, grid in zip(outputs, behind, strict=True):
         conversion.set_grid(value, grid)
-    by_value = dict(zip(reads, sources, strict=True))
-    inputs = tuple(by_value.get(value, value) if value is not None else None for value in node.inputs)
-    return Step(node, inputs, tuple(values), True, limits.pop() if limits else "NONE")
+    inputs = tuple(sources.get(value, value) if value is not None else None for value in node.inputs)
+    return Step(node, inputs, outputs, True, ends[0].limit)
 
 
 def _may_read_constants(node: Node, reads: Sequence[Value]) -> bool:
@@ -145,15 +140,23 @@ def _may_read_constants(node: Node, reads: Sequence[Value]) -> bool:
     return not is_of_two or len(reads) == len(others) + 1
 
 
-def _integer_end(conversion: Conversion, node: Node, value: Value) -> tuple[Node, str] | None:
+@dataclass(frozen=True, slots=True)
+class _IntegerEnd:
+    """Where a node's result becomes integers."""
+
+    quantize: Node
+    limit: str
+    """The schema's name of what lies between; NONE: nothing."""
+
+
+def _integer_end(conversion: Conversion, node: Node, value: Value) -> _IntegerEnd | None:
     """Return the QuantizeLinear that alone reads a tensor, and the limit between; None where there is none."""
-    limit = ""
-    reader = conversion.graph.sole_consumer(value)
+    limit, reader = "", conversion.graph.sole_consumer(value)
     if reader is not None and node.op_type in _TAKES_LIMIT and (limit := _limit(conversion, reader)):
         reader = conversion.graph.sole_consumer(reader.outputs[0])
     if reader is None or reader.op_type != "QuantizeLinear":
         return None
-    return reader, limit
+    return _IntegerEnd(reader, limit or "NONE")
 
 
 def _limit(conversion: Conversion, node: Node) -> str:

@@ -50,8 +50,7 @@ _OF_FLOATS: Mapping[str, int] = {
     "FULLY_CONNECTED": 5,
     "BROADCAST_TO": 2,
 }
-"""Versions of what is written here for floats (a bias, dilations, half pixels, kept dimensions), where not the first."""
-
+"""Versions of what is written here for floats (a bias, dilations, half pixels), where that is not the first."""
 _TABLES: Mapping[str, str] = {
     "MAXIMUM": "MaximumMinimumOptions",
     "MINIMUM": "MaximumMinimumOptions",

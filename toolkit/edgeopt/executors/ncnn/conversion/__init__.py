@@ -7,8 +7,8 @@ with the node at fault, and nothing is believed: callers compare numbers.
 
 from __future__ import annotations
 
-from edgeopt.executors.ncnn.conversion.conversion import Conversion, op_name
 from edgeopt.executors._folding import fold
+from edgeopt.executors.ncnn.conversion.conversion import Conversion, op_name
 from edgeopt.executors.ncnn.conversion.fusions import fused, with_copies
 from edgeopt.executors.ncnn.conversion.network import text_of, weights_of, with_splits, without_unread
 from edgeopt.executors.ncnn.conversion.ops import known_ops

@@ -1,7 +1,8 @@
 """ONNX ops in LiteRT's operators: one family of ops a file, which ends in `OPS`.
 
 A function takes the conversion and a step, adds operators, and says which tensor carries each output. `ON_INTEGERS` of
-a file names the ops whose operator takes int8, and on which grids it computes what the pairs around the node say.
+a file names the ops whose operator takes int8, and on which grids it computes what the pairs around the node say;
+`OTHER_TYPES` the types that an op may read and make, where these are more than float32.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from edgeopt.executors.litert.conversion.conversion import Conversion, Step
 from edgeopt.executors.litert.conversion.grids import Fits
 from edgeopt.system.declared import registry
 
+FLOATS = frozenset({"float32"})
 Convert: TypeAlias = Callable[[Conversion, Step], None]
 
 
@@ -36,3 +38,13 @@ def integer_ops() -> dict[str, Fits]:
     for name in registry.names(package):
         ops |= getattr(registry.load(package, name), "ON_INTEGERS", {})
     return ops
+
+
+@cache
+def other_types() -> dict[str, frozenset[str]]:
+    """Return the types of the tensors that an op reads and makes, where it takes more than float32."""
+    package = sys.modules[__name__]
+    types: dict[str, frozenset[str]] = {}
+    for name in registry.names(package):
+        types |= getattr(registry.load(package, name), "OTHER_TYPES", {})
+    return types

@@ -34,7 +34,8 @@ class Windows:
             return "VALID"
         total = [max(before + behind, 0) for before, behind in zip(self.before, self.behind, strict=True)]
         is_same = all(
-            count == -(-size // stride) for count, size, stride in zip(self.counts, self.sizes, self.strides, strict=True)
+            count == -(-size // stride)
+            for count, size, stride in zip(self.counts, self.sizes, self.strides, strict=True)
         )
         return "SAME" if is_same and all(b == t // 2 for b, t in zip(self.before, total, strict=True)) else ""
 
@@ -86,6 +87,6 @@ def padded(conversion: Conversion, place: int, pads: Sequence[tuple[int, int]], 
     if not number:
         return conversion.apply("PAD", [place, table], made)
     tensor = conversion.network.tensors[place]
-    least: Any = np.int8(-128) if tensor.dtype == "int8" else np.float32(max(number, np.finfo(np.float32).min))
+    least: Any = np.int8(-128) if tensor.dtype == "int8" else np.float32(max(number, float(np.finfo(np.float32).min)))
     filled = conversion.network.constant("padding_value", np.array(least), tensor.grid)
     return conversion.apply("PADV2", [place, table, filled], made)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step
+from edgeopt.executors.litert.conversion.conversion import ANY_TYPE, Conversion, Step
 from edgeopt.executors.litert.conversion.grids import fixed, one_grid
 from edgeopt.executors.litert.conversion.network import type_name
 
@@ -119,6 +119,8 @@ def _clip(conversion: Conversion, step: Step) -> None:
 
 
 def _same(conversion: Conversion, step: Step) -> None:
+    if step.node.op_type == "Dropout" and (mode := conversion.numbers(step.node, 2)) is not None and mode.any():
+        raise conversion.refuse(step.node, "in training mode")
     if len(step.node.outputs) > 1 and step.node.outputs[1].consumers():
         raise conversion.refuse(step.node, "with its mask read")
     order = conversion.order(step.inputs[0])
@@ -194,6 +196,7 @@ OPS = {
     "Not": _plain("LOGICAL_NOT"),
     "Reciprocal": _reciprocal,
 }
+OTHER_TYPES = dict.fromkeys(("Cast", "Identity", "Dropout", "Not"), ANY_TYPE)
 ON_INTEGERS = {"Sigmoid": fixed(1 / 256, -128), "Tanh": fixed(1 / 128, 0), "Relu": one_grid, "Identity": one_grid}
 """XNNPACK has the others in float alone; LiteRT's own kernels on integers take 4 to 80 times as long (Softmax,
 HardSwish, LeakyRelu)."""

@@ -128,7 +128,11 @@ def _transposed(conversion: Conversion, step: Step) -> None:
     weight = conversion.shape(step.node.inputs[1])
     kernel, axes = weight[2:], len(weight) - 2
     ones = (1,) * axes
-    if axes != _PICTURE or step.attribute("group", 1) > 1 or any(size > 1 for size in step.attribute("dilations", ones)):
+    if (
+        axes != _PICTURE
+        or step.attribute("group", 1) > 1
+        or any(size > 1 for size in step.attribute("dilations", ones))
+    ):
         raise conversion.refuse(step.node, "over lines, in groups or with holes")
     if step.attribute("output_shape", ()) or step.attribute("auto_pad", "NOTSET") not in ("NOTSET", "", "VALID"):
         raise conversion.refuse(step.node, "with output_shape or auto_pad")
@@ -148,7 +152,11 @@ def _transposed(conversion: Conversion, step: Step) -> None:
         shape, padding = (count, *wanted, channels), "SAME" if is_same else "VALID"
         made = _result(conversion, step, place, shape)
         conversion.network.add(
-            "TRANSPOSE_CONV", [conversion.integers(shape), places[0], place, places[1]], [made], padding=padding, **options
+            "TRANSPOSE_CONV",
+            [conversion.integers(shape), places[0], place, places[1]],
+            [made],
+            padding=padding,
+            **options,
         )
     else:
         ends = [max(have, before + want) for have, before, want in zip(full, pads, wanted, strict=False)]
@@ -157,7 +165,11 @@ def _transposed(conversion: Conversion, step: Step) -> None:
         shape = (count, *full, channels)
         whole = _result(conversion, step, place, shape)
         conversion.network.add(
-            "TRANSPOSE_CONV", [conversion.integers(shape), places[0], place, places[1]], [whole], padding="VALID", **options
+            "TRANSPOSE_CONV",
+            [conversion.integers(shape), places[0], place, places[1]],
+            [whole],
+            padding="VALID",
+            **options,
         )
         begins, extents = conversion.integers([0, *pads[:2], 0]), conversion.integers([count, *wanted, channels])
         made = conversion.apply("SLICE", [whole, begins, extents], (count, *wanted, channels))

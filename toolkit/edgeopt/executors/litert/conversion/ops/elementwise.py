@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Order, Step
+from edgeopt.executors.litert.conversion.conversion import WHOLE_NUMBERS, Conversion, Order, Step
 from edgeopt.executors.litert.conversion.grids import any_grids
 from edgeopt.graph.graph import Value
 
@@ -59,6 +59,19 @@ def in_rank(conversion: Conversion, value: Value | None, order: Order) -> int:
     return conversion.reshaped(place, [wide[axis] for axis in order])
 
 
+def _power(conversion: Conversion, step: Step) -> None:
+    """Write a power; LiteRT wants the exponent in the base's type."""
+    exponent = conversion.constant(step.node.inputs[1])
+    if exponent is None or exponent.dtype == np.float32:
+        _binary("POW")(conversion, step)
+        return
+    order = order_of_all(conversion, step.inputs, step.outputs[0])
+    wide = exponent.reshape((1,) * (len(order) - exponent.ndim) + exponent.shape).transpose(order)
+    place = conversion.network.constant("exponent", wide.astype(np.float32))
+    made = conversion.new(step.outputs[0], order)
+    conversion.network.add("POW", [in_rank(conversion, step.inputs[0], order), place], [made])
+
+
 def _where(conversion: Conversion, step: Step) -> None:
     order = order_of_all(conversion, step.inputs, step.outputs[0])
     places = [in_rank(conversion, value, order) for value in step.inputs]
@@ -71,7 +84,7 @@ OPS = {
     "Sub": _binary("SUB"),
     "Mul": _binary("MUL"),
     "Div": _binary("DIV"),
-    "Pow": _binary("POW"),
+    "Pow": _power,
     "Max": _binary("MAXIMUM"),
     "Min": _binary("MINIMUM"),
     "Greater": _binary("GREATER"),
@@ -83,4 +96,6 @@ OPS = {
     "Or": _binary("LOGICAL_OR"),
     "Where": _where,
 }
+_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
+OTHER_TYPES = dict.fromkeys((*_COMPARISONS, "And", "Or", "Where"), WHOLE_NUMBERS)
 ON_INTEGERS = {"Add": any_grids, "Sub": any_grids, "Mul": any_grids}

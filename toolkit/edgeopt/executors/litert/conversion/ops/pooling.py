@@ -16,7 +16,12 @@ def _windows(conversion: Conversion, step: Step) -> Windows:
     kernel = step.attribute("kernel_shape", ())
     if len(kernel) != 2 or any(size > 1 for size in step.attribute("dilations", ())):
         raise conversion.refuse(step.node, "over other axes than two, or with holes")
-    return windows_of(conversion, step, kernel)
+    windows = windows_of(conversion, step, kernel)
+    pads = step.attribute("pads", (0,) * 4)
+    for count, stride, size, before in zip(windows.counts, windows.strides, windows.sizes, pads, strict=False):
+        if (count - 1) * stride >= size + before:  # ONNX Runtime leaves it out, onnx's shapes count it
+            raise conversion.refuse(step.node, "with a window that lies in padding alone")
+    return windows
 
 
 def _pooled(conversion: Conversion, code: str, place: int, windows: Windows, padding: str) -> int:
@@ -63,14 +68,15 @@ def _mean(conversion: Conversion, step: Step) -> None:
 
 def _counted(step: Step, windows: Windows, counts_padding: bool) -> NDArray[np.float64]:
     """Return how many numbers the mean of each window is over; shape: the windows."""
-    pads: Sequence[int] = step.attribute("pads", (0,) * 4)
+    is_written = step.attribute("auto_pad", "NOTSET") in ("NOTSET", "")
+    behind: Sequence[int] = step.attribute("pads", (0,) * 4)[2:] if is_written else windows.behind
     each = []
     for axis in range(2):
         first = np.arange(windows.counts[axis]) * windows.strides[axis] - windows.before[axis]
         last = first + windows.kernel[axis]
         # padding that the node asks for counts; what rounding up adds behind it does not
         least = -windows.before[axis] if counts_padding else 0
-        most = windows.sizes[axis] + (pads[2 + axis] if counts_padding else 0)
+        most = windows.sizes[axis] + (max(behind[axis], 0) if counts_padding else 0)
         each.append(np.minimum(last, most) - np.maximum(first, least))
     return np.outer(each[0], each[1]).astype(np.float64)
 

@@ -71,7 +71,11 @@ def _gemm(conversion: Conversion, step: Step) -> None:
         rank = len(conversion.shape(step.inputs[2]))
         if bias is None:
             added = conversion.tensor(step.inputs[2], tuple(range(rank)))
-            added = added if beta == 1 else conversion.apply("MUL", [added, conversion.number(beta)], conversion.shown(added))
+            added = (
+                added
+                if beta == 1
+                else conversion.apply("MUL", [added, conversion.number(beta)], conversion.shown(added))
+            )
         else:
             added = conversion.network.constant(f"{step.node.name}_bias", (bias * beta).astype(np.float32))
         made = conversion.apply("ADD", [made, added], shape)

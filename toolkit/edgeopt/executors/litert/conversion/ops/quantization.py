@@ -28,3 +28,4 @@ def _dequantize(conversion: Conversion, step: Step) -> None:
 
 
 OPS = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}
+OTHER_TYPES = dict.fromkeys(OPS, frozenset[str]())

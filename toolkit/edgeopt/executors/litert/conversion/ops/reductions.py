@@ -80,3 +80,4 @@ OPS = {
     "ArgMin": _place_of_extreme("ARG_MIN"),
 }
 ON_INTEGERS = {"ReduceMean": any_grids, "ReduceMax": one_grid, "ReduceMin": one_grid}
+OTHER_TYPES = dict.fromkeys(("ArgMax", "ArgMin"), frozenset({"float32", "int64"}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -99,9 +101,12 @@ def _between(conversion: Conversion, step: Step, place: int) -> int:
     before, wanted = conversion.shape(step.node.inputs[0])[2:], conversion.shape(step.node.outputs[0])[2:]
     named = _positions(conversion, step)
     for options in ({"halfPixelCenters": True}, {"alignCorners": True}, {}):
-        theirs = [_theirs(size, after, **options) for size, after in zip(before, wanted, strict=True)]
+        theirs = [_theirs(size, after, options) for size, after in zip(before, wanted, strict=True)]
         limits = [np.clip(position, 0, size - 1) for position, size in zip(named, before, strict=True)]
-        if all(np.allclose(a, np.clip(b, 0, size - 1), atol=1e-6) for a, b, size in zip(limits, theirs, before, strict=True)):
+        if all(
+            np.allclose(a, np.clip(b, 0, size - 1), atol=1e-6)
+            for a, b, size in zip(limits, theirs, before, strict=True)
+        ):
             shape = conversion.shown(place)
             made = (shape[0], *wanted, shape[3])
             return conversion.apply("RESIZE_BILINEAR", [place, conversion.integers(wanted)], made, **options)
@@ -109,14 +114,12 @@ def _between(conversion: Conversion, step: Step, place: int) -> int:
     raise conversion.refuse(step.node, f"with coordinates of {mode} between these sizes")
 
 
-def _theirs(
-    before: int, after: int, *, halfPixelCenters: bool = False, alignCorners: bool = False
-) -> NDArray[np.float64]:
+def _theirs(before: int, after: int, options: Mapping[str, bool]) -> NDArray[np.float64]:
     """Return the places that LiteRT reads at, by its own options."""
     x = np.arange(after, dtype=np.float64)
-    if alignCorners and after > 1:
+    if "alignCorners" in options and after > 1:
         return x * (before - 1) / (after - 1)
-    return (x + 0.5) * before / after - 0.5 if halfPixelCenters else x * before / after
+    return (x + 0.5) * before / after - 0.5 if "halfPixelCenters" in options else x * before / after
 
 
 OPS = {"Resize": _resize, "Upsample": _resize}

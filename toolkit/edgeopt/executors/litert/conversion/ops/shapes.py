@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Order, Step, channels_last
+from edgeopt.executors.litert.conversion.conversion import ANY_TYPE, Conversion, Order, Step, channels_last
 from edgeopt.executors.litert.conversion.grids import one_grid
 from edgeopt.executors.litert.conversion.network import type_name
 
@@ -222,11 +222,15 @@ def _depth_to_space(conversion: Conversion, step: Step) -> None:
     if step.attribute("mode", "DCR") == "CRD":
         channels = conversion.shown(place)[-1]
         rows = np.arange(channels, dtype=np.int32).reshape(-1, size * size).T.reshape(-1)
-        place = conversion.apply("GATHER", [place, conversion.network.constant("channels", rows)], conversion.shown(place), axis=3)
+        place = conversion.apply(
+            "GATHER", [place, conversion.network.constant("channels", rows)], conversion.shown(place), axis=3
+        )
     conversion.network.add("DEPTH_TO_SPACE", [place], [conversion.new(step.outputs[0], order)], blockSize=size)
 
 
 def _space_to_depth(conversion: Conversion, step: Step) -> None:
+    if (mode := step.attribute("mode", "DCR")) != "DCR":
+        raise conversion.refuse(step.node, f"in mode {mode}")
     order = channels_last(4)
     place = conversion.tensor(step.inputs[0], order)
     made = conversion.new(step.outputs[0], order)
@@ -287,10 +291,9 @@ OPS = {
     "Tile": _tile,
     "TopK": _top,
 }
-ON_INTEGERS = {
-    name: one_grid
-    for name in (
-        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Pad"),
-        *("DepthToSpace", "SpaceToDepth", "Expand", "Tile"),
-    )
-}
+OTHER_TYPES = dict.fromkeys(OPS.keys() - {"Pad", "DepthToSpace", "SpaceToDepth"}, ANY_TYPE)
+_ON_ONE_GRID = (
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Pad"),
+    *("DepthToSpace", "SpaceToDepth", "Expand", "Tile"),
+)
+ON_INTEGERS = dict.fromkeys(_ON_ONE_GRID, one_grid)

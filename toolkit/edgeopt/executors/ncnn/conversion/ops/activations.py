@@ -60,6 +60,8 @@ def _hard_swish(conversion: Conversion, node: Node) -> None:
 
 
 def _same(conversion: Conversion, node: Node) -> None:
+    if node.op_type == "Dropout" and (mode := conversion.numbers(node, 2)) is not None and mode.any():
+        raise conversion.refuse(node, "in training mode")
     if len(node.outputs) > 1 and node.outputs[1].consumers():
         raise conversion.refuse(node, "with its mask read")
     value = node.inputs[0]
