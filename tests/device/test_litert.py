@@ -120,6 +120,14 @@ def test_a_transpose_is_no_operator_where_its_readers_take_the_order():
 
 
 PAIRED = "m = MaxPool<kernel_shape = [3,3], pads = [1,1,1,1]>(d) q3 = QuantizeLinear(m, s, z8) d3 = DequantizeLinear(q3, s, z8) c = Conv<pads = [1,1,1,1]>(d3, w, b6) "
+
+
+def test_a_gelu_that_is_written_out_is_one_operator():
+    codes = {line.code for line in operators_of(tflite_file(model_of(OPS["gelu written out"]).data))}
+    assert "GELU" in codes
+    assert not codes & {"ADD", "MUL", "DIV"}
+
+
 UNSIGNED = "q2 = QuantizeLinear(c, s2, zu) y = DequantizeLinear(q2, s2, zu) }"
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from edgeopt.graph.gelu import INSIDE, gelus
 from edgeopt.graph.graph import Graph, Node
 
 _MOST_NUMBERS = 1 << 24
@@ -31,6 +32,19 @@ def fold(graph: Graph) -> None:
             return
         graph.remove_unused()
         graph.infer_shapes()
+
+
+def join_gelus(graph: Graph) -> None:
+    """Make one Gelu of each Gaussian error linear unit that is written out, in place: engines have a kernel for it.
+
+    The op is ONNX Runtime's (`com.microsoft`), as ONNX has one since opset 20 only.
+    """
+    for unit in gelus(graph, *INSIDE):
+        attributes = {"approximate": "tanh"} if unit.function.op_type == "Tanh" else {}
+        made = graph.insert("Gelu", [unit.x], attributes, domain="com.microsoft", before=unit.last, name="gelu")
+        made.outputs[0].shape, made.outputs[0].type = unit.x.shape, unit.x.type
+        graph.bypass(unit.last, keep=made)
+    graph.remove_unused()
 
 
 def _fold_node(graph: Graph, node: Node) -> bool:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.channels import out_channels, per_channel, scale_inputs, scale_outputs, shift_inputs
+from edgeopt.graph.gelu import halves_gelu
 from edgeopt.graph.graph import Array, Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
-from edgeopt.passes._gelu import halves_gelu
 
 _OPS = ("Mul", "Add", "Sub", "Div")
 _Affine = tuple[NDArray[np.float64], NDArray[np.float64]]

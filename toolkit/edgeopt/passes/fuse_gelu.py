@@ -8,9 +8,9 @@ Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016; ONNX Gelu-20.
 
 from __future__ import annotations
 
+from edgeopt.graph.gelu import gelus
 from edgeopt.graph.graph import Graph
 from edgeopt.passes import Pass, Phase
-from edgeopt.passes._gelu import gelus
 
 _OPSET_OF_GELU = 20
 

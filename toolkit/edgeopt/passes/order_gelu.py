@@ -14,9 +14,9 @@ import math
 
 import numpy as np
 
+from edgeopt.graph.gelu import CUBIC, INSIDE, Gelu, gelus
 from edgeopt.graph.graph import Graph, Value
 from edgeopt.passes import Pass, Phase
-from edgeopt.passes._gelu import CUBIC, INSIDE, Gelu, gelus
 
 _DTYPE = np.dtype(np.float32)
 """Type that the fusions take; in float16, twice x would overflow where x does not."""

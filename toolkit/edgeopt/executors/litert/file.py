@@ -1,4 +1,4 @@
-"""What a `.tflite` file holds, read by the schema that comes with LiteRT."""
+"""The operators of a `.tflite` file, read by the schema that comes with LiteRT."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class OperatorLine:
     """One operator of a file."""
 
     name: str
-    """Of the tensor that it makes."""
+    """Name of the tensor that it makes."""
     code: str
     arithmetic: str
     """`int8` or `fp32`: of the numbers that it reads."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.executors._folding import fold
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step, op_name
+from edgeopt.executors._folding import fold, join_gelus
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, op_name
 from edgeopt.executors.litert.conversion.fusions import with_activations
 from edgeopt.executors.litert.conversion.grids import step_of
 from edgeopt.executors.litert.conversion.network import to_bytes, without_unused
@@ -38,7 +38,8 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
     if not graph.outputs:
         raise InvalidFileError("the model has no outputs", remedy="export the model again")
     fold(graph)
-    conversion = Conversion(graph, pictures_last=pictures_last)
+    join_gelus(graph)
+    conversion = TfliteConversion(graph, pictures_last=pictures_last)
     ops, on_integers, types, limits = known_ops(), integer_ops(), other_types(), set[str]()
     for node in graph.nodes():
         name = op_name(node)
@@ -66,7 +67,7 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
     return to_bytes(network, range(count), range(count, count + len(outputs)), _WRITER)
 
 
-def _require_types(conversion: Conversion, step: Step, types: Collection[str]) -> None:
+def _require_types(conversion: TfliteConversion, step: TfliteStep, types: Collection[str]) -> None:
     """Refuse types that an operator lacks: some of LiteRT's kernels end the process on them.
 
     Args:
@@ -85,7 +86,7 @@ def _require_types(conversion: Conversion, step: Step, types: Collection[str]) -
             raise conversion.refuse(step.node, f"of {conversion.dtype(value)}")
 
 
-def _output(conversion: Conversion, i: int) -> int:
+def _output(conversion: TfliteConversion, i: int) -> int:
     """Return the place of an output's own tensor, in the model's order of axes and under its name."""
     value = conversion.graph.outputs[i]
     order = tuple(range(len(conversion.shape(value))))

@@ -39,7 +39,7 @@ def channels_last(rank: int) -> Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TfliteStep:
     """A node on its way into operators.
 
     On integers its inputs are what the DequantizeLinear nodes before it read, and its outputs what the QuantizeLinear
@@ -58,7 +58,7 @@ class Step:
         return attribute(self.node, name, default)
 
 
-class Conversion:
+class TfliteConversion:
     """A graph on its way into a network."""
 
     def __init__(self, graph: Graph, *, pictures_last: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step, op_name
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, op_name
 from edgeopt.executors.litert.conversion.network import Grid
 from edgeopt.graph.graph import Node, Value, attribute
 
@@ -60,7 +60,7 @@ class StoredWeights:
     axis: int
 
 
-def stored_weights(conversion: Conversion, value: Value | None) -> StoredWeights | None:
+def stored_weights(conversion: TfliteConversion, value: Value | None) -> StoredWeights | None:
     """Return a constant behind a DequantizeLinear as it is stored; None where LiteRT cannot take it so."""
     node = conversion.graph.producer(value, "DequantizeLinear")
     parts = conversion.graph.constants(node.inputs) if node is not None else None
@@ -81,7 +81,7 @@ def bias_steps(bias: NDArray[np.float32], source: Grid, scale: NDArray[np.float3
     return steps.astype(np.int32) if (np.abs(steps) < 1 << 31).all() else None
 
 
-def tensor_grid(conversion: Conversion, node: Node) -> Grid | None:
+def tensor_grid(conversion: TfliteConversion, node: Node) -> Grid | None:
     """Return the grid of a pair's tensor, in signed integers; None where LiteRT has none such."""
     parts = conversion.graph.constants(node.inputs[1:])
     if parts is None or parts[0].size != 1:
@@ -93,7 +93,7 @@ def tensor_grid(conversion: Conversion, node: Node) -> Grid | None:
     return Grid((float(np.float32(parts[0].reshape(()))),), (int(zero[0]) - shift,))
 
 
-def integer_source(conversion: Conversion, value: Value | None) -> Value | None:
+def integer_source(conversion: TfliteConversion, value: Value | None) -> Value | None:
     """Return the integers that a DequantizeLinear makes a tensor of, where LiteRT holds them; otherwise None."""
     node = conversion.graph.producer(value, "DequantizeLinear")
     if node is None or node.inputs[0] is None:
@@ -102,7 +102,7 @@ def integer_source(conversion: Conversion, value: Value | None) -> Value | None:
     return node.inputs[0] if known is not None and known == tensor_grid(conversion, node) else None
 
 
-def step_of(conversion: Conversion, node: Node, fits: Fits | None) -> Step:
+def step_of(conversion: TfliteConversion, node: Node, fits: Fits | None) -> TfliteStep:
     """Return a node as it is to be written: on integers where `fits` says so, else as it is.
 
     Args:
@@ -110,7 +110,7 @@ def step_of(conversion: Conversion, node: Node, fits: Fits | None) -> Step:
         node: The node.
         fits: Whether its operator computes what pairs of such grids say; None: it takes no integers.
     """
-    plain = Step(node, tuple(node.inputs), tuple(node.outputs))
+    plain = TfliteStep(node, tuple(node.inputs), tuple(node.outputs))
     if fits is None:
         return plain
     reads = [value for value in node.inputs if value is not None and conversion.constant(value) is None]
@@ -128,7 +128,7 @@ def step_of(conversion: Conversion, node: Node, fits: Fits | None) -> Step:
     for value, grid in zip(outputs, behind, strict=True):
         conversion.set_grid(value, grid)
     inputs = tuple(sources.get(value, value) if value is not None else None for value in node.inputs)
-    return Step(node, inputs, outputs, True, ends[0].limit)
+    return TfliteStep(node, inputs, outputs, True, ends[0].limit)
 
 
 def _may_read_constants(node: Node, reads: Sequence[Value]) -> bool:
@@ -149,7 +149,7 @@ class _IntegerEnd:
     """The schema's name of what lies between; NONE: nothing."""
 
 
-def _integer_end(conversion: Conversion, node: Node, value: Value) -> _IntegerEnd | None:
+def _integer_end(conversion: TfliteConversion, node: Node, value: Value) -> _IntegerEnd | None:
     """Return the QuantizeLinear that alone reads a tensor, and the limit between; None where there is none."""
     limit, reader = "", conversion.graph.sole_consumer(value)
     if reader is not None and node.op_type in _TAKES_LIMIT and (limit := _limit(conversion, reader)):
@@ -159,7 +159,7 @@ def _integer_end(conversion: Conversion, node: Node, value: Value) -> _IntegerEn
     return _IntegerEnd(reader, limit or "NONE")
 
 
-def _limit(conversion: Conversion, node: Node) -> str:
+def _limit(conversion: TfliteConversion, node: Node) -> str:
     """Return the schema's name of a Relu, or of a Clip between numbers that it has a name for; empty: it is neither."""
     if node.op_type == "Relu":
         return "RELU"

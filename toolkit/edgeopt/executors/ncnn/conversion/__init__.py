@@ -7,7 +7,7 @@ with the node at fault, and nothing is believed: callers compare numbers.
 
 from __future__ import annotations
 
-from edgeopt.executors._folding import fold
+from edgeopt.executors._folding import fold, join_gelus
 from edgeopt.executors.ncnn.conversion.conversion import Conversion, op_name
 from edgeopt.executors.ncnn.conversion.fusions import fused, with_copies
 from edgeopt.executors.ncnn.conversion.network import text_of, weights_of, with_splits, without_unread
@@ -29,6 +29,7 @@ def to_ncnn(model: Model) -> NcnnFile:
     """
     graph = Graph.from_model(model)
     fold(graph)
+    join_gelus(graph)
     conversion, ops = Conversion(graph), known_ops()
     for node in graph.nodes():
         name = op_name(node)

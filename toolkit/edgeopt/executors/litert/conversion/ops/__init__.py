@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeAlias
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import Fits
 from edgeopt.system.declared import registry
 
 FLOATS = frozenset({"float32"})
-Convert: TypeAlias = Callable[[Conversion, Step], None]
+Convert: TypeAlias = Callable[[TfliteConversion, TfliteStep], None]
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Windows:
     behind: tuple[int, ...]
     """Padding that the last window reads behind each axis; negative: what no window reads."""
     sizes: tuple[int, ...]
-    """Of the picture."""
+    """Sizes of the picture."""
     counts: tuple[int, ...]
     """Windows along each axis."""
 
@@ -45,7 +45,7 @@ class Windows:
         return tuple((before, max(behind, 0)) for before, behind in zip(self.before, self.behind, strict=True))
 
 
-def windows_of(conversion: Conversion, step: Step, kernel: Sequence[int]) -> Windows:
+def windows_of(conversion: TfliteConversion, step: TfliteStep, kernel: Sequence[int]) -> Windows:
     """Return the windows of a convolution or a pool. Raises UnsupportedError on padding that cuts off."""
     ones = (1,) * len(kernel)
     strides, dilations = step.attribute("strides", ones), step.attribute("dilations", ones)
@@ -71,7 +71,7 @@ def windows_of(conversion: Conversion, step: Step, kernel: Sequence[int]) -> Win
     return Windows(tuple(kernel), tuple(strides), tuple(dilations), before, behind, tuple(sizes), tuple(counts))
 
 
-def padded(conversion: Conversion, place: int, pads: Sequence[tuple[int, int]], number: float = 0.0) -> int:
+def padded(conversion: TfliteConversion, place: int, pads: Sequence[tuple[int, int]], number: float = 0.0) -> int:
     """Return a picture, channels last, with a number around it; on integers the number's own.
 
     Args:

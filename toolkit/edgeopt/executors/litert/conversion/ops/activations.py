@@ -6,25 +6,25 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgeopt.executors.litert.conversion.conversion import ANY_TYPE, Conversion, Step
+from edgeopt.executors.litert.conversion.conversion import ANY_TYPE, TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import fixed, one_grid
 from edgeopt.executors.litert.conversion.network import type_name
 
 
-def _plain(code: str) -> Callable[[Conversion, Step], None]:
-    def convert(conversion: Conversion, step: Step) -> None:
+def _plain(code: str) -> Callable[[TfliteConversion, TfliteStep], None]:
+    def convert(conversion: TfliteConversion, step: TfliteStep) -> None:
         _write(conversion, step, code)
 
     return convert
 
 
-def _write(conversion: Conversion, step: Step, code: str, **options: float | bool) -> None:
+def _write(conversion: TfliteConversion, step: TfliteStep, code: str, **options: float | bool) -> None:
     order = conversion.order(step.inputs[0])
     place = conversion.tensor(step.inputs[0], order)
     conversion.network.add(code, [place], [conversion.new(step.outputs[0], order)], **options)
 
 
-def _chain(conversion: Conversion, step: Step, *codes: tuple[str, float | None]) -> int:
+def _chain(conversion: TfliteConversion, step: TfliteStep, *codes: tuple[str, float | None]) -> int:
     """Return what operators make of the input, each of the result before and a number, or of that result alone."""
     place = conversion.tensor(step.inputs[0], conversion.order(step.inputs[0]))
     for code, number in codes:
@@ -33,33 +33,33 @@ def _chain(conversion: Conversion, step: Step, *codes: tuple[str, float | None])
     return place
 
 
-def _reciprocal(conversion: Conversion, step: Step) -> None:
+def _reciprocal(conversion: TfliteConversion, step: TfliteStep) -> None:
     order = conversion.order(step.inputs[0])
     place = conversion.tensor(step.inputs[0], order)
     conversion.network.add("DIV", [conversion.number(1.0), place], [conversion.new(step.outputs[0], order)])
 
 
-def _leaky(conversion: Conversion, step: Step) -> None:
+def _leaky(conversion: TfliteConversion, step: TfliteStep) -> None:
     _write(conversion, step, "LEAKY_RELU", alpha=step.attribute("alpha", 0.01))
 
 
-def _elu(conversion: Conversion, step: Step) -> None:
+def _elu(conversion: TfliteConversion, step: TfliteStep) -> None:
     if step.attribute("alpha", 1.0) != 1:
         raise conversion.refuse(step.node, "with another alpha than 1")
     _write(conversion, step, "ELU")
 
 
-def _gelu(conversion: Conversion, step: Step) -> None:
+def _gelu(conversion: TfliteConversion, step: TfliteStep) -> None:
     _write(conversion, step, "GELU", approximate=step.attribute("approximate", "none") == "tanh")
 
 
-def _hard_sigmoid(conversion: Conversion, step: Step) -> None:
+def _hard_sigmoid(conversion: TfliteConversion, step: TfliteStep) -> None:
     alpha, beta = step.attribute("alpha", 0.2), step.attribute("beta", 0.5)
     made = _chain(conversion, step, ("MUL", alpha), ("ADD", beta), ("MAXIMUM", 0.0), ("MINIMUM", 1.0))
     conversion.set(step.outputs[0], made, conversion.order(step.inputs[0]))
 
 
-def _softplus_of(conversion: Conversion, place: int) -> int:
+def _softplus_of(conversion: TfliteConversion, place: int) -> int:
     """Return max(x, 0) + log(1 + exp(-|x|)), which overflows nowhere."""
     shape = conversion.shown(place)
     small = conversion.apply("ABS", [place], shape)
@@ -70,12 +70,12 @@ def _softplus_of(conversion: Conversion, place: int) -> int:
     return conversion.apply("ADD", [conversion.apply("RELU", [place], shape), small], shape)
 
 
-def _softplus(conversion: Conversion, step: Step) -> None:
+def _softplus(conversion: TfliteConversion, step: TfliteStep) -> None:
     order = conversion.order(step.inputs[0])
     conversion.set(step.outputs[0], _softplus_of(conversion, conversion.tensor(step.inputs[0], order)), order)
 
 
-def _mish(conversion: Conversion, step: Step) -> None:
+def _mish(conversion: TfliteConversion, step: TfliteStep) -> None:
     order = conversion.order(step.inputs[0])
     place = conversion.tensor(step.inputs[0], order)
     shape = conversion.shown(place)
@@ -83,7 +83,7 @@ def _mish(conversion: Conversion, step: Step) -> None:
     conversion.set(step.outputs[0], conversion.apply("MUL", [place, factor], shape), order)
 
 
-def _prelu(conversion: Conversion, step: Step) -> None:
+def _prelu(conversion: TfliteConversion, step: TfliteStep) -> None:
     """Write slopes in the input's order of axes; LiteRT's slopes lack the axis of pictures."""
     slope = conversion.numbers(step.node, 1)
     assert slope is not None
@@ -97,7 +97,7 @@ def _prelu(conversion: Conversion, step: Step) -> None:
     conversion.network.add("PRELU", [conversion.tensor(step.inputs[0], order), place], [made])
 
 
-def _clip(conversion: Conversion, step: Step) -> None:
+def _clip(conversion: TfliteConversion, step: TfliteStep) -> None:
     if conversion.graph.opset < 11:  # since then limits are inputs
         least, most = step.attribute("min", None), step.attribute("max", None)
     else:
@@ -118,7 +118,7 @@ def _clip(conversion: Conversion, step: Step) -> None:
     conversion.set(step.outputs[0], place, order)
 
 
-def _same(conversion: Conversion, step: Step) -> None:
+def _same(conversion: TfliteConversion, step: TfliteStep) -> None:
     if step.node.op_type == "Dropout" and (mode := conversion.numbers(step.node, 2)) is not None and mode.any():
         raise conversion.refuse(step.node, "in training mode")
     if len(step.node.outputs) > 1 and step.node.outputs[1].consumers():
@@ -127,7 +127,7 @@ def _same(conversion: Conversion, step: Step) -> None:
     conversion.set(step.outputs[0], conversion.tensor(step.inputs[0], order), order)
 
 
-def _cast(conversion: Conversion, step: Step) -> None:
+def _cast(conversion: TfliteConversion, step: TfliteStep) -> None:
     order = conversion.order(step.inputs[0])
     place = conversion.tensor(step.inputs[0], order)
     before, after = conversion.network.tensors[place].dtype, conversion.dtype(step.outputs[0])
@@ -139,10 +139,10 @@ def _cast(conversion: Conversion, step: Step) -> None:
     conversion.network.add("CAST", [place], [made], **names)
 
 
-def _softmax_in(code: str) -> Callable[[Conversion, Step], None]:
+def _softmax_in(code: str) -> Callable[[TfliteConversion, TfliteStep], None]:
     """Return what writes a softmax over one axis, since opset 13; before it over all axes from the named one."""
 
-    def convert(conversion: Conversion, step: Step) -> None:
+    def convert(conversion: TfliteConversion, step: TfliteStep) -> None:
         shape = conversion.shape(step.inputs[0])
         is_old = conversion.graph.opset < 13
         axis = step.attribute("axis", 1 if is_old else -1) % len(shape)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step, channels_last
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import any_grids, bias_steps, stored_weights
 from edgeopt.executors.litert.conversion.network import Grid
 from edgeopt.executors.litert.conversion.ops._windows import Windows, padded, windows_of
@@ -15,7 +15,12 @@ _PICTURE, _LINE = 2, 1
 
 
 def weight_and_bias(
-    conversion: Conversion, step: Step, order: tuple[int, ...], channel: int, shape: tuple[int, ...], axis: int
+    conversion: TfliteConversion,
+    step: TfliteStep,
+    order: tuple[int, ...],
+    channel: int,
+    shape: tuple[int, ...],
+    axis: int,
 ) -> list[int]:
     """Write the weights of a step, and its bias, zeros where it has none; return their places.
 
@@ -53,7 +58,7 @@ def weight_and_bias(
     ]
 
 
-def _as_picture(conversion: Conversion, step: Step, axes: int) -> int:
+def _as_picture(conversion: TfliteConversion, step: TfliteStep, axes: int) -> int:
     """Return the input as a picture with its channels last; a line is a picture of one row."""
     place = conversion.tensor(step.inputs[0], channels_last(axes + 2))
     shape = conversion.shown(place)
@@ -75,7 +80,7 @@ def _wide(windows: Windows) -> Windows:
     )
 
 
-def _hand_on(conversion: Conversion, step: Step, place: int, axes: int) -> None:
+def _hand_on(conversion: TfliteConversion, step: TfliteStep, place: int, axes: int) -> None:
     """Let a picture carry the step's output; a line lies in its one row."""
     order = channels_last(axes + 2)
     if axes == _LINE:
@@ -84,14 +89,14 @@ def _hand_on(conversion: Conversion, step: Step, place: int, axes: int) -> None:
     conversion.set(step.outputs[0], place, order)
 
 
-def _result(conversion: Conversion, step: Step, source: int, shape: tuple[int, ...]) -> int:
+def _result(conversion: TfliteConversion, step: TfliteStep, source: int, shape: tuple[int, ...]) -> int:
     """Add the tensor that the operator makes, on the grid of the step's output."""
     grid = conversion.grid(step.outputs[0])
     dtype = "int8" if step.is_integer else conversion.network.tensors[source].dtype
     return conversion.network.tensor(str(step.outputs[0].name), shape, dtype, grid)
 
 
-def _convolution(conversion: Conversion, step: Step) -> None:
+def _convolution(conversion: TfliteConversion, step: TfliteStep) -> None:
     weight = conversion.shape(step.node.inputs[1])
     kernel, axes = weight[2:], len(weight) - 2
     if axes not in (_LINE, _PICTURE):
@@ -124,7 +129,7 @@ def _convolution(conversion: Conversion, step: Step) -> None:
     _hand_on(conversion, step, made, axes)
 
 
-def _transposed(conversion: Conversion, step: Step) -> None:
+def _transposed(conversion: TfliteConversion, step: TfliteStep) -> None:
     weight = conversion.shape(step.node.inputs[1])
     kernel, axes = weight[2:], len(weight) - 2
     ones = (1,) * axes

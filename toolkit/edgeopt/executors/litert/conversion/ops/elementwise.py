@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgeopt.executors.litert.conversion.conversion import WHOLE_NUMBERS, Conversion, Order, Step
+from edgeopt.executors.litert.conversion.conversion import WHOLE_NUMBERS, Order, TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import any_grids
 from edgeopt.graph.graph import Value
 
 _FUSES = ("ADD", "SUB", "MUL")
 
 
-def _binary(code: str) -> Callable[[Conversion, Step], None]:
-    def convert(conversion: Conversion, step: Step) -> None:
+def _binary(code: str) -> Callable[[TfliteConversion, TfliteStep], None]:
+    def convert(conversion: TfliteConversion, step: TfliteStep) -> None:
         order = order_of_all(conversion, step.inputs, step.outputs[0])
         places = [in_rank(conversion, value, order) for value in step.inputs]
         if len(places) == 1:
@@ -31,7 +31,7 @@ def _binary(code: str) -> Callable[[Conversion, Step], None]:
     return convert
 
 
-def order_of_all(conversion: Conversion, values: tuple[Value | None, ...], output: Value) -> Order:
+def order_of_all(conversion: TfliteConversion, values: tuple[Value | None, ...], output: Value) -> Order:
     """Return the order of axes in which several tensors meet: that of the largest of the output's rank at hand."""
     rank = len(conversion.shape(output))
     computed = [value for value in values if value is not None and conversion.constant(value) is None]
@@ -41,7 +41,7 @@ def order_of_all(conversion: Conversion, values: tuple[Value | None, ...], outpu
     return conversion.order(max(alike, key=lambda value: np.prod(conversion.shape(value))))
 
 
-def in_rank(conversion: Conversion, value: Value | None, order: Order) -> int:
+def in_rank(conversion: TfliteConversion, value: Value | None, order: Order) -> int:
     """Return a tensor of as many axes as `order`, in that order; axes that it lacks come first and are of size 1."""
     shape = conversion.shape(value)
     missing = len(order) - len(shape)
@@ -59,7 +59,7 @@ def in_rank(conversion: Conversion, value: Value | None, order: Order) -> int:
     return conversion.reshaped(place, [wide[axis] for axis in order])
 
 
-def _power(conversion: Conversion, step: Step) -> None:
+def _power(conversion: TfliteConversion, step: TfliteStep) -> None:
     """Write a power; LiteRT wants the exponent in the base's type."""
     exponent = conversion.constant(step.node.inputs[1])
     if exponent is None or exponent.dtype == np.float32:
@@ -72,7 +72,7 @@ def _power(conversion: Conversion, step: Step) -> None:
     conversion.network.add("POW", [in_rank(conversion, step.inputs[0], order), place], [made])
 
 
-def _where(conversion: Conversion, step: Step) -> None:
+def _where(conversion: TfliteConversion, step: TfliteStep) -> None:
     order = order_of_all(conversion, step.inputs, step.outputs[0])
     places = [in_rank(conversion, value, order) for value in step.inputs]
     conversion.network.add("SELECT_V2", places, [conversion.new(step.outputs[0], order)])

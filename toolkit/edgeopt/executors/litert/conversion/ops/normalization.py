@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Order, Step, channels_last
+from edgeopt.executors.litert.conversion.conversion import Order, TfliteConversion, TfliteStep, channels_last
 
 
-def _batch(conversion: Conversion, step: Step) -> None:
+def _batch(conversion: TfliteConversion, step: TfliteStep) -> None:
     if step.attribute("training_mode", 0):
         raise conversion.refuse(step.node, "in training mode")
     numbers = [conversion.numbers(step.node, place) for place in (1, 2, 3, 4)]
@@ -22,7 +22,7 @@ def _batch(conversion: Conversion, step: Step) -> None:
     conversion.set(step.outputs[0], _scaled(conversion, place, order, factor, bias - mean * factor), order)
 
 
-def _scaled(conversion: Conversion, place: int, order: Order, factor: NDArray[Any], shift: NDArray[Any]) -> int:
+def _scaled(conversion: TfliteConversion, place: int, order: Order, factor: NDArray[Any], shift: NDArray[Any]) -> int:
     """Return a tensor times a number and plus a number of each channel."""
     shape = [1] * len(order)
     shape[order.index(1)] = factor.size
@@ -32,7 +32,7 @@ def _scaled(conversion: Conversion, place: int, order: Order, factor: NDArray[An
     return place
 
 
-def _normalized(conversion: Conversion, place: int, axes: Sequence[int], epsilon: float) -> int:
+def _normalized(conversion: TfliteConversion, place: int, axes: Sequence[int], epsilon: float) -> int:
     """Return a tensor less its mean, by the root of its variance and epsilon, over axes as they are stored."""
     shape = conversion.shown(place)
     small = [1 if axis in axes else size for axis, size in enumerate(shape)]
@@ -45,23 +45,25 @@ def _normalized(conversion: Conversion, place: int, axes: Sequence[int], epsilon
     return conversion.apply("MUL", [centred, conversion.apply("RSQRT", [variance], small)], shape)
 
 
-def _layer(conversion: Conversion, step: Step) -> None:
+def _layer(conversion: TfliteConversion, step: TfliteStep) -> None:
     if any(output.consumers() for output in step.node.outputs[1:]):
         raise conversion.refuse(step.node, "with its mean read")
     shape = conversion.shape(step.inputs[0])
     axis = step.attribute("axis", -1) % len(shape)
-    order = tuple(range(len(shape)))
+    order = conversion.order(step.inputs[0])
     place = conversion.tensor(step.inputs[0], order)
-    made = _normalized(conversion, place, range(axis, len(shape)), step.attribute("epsilon", 1e-5))
+    axes = [stored for stored, named in enumerate(order) if named >= axis]
+    made = _normalized(conversion, place, axes, step.attribute("epsilon", 1e-5))
     for code, number in (("MUL", 1), ("ADD", 2)):
         table = conversion.numbers(step.node, number)
         if table is not None:
-            place = conversion.network.constant(f"{step.node.name}_{code.lower()}", table.astype(np.float32))
-            made = conversion.apply(code, [made, place], shape)
+            wide = table.astype(np.float32).reshape((1,) * (len(shape) - table.ndim) + table.shape).transpose(order)
+            place = conversion.network.constant(f"{step.node.name}_{code.lower()}", wide)
+            made = conversion.apply(code, [made, place], conversion.shown(made))
     conversion.set(step.outputs[0], made, order)
 
 
-def _instance(conversion: Conversion, step: Step) -> None:
+def _instance(conversion: TfliteConversion, step: TfliteStep) -> None:
     scale, bias = conversion.numbers(step.node, 1), conversion.numbers(step.node, 2)
     assert scale is not None
     assert bias is not None
@@ -72,7 +74,7 @@ def _instance(conversion: Conversion, step: Step) -> None:
     conversion.set(step.outputs[0], _scaled(conversion, made, order, scale, bias), order)
 
 
-def _neighbours(conversion: Conversion, step: Step) -> None:
+def _neighbours(conversion: TfliteConversion, step: TfliteStep) -> None:
     size, order = step.attribute("size", 1), channels_last(4)
     if size % 2 == 0 or len(conversion.shape(step.inputs[0])) != 4:
         raise conversion.refuse(step.node, "of an even size, or of no pictures")

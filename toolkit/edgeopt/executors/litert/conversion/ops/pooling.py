@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step, channels_last
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import any_grids, one_grid
 from edgeopt.executors.litert.conversion.ops._windows import Windows, padded, windows_of
 
 
-def _windows(conversion: Conversion, step: Step) -> Windows:
+def _windows(conversion: TfliteConversion, step: TfliteStep) -> Windows:
     kernel = step.attribute("kernel_shape", ())
     if len(kernel) != 2 or any(size > 1 for size in step.attribute("dilations", ())):
         raise conversion.refuse(step.node, "over other axes than two, or with holes")
@@ -24,7 +24,7 @@ def _windows(conversion: Conversion, step: Step) -> Windows:
     return windows
 
 
-def _pooled(conversion: Conversion, code: str, place: int, windows: Windows, padding: str) -> int:
+def _pooled(conversion: TfliteConversion, code: str, place: int, windows: Windows, padding: str) -> int:
     shape = conversion.shown(place)
     return conversion.apply(
         code,
@@ -38,7 +38,7 @@ def _pooled(conversion: Conversion, code: str, place: int, windows: Windows, pad
     )
 
 
-def _largest(conversion: Conversion, step: Step) -> None:
+def _largest(conversion: TfliteConversion, step: TfliteStep) -> None:
     if len(step.node.outputs) > 1 and step.node.outputs[1].consumers():
         raise conversion.refuse(step.node, "with its indices read")
     windows = _windows(conversion, step)
@@ -49,7 +49,7 @@ def _largest(conversion: Conversion, step: Step) -> None:
     conversion.set(step.outputs[0], made, channels_last(4))
 
 
-def _mean(conversion: Conversion, step: Step) -> None:
+def _mean(conversion: TfliteConversion, step: TfliteStep) -> None:
     """Means over what lies in the picture, or over padding too; LiteRT knows the first alone, and only with SAME."""
     windows = _windows(conversion, step)
     place = conversion.tensor(step.inputs[0], channels_last(4))
@@ -66,7 +66,7 @@ def _mean(conversion: Conversion, step: Step) -> None:
     conversion.set(step.outputs[0], made, channels_last(4))
 
 
-def _counted(step: Step, windows: Windows, counts_padding: bool) -> NDArray[np.float64]:
+def _counted(step: TfliteStep, windows: Windows, counts_padding: bool) -> NDArray[np.float64]:
     """Return how many numbers the mean of each window is over; shape: the windows."""
     is_written = step.attribute("auto_pad", "NOTSET") in ("NOTSET", "")
     behind: Sequence[int] = step.attribute("pads", (0,) * 4)[2:] if is_written else windows.behind
@@ -81,15 +81,15 @@ def _counted(step: Step, windows: Windows, counts_padding: bool) -> NDArray[np.f
     return np.outer(each[0], each[1]).astype(np.float64)
 
 
-def _global_mean(conversion: Conversion, step: Step) -> None:
+def _global_mean(conversion: TfliteConversion, step: TfliteStep) -> None:
     _over_positions(conversion, step, "MEAN")
 
 
-def _global_largest(conversion: Conversion, step: Step) -> None:
+def _global_largest(conversion: TfliteConversion, step: TfliteStep) -> None:
     _over_positions(conversion, step, "REDUCE_MAX")
 
 
-def _over_positions(conversion: Conversion, step: Step, code: str) -> None:
+def _over_positions(conversion: TfliteConversion, step: TfliteStep, code: str) -> None:
     order = conversion.order(step.inputs[0])
     place, shape = conversion.tensor(step.inputs[0], order), conversion.shape(step.inputs[0])
     axes = [i for i, axis in enumerate(order) if axis > 1]

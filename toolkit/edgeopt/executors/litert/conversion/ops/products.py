@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import any_grids
 from edgeopt.executors.litert.conversion.ops.convolution import weight_and_bias
 
 
-def _product(conversion: Conversion, step: Step) -> None:
+def _product(conversion: TfliteConversion, step: TfliteStep) -> None:
     left, right = (conversion.shape(value) for value in step.node.inputs[:2])
     if conversion.constant(step.node.inputs[1]) is not None and len(right) == 2 and len(left) > 1:
         _with_weights(conversion, step, is_transposed=False)
@@ -23,7 +23,7 @@ def _product(conversion: Conversion, step: Step) -> None:
     conversion.network.add("BATCH_MATMUL", places, [conversion.new(step.outputs[0], order)])
 
 
-def _with_weights(conversion: Conversion, step: Step, *, is_transposed: bool) -> None:
+def _with_weights(conversion: TfliteConversion, step: TfliteStep, *, is_transposed: bool) -> None:
     """Write rows times weights; LiteRT stores weights with their outputs first, and takes rows as one table."""
     shape, weight = conversion.shape(step.node.inputs[0]), conversion.shape(step.node.inputs[1])
     outputs, inputs = weight if is_transposed else weight[::-1]
@@ -47,7 +47,7 @@ def _with_weights(conversion: Conversion, step: Step, *, is_transposed: bool) ->
     conversion.set(step.outputs[0], conversion.reshaped(made, wanted), order)
 
 
-def _gemm(conversion: Conversion, step: Step) -> None:
+def _gemm(conversion: TfliteConversion, step: TfliteStep) -> None:
     alpha, beta = step.attribute("alpha", 1.0), step.attribute("beta", 1.0)
     weight = conversion.constant(step.node.inputs[1])
     bias = conversion.constant(step.node.inputs[2]) if len(step.node.inputs) > 2 else None

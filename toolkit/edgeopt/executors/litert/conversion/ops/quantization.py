@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import tensor_grid
 
 
-def _quantize(conversion: Conversion, step: Step) -> None:
+def _quantize(conversion: TfliteConversion, step: TfliteStep) -> None:
     """Write a tensor's integers, if the node before did not make them."""
     made = step.outputs[0]
     if conversion.has(made):
@@ -20,8 +20,8 @@ def _quantize(conversion: Conversion, step: Step) -> None:
     conversion.network.add("QUANTIZE", [place], [conversion.new(made, order)])
 
 
-def _dequantize(conversion: Conversion, step: Step) -> None:
-    """Write nothing: the numbers are made where a node reads them, see `Conversion.tensor`."""
+def _dequantize(conversion: TfliteConversion, step: TfliteStep) -> None:
+    """Write nothing: the numbers are made where a node reads them, see `TfliteConversion.tensor`."""
     known = conversion.grid(step.node.inputs[0])
     if known is None or known != tensor_grid(conversion, step.node):
         raise conversion.refuse(step.node, "of another grid than the QuantizeLinear before it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Order, Step
+from edgeopt.executors.litert.conversion.conversion import Order, TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import any_grids, one_grid
 from edgeopt.executors.litert.conversion.network import type_name
 
@@ -12,7 +12,7 @@ _OPSET_OF_INPUTS = 18
 _OPSET_OF_SUM_INPUTS = 13
 
 
-def _axes(conversion: Conversion, step: Step) -> tuple[int, ...]:
+def _axes(conversion: TfliteConversion, step: TfliteStep) -> tuple[int, ...]:
     rank = len(conversion.shape(step.inputs[0]))
     first = _OPSET_OF_SUM_INPUTS if step.node.op_type == "ReduceSum" else _OPSET_OF_INPUTS
     if conversion.graph.opset < first:
@@ -33,8 +33,8 @@ def _order_after(order: Order, axes: tuple[int, ...], *, keeps: bool) -> Order:
     return tuple(sorted(left).index(axis) for axis in left)
 
 
-def _reduced(code: str, *, squares: bool = False, root: bool = False) -> Callable[[Conversion, Step], None]:
-    def convert(conversion: Conversion, step: Step) -> None:
+def _reduced(code: str, *, squares: bool = False, root: bool = False) -> Callable[[TfliteConversion, TfliteStep], None]:
+    def convert(conversion: TfliteConversion, step: TfliteStep) -> None:
         order, axes = conversion.order(step.inputs[0]), _axes(conversion, step)
         keeps = bool(step.attribute("keepdims", 1))
         place = conversion.tensor(step.inputs[0], order)
@@ -50,8 +50,8 @@ def _reduced(code: str, *, squares: bool = False, root: bool = False) -> Callabl
     return convert
 
 
-def _place_of_extreme(code: str) -> Callable[[Conversion, Step], None]:
-    def convert(conversion: Conversion, step: Step) -> None:
+def _place_of_extreme(code: str) -> Callable[[TfliteConversion, TfliteStep], None]:
+    def convert(conversion: TfliteConversion, step: TfliteStep) -> None:
         if step.attribute("select_last_index", 0):
             raise conversion.refuse(step.node, "of the last of equals")
         rank = len(conversion.shape(step.inputs[0]))

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.executors.litert.conversion.conversion import Conversion, Step, channels_last
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import one_grid
 
 
-def _resize(conversion: Conversion, step: Step) -> None:
+def _resize(conversion: TfliteConversion, step: TfliteStep) -> None:
     before, after = conversion.shape(step.node.inputs[0]), conversion.shape(step.node.outputs[0])
     if len(before) != 4 or before[:2] != after[:2]:
         raise conversion.refuse(step.node, "over other axes than height and width")
@@ -26,7 +26,7 @@ def _resize(conversion: Conversion, step: Step) -> None:
     conversion.set(step.outputs[0], made, channels_last(4))
 
 
-def _factors(conversion: Conversion, step: Step) -> tuple[float, float]:
+def _factors(conversion: TfliteConversion, step: TfliteStep) -> tuple[float, float]:
     """Return the scales of height and width as the node says them, which positions are computed with."""
     before, after = conversion.shape(step.node.inputs[0])[2:], conversion.shape(step.node.outputs[0])[2:]
     place = 1 if step.node.op_type == "Upsample" or conversion.graph.opset < 11 else 2
@@ -38,7 +38,7 @@ def _factors(conversion: Conversion, step: Step) -> tuple[float, float]:
     return after[0] / before[0], after[1] / before[1]
 
 
-def _places(step: Step, before: int, after: int, factor: float, default: str) -> NDArray[np.float64]:
+def _places(step: TfliteStep, before: int, after: int, factor: float, default: str) -> NDArray[np.float64]:
     """Return the place in the picture that each pixel of the result is read at."""
     x = np.arange(after, dtype=np.float64)
     mode = step.attribute("coordinate_transformation_mode", default)
@@ -56,7 +56,7 @@ def _places(step: Step, before: int, after: int, factor: float, default: str) ->
     raise ValueError(mode)
 
 
-def _positions(conversion: Conversion, step: Step) -> list[NDArray[np.float64]]:
+def _positions(conversion: TfliteConversion, step: TfliteStep) -> list[NDArray[np.float64]]:
     before, after = conversion.shape(step.node.inputs[0])[2:], conversion.shape(step.node.outputs[0])[2:]
     default = "asymmetric" if conversion.graph.opset < 11 else "half_pixel"
     factors = _factors(conversion, step)
@@ -66,7 +66,7 @@ def _positions(conversion: Conversion, step: Step) -> list[NDArray[np.float64]]:
         raise conversion.refuse(step.node, f"with coordinates of {error}") from error
 
 
-def _nearest(conversion: Conversion, step: Step, place: int) -> int:
+def _nearest(conversion: TfliteConversion, step: TfliteStep, place: int) -> int:
     """Write whole repetitions as a resize, all else as rows and columns that are taken by their numbers."""
     default = "floor" if conversion.graph.opset < 11 else "round_prefer_floor"
     rounding = step.attribute("nearest_mode", default)
@@ -95,7 +95,7 @@ def _nearest(conversion: Conversion, step: Step, place: int) -> int:
     return place
 
 
-def _between(conversion: Conversion, step: Step, place: int) -> int:
+def _between(conversion: TfliteConversion, step: TfliteStep, place: int) -> int:
     if step.attribute("antialias", 0) or step.is_integer:
         raise conversion.refuse(step.node, "with antialias, or on integers")
     before, wanted = conversion.shape(step.node.inputs[0])[2:], conversion.shape(step.node.outputs[0])[2:]

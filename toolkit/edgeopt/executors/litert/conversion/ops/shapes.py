@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.executors.litert.conversion.conversion import ANY_TYPE, Conversion, Order, Step, channels_last
+from edgeopt.executors.litert.conversion.conversion import ANY_TYPE, Order, TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import one_grid
 from edgeopt.executors.litert.conversion.network import type_name
 
 _OPSET_OF_SLICE_INPUTS, _OPSET_OF_PAD_INPUTS, _OPSET_OF_SPLIT_INPUTS = 10, 11, 13
 
 
-def _reshape(conversion: Conversion, step: Step) -> None:
+def _reshape(conversion: TfliteConversion, step: TfliteStep) -> None:
     before, after = conversion.shape(step.inputs[0]), conversion.shape(step.outputs[0])
     known = conversion.order(step.inputs[0])
     order = _order_kept(before, after, known)
@@ -67,7 +67,7 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int]
     return groups
 
 
-def _transpose(conversion: Conversion, step: Step) -> None:
+def _transpose(conversion: TfliteConversion, step: TfliteStep) -> None:
     """Write nothing: the tensor that carries the input carries the output, in an order of its own."""
     known = conversion.order(step.inputs[0])
     permutation = step.attribute("perm", tuple(reversed(range(len(known)))))
@@ -75,7 +75,7 @@ def _transpose(conversion: Conversion, step: Step) -> None:
     conversion.set(step.outputs[0], conversion.tensor(step.inputs[0], known), order)
 
 
-def _concat(conversion: Conversion, step: Step) -> None:
+def _concat(conversion: TfliteConversion, step: TfliteStep) -> None:
     rank = len(conversion.shape(step.outputs[0]))
     computed = [value for value in step.inputs if conversion.constant(value) is None]
     order = conversion.order(computed[0]) if computed else tuple(range(rank))
@@ -84,7 +84,7 @@ def _concat(conversion: Conversion, step: Step) -> None:
     conversion.network.add("CONCATENATION", places, [conversion.new(step.outputs[0], order)], axis=axis)
 
 
-def _split(conversion: Conversion, step: Step) -> None:
+def _split(conversion: TfliteConversion, step: TfliteStep) -> None:
     shape, order = conversion.shape(step.inputs[0]), conversion.order(step.inputs[0])
     axis = step.attribute("axis", 0) % len(shape)
     sizes = [conversion.shape(output)[axis] for output in step.outputs]
@@ -101,7 +101,7 @@ def _integers(array: NDArray[Any] | None) -> tuple[int, ...]:
     return () if array is None else tuple(int(number) for number in array.reshape(-1))
 
 
-def _slice(conversion: Conversion, step: Step) -> None:
+def _slice(conversion: TfliteConversion, step: TfliteStep) -> None:
     shape = conversion.shape(step.inputs[0])
     steps: tuple[int, ...] = ()
     if conversion.graph.opset < _OPSET_OF_SLICE_INPUTS:
@@ -115,7 +115,7 @@ def _slice(conversion: Conversion, step: Step) -> None:
     _cut(conversion, step, spans)
 
 
-def _cut(conversion: Conversion, step: Step, spans: Sequence[range]) -> None:
+def _cut(conversion: TfliteConversion, step: TfliteStep, spans: Sequence[range]) -> None:
     """Write the numbers at these places of each axis of the input."""
     order = conversion.order(step.inputs[0])
     place = conversion.tensor(step.inputs[0], order)
@@ -142,7 +142,7 @@ def _cut(conversion: Conversion, step: Step, spans: Sequence[range]) -> None:
     )
 
 
-def _every(conversion: Conversion, place: int, axis: int, span: range) -> int:
+def _every(conversion: TfliteConversion, place: int, axis: int, span: range) -> int:
     """Return every n-th place of an axis: seen as rows of n places, they are a column.
 
     XNNPACK has no slices in steps, and LiteRT's own take a picture of 416 x 416 apart in 1 ms (AMD EPYC, one thread).
@@ -156,7 +156,7 @@ def _every(conversion: Conversion, place: int, axis: int, span: range) -> int:
     return conversion.reshaped(made, (*shape[:axis], len(span), *shape[axis + 1 :]))
 
 
-def _gather(conversion: Conversion, step: Step) -> None:
+def _gather(conversion: TfliteConversion, step: TfliteStep) -> None:
     shape = conversion.shape(step.inputs[0])
     axis = step.attribute("axis", 0) % len(shape)
     order = conversion.order(step.inputs[0])
@@ -185,7 +185,7 @@ def _gather(conversion: Conversion, step: Step) -> None:
 _MIRRORS = {"reflect": "REFLECT"}
 
 
-def _pad(conversion: Conversion, step: Step) -> None:
+def _pad(conversion: TfliteConversion, step: TfliteStep) -> None:
     shape = conversion.shape(step.inputs[0])
     number = 0.0
     named: tuple[int, ...] = ()
@@ -216,7 +216,7 @@ def _pad(conversion: Conversion, step: Step) -> None:
         conversion.network.add("PAD", places, [made])
 
 
-def _depth_to_space(conversion: Conversion, step: Step) -> None:
+def _depth_to_space(conversion: TfliteConversion, step: TfliteStep) -> None:
     size, order = step.attribute("blocksize", 1), channels_last(4)
     place = conversion.tensor(step.inputs[0], order)
     if step.attribute("mode", "DCR") == "CRD":
@@ -228,7 +228,7 @@ def _depth_to_space(conversion: Conversion, step: Step) -> None:
     conversion.network.add("DEPTH_TO_SPACE", [place], [conversion.new(step.outputs[0], order)], blockSize=size)
 
 
-def _space_to_depth(conversion: Conversion, step: Step) -> None:
+def _space_to_depth(conversion: TfliteConversion, step: TfliteStep) -> None:
     if (mode := step.attribute("mode", "DCR")) != "DCR":
         raise conversion.refuse(step.node, f"in mode {mode}")
     order = channels_last(4)
@@ -237,7 +237,7 @@ def _space_to_depth(conversion: Conversion, step: Step) -> None:
     conversion.network.add("SPACE_TO_DEPTH", [place], [made], blockSize=step.attribute("blocksize", 1))
 
 
-def _expand(conversion: Conversion, step: Step) -> None:
+def _expand(conversion: TfliteConversion, step: TfliteStep) -> None:
     before, after = conversion.shape(step.inputs[0]), conversion.shape(step.outputs[0])
     plain = tuple(range(len(before)))
     place = conversion.tensor(step.inputs[0], plain)
@@ -249,7 +249,7 @@ def _expand(conversion: Conversion, step: Step) -> None:
     conversion.network.add("BROADCAST_TO", [place, conversion.integers(after)], [made])
 
 
-def _tile(conversion: Conversion, step: Step) -> None:
+def _tile(conversion: TfliteConversion, step: TfliteStep) -> None:
     repeats = _integers(conversion.numbers(step.node, 1))
     order = conversion.order(step.inputs[0])
     numbers = conversion.integers([repeats[axis] for axis in order])
@@ -257,7 +257,7 @@ def _tile(conversion: Conversion, step: Step) -> None:
     conversion.network.add("TILE", [conversion.tensor(step.inputs[0], order), numbers], [made])
 
 
-def _top(conversion: Conversion, step: Step) -> None:
+def _top(conversion: TfliteConversion, step: TfliteStep) -> None:
     shape = conversion.shape(step.inputs[0])
     axis = step.attribute("axis", -1) % len(shape)
     if not step.attribute("largest", 1):
