@@ -1,4 +1,4 @@
-"""Files of an engine for an app that brings its own runtime: `--emit ncnn` writes them into `emitted/ncnn/`."""
+"""Files of an engine for an app that brings its own runtime: `--emit litert` writes them into `emitted/litert/`."""
 
 from __future__ import annotations
 
