@@ -1,12 +1,14 @@
-"""Which engine runs which model fastest in its own floats: ONNX Runtime, OpenVINO, ncnn, LiteRT; in turns, one thread.
+"""Which engine runs which model fastest: ONNX Runtime, OpenVINO, ncnn, LiteRT; in turns, one thread.
 
-    PYTHONPATH=toolkit python benchmarks/engines.py MODEL.onnx [MODEL.onnx ...] [--threads 1] [--seconds 6]
+    PYTHONPATH=toolkit python benchmarks/engines.py MODEL.onnx [MODEL.onnx ...] [--threads 1] [--seconds 6] [--int8]
 
 Each model is simplified and fused once and handed to every engine that is installed, in float32 and, where the engine
 has it, in bfloat16; what an engine refuses is told in its cell. A cell is the time of ONNX Runtime's float32 over that
 of the form, with its interval, and in brackets how far its answers lie from ONNX Runtime's without optimizations (dB).
-INT8 is what `edgeopt optimize` searches for; this table is what it looks at first. Last column: the form that is proven
-fastest, or those that are not proven slower.
+Last column: the form that is proven fastest, or those that are not proven slower.
+
+With `--int8` the columns are the engines' INT8 instead: the first form that `edgeopt optimize` makes for the engine's
+profile (its rules, no search, no repair), calibrated on made-up inputs.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.steps.fuse import fuse
+from edgeopt.steps.quantize.api import Form, quantize
 from edgeopt.steps.simplify import simplify
 from edgeopt.system.declared.target import find_target
 
@@ -42,6 +45,16 @@ FORMS: Mapping[str, tuple[str, str, str]] = {
     "litert fp32": ("litert", "CPU", "fp32"),
 }
 """Executor, provider and precision of each column."""
+INT8: Mapping[str, tuple[str, Form]] = {
+    "onnxruntime pairs": ("cpu", Form.QDQ),
+    "onnxruntime own ops": ("cpu", Form.NHWC),
+    "openvino": ("openvino-cpu", Form.INPUTS),
+    "ncnn": ("ncnn-cpu", Form.INPUTS),
+    "litert": ("litert-cpu", Form.QDQ),
+}
+"""Profile and form of each column of INT8."""
+_CALIBRATED = 8
+"""Made-up inputs that a grid is chosen from."""
 
 
 def prepared(file: Path) -> Model:
@@ -74,7 +87,28 @@ def opened(model: Model, stack: ExitStack, threads: int) -> tuple[dict[str, Sess
     return sessions, refused
 
 
-def row(file: Path, threads: int, seconds: float) -> list[str]:
+def opened_in_int8(model: Model, stack: ExitStack, threads: int) -> tuple[dict[str, Session], dict[str, str]]:
+    """Return the sessions of the engines' INT8 and of ONNX Runtime's float32, and why the others do not open."""
+    samples = [inputs_of(model, seed) for seed in range(2, 2 + _CALIBRATED)]
+    float_options = SessionOptions(threads=threads)
+    sessions = {FIRST: load_executor("onnxruntime").open(model.source, float_options)}
+    stack.callback(sessions[FIRST].close)
+    refused = dict[str, str]()
+    for name, (profile, form) in INT8.items():
+        target = find_target(profile)
+        options = SessionOptions(target.providers, threads, target.options, precision="fp32")
+        try:
+            made = quantize(model, samples, target.int8, form=form).model
+            session = load_executor(target.executor).open(made.source, options)
+        except EdgeoptError as error:
+            refused[name] = error.problem
+            continue
+        stack.callback(session.close)
+        sessions[name] = session
+    return sessions, refused
+
+
+def row(file: Path, threads: int, seconds: float, names: Sequence[str]) -> list[str]:
     """Return the cells of one model."""
     model = prepared(file)
     inputs = inputs_of(model, 1)
@@ -82,16 +116,13 @@ def row(file: Path, threads: int, seconds: float) -> list[str]:
         right = load_executor("onnxruntime").open(model.source, SessionOptions(threads=threads, entries=UNOPTIMIZED))
         expected = right.run(inputs)
         right.close()
-        sessions, refused = opened(model, stack, threads)
+        sessions, refused = (opened_in_int8 if names[0] in INT8 else opened)(model, stack, threads)
         drift = {name: measure_drift(expected, session.run(inputs)).sqnr_db for name, session in sessions.items()}
         calls = {name: call_of(session, inputs) for name, session in sessions.items()}
         ratios = compare_calls(calls, baseline=FIRST, seconds=seconds, block=5) if len(calls) > 1 else {}
         times_ms = _p50_ms(calls[FIRST])
     cells = [file.stem, f"{times_ms:.2f} ms"]
-    for name in FORMS:
-        if name == FIRST:
-            continue
-        cells.append(_cell(ratios[name], drift[name]) if name in ratios else f"- {refused[name][:60]}")
+    cells += [_cell(ratios[name], drift[name]) if name in ratios else f"- {refused[name][:60]}" for name in names]
     return [*cells, ", ".join(_fastest(ratios))]
 
 
@@ -116,13 +147,14 @@ def _fastest(ratios: Mapping[str, Ratio]) -> Sequence[str]:
     return [*([FIRST] if least <= 1 else []), *forms]
 
 
-def main(files: Sequence[Path], threads: int, seconds: float) -> None:
+def main(files: Sequence[Path], threads: int, seconds: float, *, is_int8: bool) -> None:
     """Print the table."""
-    head = ["model", FIRST, *(name for name in FORMS if name != FIRST), "fastest"]
+    names = [*INT8] if is_int8 else [name for name in FORMS if name != FIRST]
+    head = ["model", FIRST, *names, "fastest"]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}", flush=True)
     for file in files:
         try:
-            cells = row(file, threads, seconds)
+            cells = row(file, threads, seconds, names)
         except EdgeoptError as error:
             cells = [file.stem, f"refused: {error.problem}"]
         print(f"| {' | '.join(cells)} |", flush=True)
@@ -133,5 +165,6 @@ if __name__ == "__main__":
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--int8", action="store_true")
     arguments = parser.parse_args()
-    main(arguments.models, arguments.threads, arguments.seconds)
+    main(arguments.models, arguments.threads, arguments.seconds, is_int8=arguments.int8)

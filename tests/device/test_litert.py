@@ -244,6 +244,27 @@ def test_results_outlive_the_next_run_and_sessions_run_side_by_side():
     np.testing.assert_array_equal(session.run(first)["y"], before)
 
 
+def test_float16_is_asked_for_and_never_a_default():
+    model = model_of(OPS["convolution"])
+    inputs = inputs_of(model)
+    expected = right(model, inputs)["y"]
+    error = {}
+    for precision in ("", "fp32", "fp16"):
+        session = EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, precision=precision))
+        error[precision] = np.abs(session.run(inputs)["y"] - expected).max()
+        beside = session.beside(reuse=True)
+        np.testing.assert_array_equal(beside.run(inputs)["y"], session.run(inputs)["y"])
+        assert {layer.reason for layer in session.placement()} == {precision or "fp32"}
+    assert error[""] == error["fp32"] < 1e-4 < error["fp16"] < 0.1
+    with pytest.raises(ValueError, match="bf16"):
+        EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, precision="bf16"))
+
+
+def test_float16_is_refused_where_it_cannot_hand_out_what_the_model_makes():
+    with pytest.raises(UnsupportedError, match="copies no int64"):
+        EXECUTOR.open(litert_model(MORE["the best of channels"]).data, SessionOptions(("CPU",), 1, precision="fp16"))
+
+
 def test_inputs_of_another_shape_type_or_name_are_refused():
     model = model_of(OPS["convolution"])
     session = EXECUTOR.open(model.data, CPU)

@@ -6,54 +6,51 @@ nor the model is needed. Inputs and outputs keep the names and the order of axes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
-from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
-from edgeopt.system.declared.optional import NOT_INSTALLED, require
+from edgeopt.executors.litert.engines import PURPOSE, Engine, HalfPrecision, Interpreter, interpreter_module
+from edgeopt.graph.tensors import Tensors, require_names
+from edgeopt.system.declared.optional import NOT_INSTALLED
 from edgeopt.system.disk.files import write_beside
-from edgeopt.system.processes.quiet import quiet_natives
 
 PROVIDER = "CPU"
 SUFFIX = ".tflite"
-_PURPOSE = "running a model by LiteRT"
 _REMEDY = "pip install 'edgeopt[litert]'"
 _IDENTIFIER, _AT = b"TFL3", 4
 """What every `.tflite` file holds behind its first four bytes."""
-_ELSEWHERE = "choose a target of another engine, such as --target cpu"
+_ENGINES: Mapping[str, Callable[[bytes, int], Engine]] = {"fp32": Interpreter, "fp16": HalfPrecision}
+"""Interfaces by what floats are computed in."""
 
 
 class LiteRTSession(Staged):
-    """An interpreter of LiteRT and the words of `Session`."""
+    """A file in LiteRT and the words of `Session`."""
 
     simulated: ClassVar[bool] = False
 
-    def __init__(self, litert: Any, data: bytes, threads: int, *, reuse: bool = False) -> None:
+    def __init__(self, data: bytes, threads: int, precision: str, *, reuse: bool = False) -> None:
         """Load a file.
 
         Args:
-            litert: The module `ai_edge_litert.interpreter`.
             data: The file.
             threads: Of the kernels.
+            precision: What floats are computed in: `fp32` or `fp16`.
             reuse: Outputs lie always in the same memory: the next run writes over them.
 
         Raises:
             InvalidFileError: If LiteRT does not load it.
+            UnsupportedError: If this LiteRT lacks the precision.
         """
-        self._litert, self._data, self._threads, self._reuse = litert, data, threads, reuse
-        self._interpreter = _interpreter(litert, data, threads)
-        reads, makes = self._interpreter.get_input_details(), self._interpreter.get_output_details()
-        self.inputs = tuple(_spec(facts) for facts in reads)
-        self.outputs = tuple(_spec(facts) for facts in makes)
-        self._reads = {facts["name"]: int(facts["index"]) for facts in reads}
-        self._makes = {facts["name"]: int(facts["index"]) for facts in makes}
+        self._data, self._threads, self._precision, self._reuse = data, threads, precision, reuse
+        self._engine: Engine | None = _ENGINES[precision](data, threads)
+        self.inputs, self.outputs = self._engine.inputs, self._engine.outputs
         self._buffers: dict[str, NDArray[Any]] = {}
         self.first_run: FirstRun | None = None
 
@@ -67,6 +64,7 @@ class LiteRTSession(Staged):
         first_run, self.first_run = self.first_run, None
         if first_run is not None:
             first_run(inputs)
+        assert self._engine is not None
         require_names(inputs, (spec.name for spec in self.inputs))
         for spec in self.inputs:
             value = inputs[spec.name]
@@ -74,8 +72,8 @@ class LiteRTSession(Staged):
                 raise ValueError(
                     f"input {spec.name!r} is {value.dtype} {value.shape}, not {spec.dtype} {tuple(spec.shape)}"
                 )
-            self._interpreter.set_tensor(self._reads[spec.name], np.ascontiguousarray(value))
-        return self._interpreter
+            self._engine.write(spec.name, np.ascontiguousarray(value))
+        return self._engine
 
     def execute(self, uploaded: Any) -> Any:
         """Run what was uploaded, and wait until it is done.
@@ -83,20 +81,16 @@ class LiteRTSession(Staged):
         Raises:
             UnsupportedError: If LiteRT cannot run the model on these inputs.
         """
-        try:
-            uploaded.invoke()
-        except (RuntimeError, ValueError) as error:
-            raise UnsupportedError(f"LiteRT does not run the model: {_line(error)}", remedy=_ELSEWHERE) from error
+        uploaded.run()
         return uploaded
 
     def download(self, results: Any) -> Tensors:
         """Copy the results out of LiteRT's memory, which no array may show in a run; with `reuse` to the same place."""
+        made = {spec.name: results.read(spec.name) for spec in self.outputs}
         if not self._reuse:
-            return {name: results.get_tensor(index) for name, index in self._makes.items()}
-        for spec in self.outputs:
-            value = results.tensor(self._makes[spec.name])()
-            np.copyto(self._buffers.setdefault(spec.name, np.empty_like(value)), value)
-            del value
+            return made
+        for name, value in made.items():
+            np.copyto(self._buffers.setdefault(name, np.empty_like(value)), value)
         return dict(self._buffers)
 
     def placement(self) -> tuple[Placement, ...]:
@@ -104,23 +98,19 @@ class LiteRTSession(Staged):
         from edgeopt.executors.litert.file import operators_of
 
         return tuple(
-            Placement(operator.name, operator.code, PROVIDER, operator.arithmetic)
-            for operator in operators_of(self._data)
+            Placement(line.name, line.code, PROVIDER, "int8" if line.arithmetic == "int8" else self._precision)
+            for line in operators_of(self._data)
         )
 
     def beside(self, *, reuse: bool = False) -> LiteRTSession:
         """Return another session over the same file, with memory of its own."""
-        beside = LiteRTSession(self._litert, self._data, self._threads, reuse=reuse)
+        beside = LiteRTSession(self._data, self._threads, self._precision, reuse=reuse)
         beside.first_run = self.first_run
         return beside
 
     def close(self) -> None:
-        """Free the interpreter."""
-        self._interpreter = None
-
-
-def _spec(facts: Mapping[str, Any]) -> TensorSpec:
-    return TensorSpec(str(facts["name"]), np.dtype(facts["dtype"]).name, tuple(int(size) for size in facts["shape"]))
+        """Free what was loaded."""
+        self._engine = None
 
 
 class LiteRT(Executor):
@@ -131,9 +121,9 @@ class LiteRT(Executor):
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed and can be imported."""
         try:
-            _litert()
+            interpreter_module()
         except Exception as error:  # a broken installation fails in the loader, with any class of error
-            reason = str(getattr(error, "problem", error)).removesuffix(f": {_PURPOSE} needs it")
+            reason = str(getattr(error, "problem", error)).removesuffix(f": {PURPOSE} needs it")
             return Missing(reason, _REMEDY if reason.endswith(NOT_INSTALLED) else f"mend it: {reason}")
         return None
 
@@ -177,14 +167,15 @@ class LiteRT(Executor):
         data = tflite_file(source)
         guard = active_guard()
         first_run = guard.try_open("litert", data, options) if guard else None
-        if options.precision not in ("", "fp32"):
-            raise ValueError(f"precision is {options.precision!r}, not fp32")
+        precision = options.precision or "fp32"
+        if precision not in _ENGINES:
+            raise ValueError(f"precision is {precision!r}, not one of {', '.join(_ENGINES)}")
         if options.profile_to:
             raise ValueError("the executor litert writes no operator profile")
         if reason := self.why_no_provider(options.providers):
             raise UnavailableError(reason, remedy="write providers = ['CPU'] into the target")
         self.check(options)
-        session = LiteRTSession(_litert(), data, options.threads or 1)
+        session = LiteRTSession(data, options.threads or 1, precision)
         session.first_run = first_run
         if options.save_optimized_to:
             write_beside(Path(options.save_optimized_to), data)
@@ -226,24 +217,6 @@ def _checked(data: bytes, name: str) -> bytes:
     if not _is_tflite(data):
         raise InvalidFileError(f"{name} is no .tflite file", remedy="copy the file again, or make the bundle anew")
     return data
-
-
-def _litert() -> Any:
-    return require("ai_edge_litert.interpreter", extra="litert", purpose=_PURPOSE)
-
-
-def _interpreter(litert: Any, data: bytes, threads: int) -> Any:
-    try:
-        with quiet_natives():
-            made = litert.Interpreter(model_content=data, num_threads=threads)
-            made.allocate_tensors()
-            return made
-    except (RuntimeError, ValueError) as error:
-        raise InvalidFileError(f"LiteRT does not load the model: {_line(error)}", remedy=_ELSEWHERE) from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 EXECUTOR = LiteRT()
