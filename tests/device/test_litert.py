@@ -53,6 +53,10 @@ MORE = {
     "nearest pixels, rounded up": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest", nearest_mode = "ceil">(x, , twice) }}',
     "nearest of fewer": f'({PICTURE}) => (float[1,6,13,7] y) {{ y = Resize<mode = "nearest">(x, , , size) }}',
     "mean of windows, padded by itself": f'({PICTURE}) => (float[1,6,5,5] y) {{ y = AveragePool<kernel_shape = [3,3], strides = [2,2], auto_pad = "SAME_UPPER", count_include_pad = 1>(x) }}',
+    "elements by their places": f"({PICTURE}) => (float[1,6,9,3] y) {{ v, i = TopK(x, three) n = Neg(x) y = GatherElements<axis = 3>(n, i) }}",
+    "elements of rows": "(float[1,8,4] x, float[1,8] z) => (float[1,3,4] y) { v, i = TopK(z, three) u = Unsqueeze(i, minus) e = Tile(u, times4) y = GatherElements<axis = 1>(x, e) }",
+    "whole numbers divided": "(int64[1,4] x) => (int64[1,4] y, int64[1,4] m) { n = Sub(x, four_i) y = Div(n, three) m = Mod(n, three) }",
+    "no number": f"({PICTURE}) => (float[1,6,9,10] y) {{ r = Sqrt(x) n = IsNaN(r) y = Where(n, x, r) }}",
     "space to depth": "(float[1,6,4,6] x) => (float[1,24,2,3] y) { y = SpaceToDepth<blocksize = 2>(x) }",
     "the best three": f"({PICTURE}) => (float[1,6,9,3] y, int64[1,6,9,3] i) {{ y, i = TopK(x, three) }}",
     "the best of channels": f"({PICTURE}) => (float[1,3,9,10] y, int64[1,3,9,10] i) {{ y, i = TopK<axis = 1>(x, three) }}",
@@ -72,7 +76,7 @@ MORE = {
     "gates of channels": f"({PICTURE}) => (float[1,6,9,10] y) {{ c = Conv<group = 6, pads = [1,1,1,1]>(x, w61) p = ReduceMean<axes = [2,3]>(c) s = HardSigmoid(p) y = Mul(s, c) }}",
 }
 TABLES = {"rows": [1, 8, -1], "r64": [1, 6, 64], "r16": [1, 6, 16], "parts26": [4, 4], "five_axes": [1, 2, 3, 4, 5]}
-TABLES |= {"back": [1, 6, 4, 5], "least": [-100], "repeats": [1, 1, 2, 3]}
+TABLES |= {"back": [1, 6, 4, 5], "least": [-100], "repeats": [1, 1, 2, 3], "times4": [1, 1, 4], "four_i": [4]}
 
 
 def litert_model(text: str) -> Model:

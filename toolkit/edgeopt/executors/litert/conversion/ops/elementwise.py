@@ -8,6 +8,7 @@ import numpy as np
 
 from edgeopt.executors.litert.conversion.conversion import WHOLE_NUMBERS, Order, TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import any_grids
+from edgeopt.executors.litert.conversion.network import type_name
 from edgeopt.graph.graph import Value
 
 _FUSES = ("ADD", "SUB", "MUL")
@@ -59,6 +60,35 @@ def in_rank(conversion: TfliteConversion, value: Value | None, order: Order) -> 
     return conversion.reshaped(place, [wide[axis] for axis in order])
 
 
+def _divide(conversion: TfliteConversion, step: TfliteStep) -> None:
+    """Write a quotient; whole numbers are divided in 32 bits, where LiteRT cuts off as ONNX does."""
+    if conversion.dtype(step.outputs[0]) == "float32":
+        _binary("DIV")(conversion, step)
+        return
+    order = order_of_all(conversion, step.inputs, step.outputs[0])
+    places = [_in_type(conversion, in_rank(conversion, value, order), "int32") for value in step.inputs]
+    shape = conversion.stored_shape(step.outputs[0], order)
+    made = _in_type(conversion, conversion.apply("DIV", places, shape), conversion.dtype(step.outputs[0]))
+    conversion.set(step.outputs[0], made, order)
+
+
+def _in_type(conversion: TfliteConversion, place: int, dtype: str) -> int:
+    """Return a tensor in another type; itself where it has it."""
+    before = conversion.network.tensors[place]
+    if before.dtype == dtype:
+        return place
+    made = conversion.network.tensor(f"{before.name}_{dtype}", before.shape, dtype)
+    names = {"inDataType": type_name(before.dtype), "outDataType": type_name(dtype)}
+    conversion.network.add("CAST", [place], [made], **names)
+    return made
+
+
+def _remainder(conversion: TfliteConversion, step: TfliteStep) -> None:
+    if step.attribute("fmod", 0) or conversion.dtype(step.outputs[0]) == "float32":
+        raise conversion.refuse(step.node, "of floats")
+    _binary("FLOOR_MOD")(conversion, step)
+
+
 def _power(conversion: TfliteConversion, step: TfliteStep) -> None:
     """Write a power; LiteRT wants the exponent in the base's type."""
     exponent = conversion.constant(step.node.inputs[1])
@@ -72,6 +102,13 @@ def _power(conversion: TfliteConversion, step: TfliteStep) -> None:
     conversion.network.add("POW", [in_rank(conversion, step.inputs[0], order), place], [made])
 
 
+def _is_nan(conversion: TfliteConversion, step: TfliteStep) -> None:
+    """Write what is true of a NaN alone: it is not equal to itself."""
+    order = conversion.order(step.inputs[0])
+    place = conversion.tensor(step.inputs[0], order)
+    conversion.network.add("NOT_EQUAL", [place, place], [conversion.new(step.outputs[0], order)])
+
+
 def _where(conversion: TfliteConversion, step: TfliteStep) -> None:
     order = order_of_all(conversion, step.inputs, step.outputs[0])
     places = [in_rank(conversion, value, order) for value in step.inputs]
@@ -83,7 +120,8 @@ OPS = {
     "Sum": _binary("ADD"),
     "Sub": _binary("SUB"),
     "Mul": _binary("MUL"),
-    "Div": _binary("DIV"),
+    "Div": _divide,
+    "Mod": _remainder,
     "Pow": _power,
     "Max": _binary("MAXIMUM"),
     "Min": _binary("MINIMUM"),
@@ -95,7 +133,9 @@ OPS = {
     "And": _binary("LOGICAL_AND"),
     "Or": _binary("LOGICAL_OR"),
     "Where": _where,
+    "IsNaN": _is_nan,
 }
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
-OTHER_TYPES = dict.fromkeys((*_COMPARISONS, "And", "Or", "Where"), WHOLE_NUMBERS)
+OTHER_TYPES = dict.fromkeys((*_COMPARISONS, "And", "Or", "Where", "IsNaN"), WHOLE_NUMBERS)
+OTHER_TYPES |= dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod"), WHOLE_NUMBERS - {"bool"})
 ON_INTEGERS = {"Add": any_grids, "Sub": any_grids, "Mul": any_grids}

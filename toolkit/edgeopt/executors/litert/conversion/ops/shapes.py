@@ -182,6 +182,30 @@ def _gather(conversion: TfliteConversion, step: TfliteStep) -> None:
     conversion.network.add("GATHER", [place, read], [made], axis=order.index(axis))
 
 
+def _gather_elements(conversion: TfliteConversion, step: TfliteStep) -> None:
+    """Write whole coordinates of each number that is read: those of the other axes are known before."""
+    shape, made = conversion.shape(step.inputs[0]), conversion.shape(step.node.inputs[1])
+    axis = step.attribute("axis", 0) % len(shape)
+    place, plain = conversion.tensor(step.inputs[0], tuple(range(len(shape)))), tuple(range(len(made)))
+    numbers = conversion.constant(step.node.inputs[1])
+    if numbers is not None:
+        read = conversion.network.constant("places", numbers % shape[axis])
+    else:
+        read = conversion.tensor(step.inputs[1], plain)
+    dtype = conversion.network.tensors[read].dtype
+    if dtype not in ("int32", "int64"):
+        raise conversion.refuse(step.node, "by numbers that are no whole ones")
+    known = np.indices(made).astype(dtype)
+    parts = [conversion.reshaped(read, (*made, 1))]
+    for others, is_before in ((known[:axis], True), (known[axis + 1 :], False)):
+        if len(others):
+            part = conversion.network.constant("coordinates", np.ascontiguousarray(np.moveaxis(others, 0, -1)))
+            parts.insert(0 if is_before else len(parts), part)
+    whole = conversion.network.tensor("coordinates", (*made, len(shape)), dtype)
+    conversion.network.add("CONCATENATION", parts, [whole], axis=len(made))
+    conversion.network.add("GATHER_ND", [place, whole], [conversion.new(step.outputs[0], plain)])
+
+
 _MIRRORS = {"reflect": "REFLECT"}
 
 
@@ -284,6 +308,7 @@ OPS = {
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
     "Pad": _pad,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
