@@ -216,6 +216,7 @@ def test_a_file_of_its_own_holds_the_model(tmp_path):
     session = EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, save_optimized_to=str(out)))
     inputs = inputs_of(model)
     again = EXECUTOR.open(out, CPU)
+    assert out.read_bytes() == tflite_file(model.data), "the same model, the same bytes"
     np.testing.assert_array_equal(session.run(inputs)["y"], again.run(inputs)["y"])
     assert again.inputs == session.inputs
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
-from edgeopt.executors.litert.engines import PURPOSE, Engine, HalfPrecision, Interpreter, interpreter_module
+from edgeopt.executors.litert.loading import PURPOSE, HalfPrecision, Interpreter, LoadedFile, interpreter_module
 from edgeopt.graph.tensors import Tensors, require_names
 from edgeopt.system.declared.optional import NOT_INSTALLED
 from edgeopt.system.disk.files import write_beside
@@ -26,7 +26,7 @@ SUFFIX = ".tflite"
 _REMEDY = "pip install 'edgeopt[litert]'"
 _IDENTIFIER, _AT = b"TFL3", 4
 """What every `.tflite` file holds behind its first four bytes."""
-_ENGINES: Mapping[str, Callable[[bytes, int], Engine]] = {"fp32": Interpreter, "fp16": HalfPrecision}
+_LOADERS: Mapping[str, Callable[[bytes, int], LoadedFile]] = {"fp32": Interpreter, "fp16": HalfPrecision}
 """Interfaces by what floats are computed in."""
 
 
@@ -49,8 +49,8 @@ class LiteRTSession(Staged):
             UnsupportedError: If this LiteRT lacks the precision.
         """
         self._data, self._threads, self._precision, self._reuse = data, threads, precision, reuse
-        self._engine: Engine | None = _ENGINES[precision](data, threads)
-        self.inputs, self.outputs = self._engine.inputs, self._engine.outputs
+        self._loaded: LoadedFile | None = _LOADERS[precision](data, threads)
+        self.inputs, self.outputs = self._loaded.inputs, self._loaded.outputs
         self._buffers: dict[str, NDArray[Any]] = {}
         self.first_run: FirstRun | None = None
 
@@ -64,7 +64,7 @@ class LiteRTSession(Staged):
         first_run, self.first_run = self.first_run, None
         if first_run is not None:
             first_run(inputs)
-        assert self._engine is not None
+        assert self._loaded is not None
         require_names(inputs, (spec.name for spec in self.inputs))
         for spec in self.inputs:
             value = inputs[spec.name]
@@ -72,8 +72,8 @@ class LiteRTSession(Staged):
                 raise ValueError(
                     f"input {spec.name!r} is {value.dtype} {value.shape}, not {spec.dtype} {tuple(spec.shape)}"
                 )
-            self._engine.write(spec.name, np.ascontiguousarray(value))
-        return self._engine
+            self._loaded.write(spec.name, np.ascontiguousarray(value))
+        return self._loaded
 
     def execute(self, uploaded: Any) -> Any:
         """Run what was uploaded, and wait until it is done.
@@ -110,7 +110,7 @@ class LiteRTSession(Staged):
 
     def close(self) -> None:
         """Free what was loaded."""
-        self._engine = None
+        self._loaded = None
 
 
 class LiteRT(Executor):
@@ -168,8 +168,8 @@ class LiteRT(Executor):
         guard = active_guard()
         first_run = guard.try_open("litert", data, options) if guard else None
         precision = options.precision or "fp32"
-        if precision not in _ENGINES:
-            raise ValueError(f"precision is {precision!r}, not one of {', '.join(_ENGINES)}")
+        if precision not in _LOADERS:
+            raise ValueError(f"precision is {precision!r}, not one of {', '.join(_LOADERS)}")
         if options.profile_to:
             raise ValueError("the executor litert writes no operator profile")
         if reason := self.why_no_provider(options.providers):

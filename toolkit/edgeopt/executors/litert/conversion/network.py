@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.errors import UnsupportedError
 from edgeopt.system.declared.optional import require
 
 _PURPOSE = "writing a .tflite file"
 _FILE_VERSION = 3
 _IDENTIFIER = b"TFL3"
+_LARGEST_FILE = (1 << 31) - (1 << 24)
+"""Offsets of a file are signed 32-bit integers; the rest is left for tensors and operators."""
 _ALIGNMENT = 16
 """What the schema wants of a buffer (`force_align`), which its Python code does not keep."""
 _TYPES: Mapping[str, str] = {
@@ -215,8 +218,15 @@ def to_bytes(network: TfliteNetwork, inputs: Sequence[int], outputs: Sequence[in
 
     Raises:
         MissingDependencyError: If LiteRT is not installed.
+        UnsupportedError: If the file would be above 2 GB.
     """
     import flatbuffers  # comes with LiteRT
+
+    stored = sum(tensor.data.nbytes for tensor in network.tensors if tensor.data is not None)
+    if stored > _LARGEST_FILE:
+        raise UnsupportedError(
+            "a .tflite file holds at most 2 GB", remedy="store the weights in 8 bits first, or choose another engine"
+        )
 
     words = schema()
     buffers: list[Any] = [words.BufferT()]  # the first is empty: the buffer of what is no constant

@@ -22,7 +22,7 @@ _COPIED = ("float32", "int32", "int8", "uint8", "bool")
 """Types of tensors that the compiled model's buffers are written and read in."""
 
 
-class Engine(Protocol):
+class LoadedFile(Protocol):
     """A loaded file."""
 
     inputs: tuple[TensorSpec, ...]
