@@ -18,7 +18,7 @@ from edgeopt.optimization.options import Options
 from edgeopt.recipes.allowed import Check
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.disk.files import require_writable
-from edgeopt.system.machine.threads import engine_threads, logical_cores, physical_cores
+from edgeopt.system.machine.threads import engine_threads, logical_cores, usual_threads
 
 NAN, INFINITE = float("nan"), float("inf")
 DIGITS = "digits_detector"
@@ -83,7 +83,7 @@ def test_more_threads_than_logical_cores_are_refused(arguments, threads, tmp_pat
 def test_threads_come_from_the_wish_then_the_device_then_the_machine():
     assert engine_threads(1, 4) == 1
     assert engine_threads(0, 10_000) == logical_cores()
-    assert engine_threads(0) == physical_cores()
+    assert engine_threads(0) == usual_threads()
     assert engine_threads(0, workers=1000) == 1
     for asked in (-1, logical_cores() + 1):
         with pytest.raises(EdgeoptError, match="logical core"):

@@ -28,7 +28,7 @@ from edgeopt.executors.onnxruntime.providers import (
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
 from edgeopt.system.declared.target import Target, read_target, target_names
 from edgeopt.system.disk import assets
-from edgeopt.system.machine.threads import physical_cores
+from edgeopt.system.machine.threads import usual_threads
 
 PROFILES = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
 TARGETS = [one for one in PROFILES if isinstance(one, Target) and one.executor == "onnxruntime"]
@@ -82,7 +82,7 @@ def test_xnnpack_gets_all_cores_and_onnxruntime_one_thread_that_does_not_spin():
     entries, options = split_entries(target.providers, target.options, _KNOWN_ENTRIES)
     assert target.threads == 1
     assert entries == {"session.intra_op.allow_spinning": "0"}
-    assert options[0] == {"intra_op_num_threads": str(physical_cores())}
+    assert options[0] == {"intra_op_num_threads": str(usual_threads())}
 
 
 def test_directml_runs_in_sequence_and_without_patterns_of_memory():

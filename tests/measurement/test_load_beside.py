@@ -19,7 +19,7 @@ from edgeopt.measurement.load.beside import Arrangement, BesideWish, Member, is_
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import render
-from edgeopt.runtime.schedule.cores import usable_cores
+from edgeopt.system.machine.threads import usable_cores
 from edgeopt.tasks import make_task
 
 INPUTS = (TensorSpec("x", "float32", (1, 4)),)

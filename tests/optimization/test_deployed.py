@@ -55,7 +55,8 @@ providers = {json.dumps(target.providers)}\nprecisions = ["fp32"]\n[options]\n"{
 
     monkeypatch.setattr(type(engine), "open", written_down)
     monkeypatch.setattr(measured_threads, "choose_threads", lambda *_: 1)
-    cores = ((measured_threads, "physical_cores"), (threads, "physical_cores"), (threads, "logical_cores"))
+    names = ("physical_cores", "usual_threads")
+    cores = [(module, name) for module in (measured_threads, threads) for name in names] + [(threads, "logical_cores")]
     for module, name in cores:
         monkeypatch.setattr(module, name, lambda: 3)
     wishes = {"out": tmp_path / "o", "steps": ("simplify",)}

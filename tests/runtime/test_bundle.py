@@ -31,7 +31,7 @@ from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import MANIFEST, SCHEMA, Bundle, read_bundle, write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.declared.target import find_target
-from edgeopt.system.machine.threads import logical_cores, physical_cores
+from edgeopt.system.machine.threads import logical_cores, usual_threads
 
 DIGITS = find_model("digits_detector")
 CPU = find_target("cpu-x86-vnni")
@@ -307,7 +307,7 @@ def test_the_measured_threads_are_used_up_to_the_cores_that_are_here(tmp_path):
     many = Runtime.load(made(tmp_path / "many", threads=1000).folder)
     assert many.opening.options.threads == logical_cores()
     assert "was measured on 1000 threads" in many.notes[0].detail
-    assert Runtime.load(made(tmp_path / "any", threads=0).folder).opening.options.threads == physical_cores()
+    assert Runtime.load(made(tmp_path / "any", threads=0).folder).opening.options.threads == usual_threads()
 
 
 @pytest.mark.parametrize(

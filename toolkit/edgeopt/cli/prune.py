@@ -45,7 +45,7 @@ from edgeopt.measurement.common_options import SAMPLE_KINDS
 @prune_option
 @keep_layers_option
 @max_drop_option
-@threads_option("all cores, or one where it is as fast")
+@threads_option("the fastest of one, the fast cores and all")
 @click.option("--time-limit", type=Duration("s"), help="Stop making candidates after this, such as 5m.")
 @click.option("--resume", is_flag=True, help="Take up what an interrupted run left.")
 @format_option

@@ -89,7 +89,7 @@ class Options:
         (), "Steps to leave out; repeatable.", group=STEPS, syntax=Syntax.NAMES, repeatable=True
     )
     """Names of the steps to leave out."""
-    threads: Annotated[int, THREADS] = threads_option(MODEL, "all cores, or one where it is as fast")
+    threads: Annotated[int, THREADS] = threads_option(MODEL, "the fastest of one, the fast cores and all")
     """Threads of the engine; 0: the target's, or what is as fast."""
     time_limit_s: Annotated[float, DURATION_S] | None = option(
         None,

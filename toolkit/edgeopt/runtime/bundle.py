@@ -139,7 +139,7 @@ class Artefact:
     options: Mapping[str, str]
     """The executor's own entries: the profile's, and those with which this model was fastest."""
     threads: Annotated[int, Within(0, _MOST_THREADS)]
-    """Measured or asked for; 0: one per physical core, where nothing was measured on the device."""
+    """Measured or asked for; 0: one per fast physical core, where nothing was measured on the device."""
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
     noise_limits: Mapping[str, NoiseLimit] = field(default_factory=dict)
@@ -231,7 +231,7 @@ def make_artefact(
         data: The serialized model.
         precision: Precision scheme.
         target: Whose engine opens it, with which options.
-        threads: As measured or asked for; 0: one per physical core of the device.
+        threads: As measured or asked for; 0: one per fast physical core of the device.
         inputs: Of the model, for apps in other languages.
         outputs: Of the model.
     """

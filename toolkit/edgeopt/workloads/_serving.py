@@ -81,7 +81,7 @@ class ServeFlags:
         syntax=Syntax.SECONDS,
         shown="for ever",
     )
-    threads: int = threads_option(LIMITS, "as measured; a language model: physical cores")
+    threads: int = threads_option(LIMITS, "as measured; a language model: fast cores")
     access_log: str = option(
         "",
         "Write a line of JSON for each request: time, client, method, path, status, ms; - for standard error.",

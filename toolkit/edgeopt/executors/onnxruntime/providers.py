@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeopt.errors import NotFoundError, UnavailableError, UnsupportedError
-from edgeopt.system.machine.threads import physical_cores
+from edgeopt.system.machine.threads import usual_threads
 from edgeopt.system.text import words_of
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 DIRECTML, WEBGPU, XNNPACK = "DmlExecutionProvider", "WebGpuExecutionProvider", "XnnpackExecutionProvider"
 CORES = "{cores}"
-"""As the value of an option: how many physical cores this process may use."""
+"""As the value of an option: how many threads an engine gets where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def split_entries(
 
 
 def _value(text: str) -> str:
-    return str(physical_cores()) if text == CORES else text
+    return str(usual_threads()) if text == CORES else text
 
 
 def memory_of(providers: tuple[str, ...]) -> str:

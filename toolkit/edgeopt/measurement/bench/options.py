@@ -94,7 +94,7 @@ class BenchOptions(Prices):
     )
     """Share of the frames that may miss the budget."""
     threads: Annotated[int, THREADS] = threads_option(MODEL, f"{DEFAULT_THREADS}, shared by the sessions")
-    """0: the target's, or the physical cores, shared by the workers."""
+    """0: the target's, or the fast cores, shared by the workers."""
     spin: bool | None = option(
         None,
         "Whether idle threads of ONNX Runtime spin.",

@@ -140,7 +140,7 @@ def open_subject(
         model: Path or shipped name.
         target: For a model; a bundle brings its own.
         recipe: For a model; a bundle brings its own, but for `tensors`, which times any model alone.
-        threads: 0: the target's, or the physical cores, shared by the workers.
+        threads: 0: the target's, or the fast cores, shared by the workers.
         workers: How many sessions will run at once.
         entries: Session entries over the target's own.
         shapes: Of the tensors that it will be fed; None: pictures.

@@ -1,11 +1,11 @@
-"""How many threads `optimize` gives an engine where nobody says: all cores, or one where they are not faster.
+"""How many threads `optimize` gives an engine where nobody says: one, the fast cores or all, by what is fastest.
 
 All other commands take `edgeopt.system.machine.threads.engine_threads`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,15 +16,15 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.devices.availability import require_engine
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.declared.target import Target
-from edgeopt.system.machine.threads import engine_threads, physical_cores
+from edgeopt.system.machine.threads import engine_threads, physical_cores, usual_threads
 
 _SECONDS = 1.0
 _WORTH = 1.05
-"""All cores must be so many times as fast as one thread."""
+"""More threads must be so many times as fast as fewer."""
 
 
 def default_threads(model: Model, recipe: Recipe, target: Target, asked: int) -> int:
-    """Return what 0 threads means for a model here: all cores, or one where they are not faster.
+    """Return what 0 threads means for a model here: the fastest of one thread, the fast cores and all.
 
     Args:
         model: As it came.
@@ -38,26 +38,41 @@ def default_threads(model: Model, recipe: Recipe, target: Target, asked: int) ->
     if asked or target.threads or target.why_not_here():
         return engine_threads(0)
     require_engine(target, 1)
-    return choose_threads(model, target, fixed_shapes(recipe, model.inputs), physical_cores())
+    counts = counts_to_try(usual_threads(), physical_cores())
+    return choose_threads(model, target, fixed_shapes(recipe, model.inputs), counts)
 
 
-def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int, ...]], cores: int) -> int:
-    """Return `cores`, or 1 where they are not faster than one thread.
+def counts_to_try(fast: int, cores: int) -> list[int]:
+    """Return the numbers of threads that are worth a measurement, the least first.
+
+    Args:
+        fast: Physical cores of the fastest kind.
+        cores: All physical cores: a model may gain by slow ones too.
+    """
+    return sorted({1, fast, cores})
+
+
+def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int, ...]], counts: Sequence[int]) -> int:
+    """Return the least number of threads that no larger one beats.
 
     Args:
         model: As it came.
         target: Its providers and options.
         shapes: Static shape of each input.
-        cores: Physical cores that this process may use.
+        counts: Numbers of threads, the least first.
     """
-    if cores < 2:
-        return 1
+    if len(counts) < 2:
+        return counts[0]
     inputs = {spec.name: np.full(shapes[spec.name], 0.5).astype(spec.dtype) for spec in model.inputs}
     if model.is_outside:
-        return cores  # two sessions do not fit into memory, and a model this large gains by every core
-    sessions = {count: opening_for(target, target.float_precision, count).open(model.source) for count in (1, cores)}
+        return counts[1]  # two sessions do not fit into memory, and a model this large gains by every fast core
+    sessions = {count: opening_for(target, target.float_precision, count).open(model.source) for count in counts}
     runs = {str(count): call_of(session, inputs) for count, session in sessions.items()}
-    ratio = compare_calls(runs, baseline="1", seconds=_SECONDS, block=10)[str(cores)]
+    ratios = compare_calls(runs, baseline=str(counts[0]), seconds=_SECONDS, block=10)
     for session in sessions.values():
         session.close()
-    return cores if ratio.speedup >= _WORTH else 1
+    best, speed = counts[0], 1.0
+    for count in counts[1:]:
+        if ratios[str(count)].speedup >= _WORTH * speed:
+            best, speed = count, ratios[str(count)].speedup
+    return best

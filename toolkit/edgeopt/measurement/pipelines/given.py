@@ -56,7 +56,7 @@ def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, f
     Args:
         asked: Path of a `pipeline.toml`, or of a bundle.
         target: For a description; a bundle brings its own.
-        threads: Of each model; 0: the target's, or one per physical core; a bundle opens as it was measured.
+        threads: Of each model; 0: the target's, or one per fast physical core; a bundle opens as it was measured.
         code: The folder of the app's functions.
         folder: Where the models of a description are put, opened as an app would open them.
 

@@ -56,7 +56,7 @@ def open_sides(
         given: Paths or shipped names; the same one may come twice.
         target: For models; a bundle brings its own.
         recipe: For models; a bundle brings its own.
-        threads: 0: the target's, or one per physical core.
+        threads: 0: the target's, or one per fast physical core.
         shapes: Of the tensors that they will be fed; None: pictures.
         sizes: Whole shapes of inputs by name, for what models leave free; a bundle has its own.
 

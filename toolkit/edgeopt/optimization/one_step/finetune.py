@@ -64,7 +64,7 @@ def finetune(
         out: The file to write; None: `MODEL.finetuned.onnx` here. The checkpoint lies beside it.
         eval: Labels by which teacher, given and trained model are scored at the end; empty: none. They decide nothing.
         recipe: Shipped name or path; None: read from the teacher.
-        threads: 0: one per physical core.
+        threads: 0: one per fast physical core.
         seed: Of all that is drawn.
         steps: Train so many in place of a time; 0: as many as fit.
         resume: Whether a checkpoint of the same training is taken up.

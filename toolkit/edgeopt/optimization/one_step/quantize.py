@@ -71,7 +71,7 @@ def quantize(
         eval: Labels that judge the best attempts; empty: none, agreement decides.
         recipe: Shipped name or path; None: read from the model.
         shapes: Whole shapes of inputs by name, for what the model leaves free.
-        threads: 0: the target's, or one per physical core.
+        threads: 0: the target's, or one per fast physical core.
         time_limit_s: For calibration and attempts; labels are judged afterwards.
         max_drop: Metric that may be lost; None: the recipe's.
         seed: Decides which positions of its tensors calibration keeps.

@@ -53,7 +53,7 @@ class EncoderDecoder(Closing):
 
         Args:
             files: Of the model.
-            threads: Of each engine; 0: one per physical core.
+            threads: Of each engine; 0: one per fast physical core.
             entries: Of each session.
 
         Raises:
@@ -284,7 +284,7 @@ def open_encoder_decoder(
 
     Args:
         given: The folder, one that holds a bundle, or a bundle that was read.
-        threads: Of each engine; 0: as a bundle was measured, or one per physical core.
+        threads: Of each engine; 0: as a bundle was measured, or one per fast physical core.
         entries: Of each session; a bundle has its own.
 
     Raises:

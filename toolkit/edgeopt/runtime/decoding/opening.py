@@ -82,7 +82,7 @@ def open_language_model(
         model: A bundle, or the output folder of `edgeopt optimize` that holds one; else the ONNX file, or its folder:
             `recipe.toml` and the tokenizer that it names lie beside it, or the configurations of onnxruntime-genai's
             builder, of optimum or of Hugging Face with their `tokenizer.json`.
-        threads: Of the engine; 0: as the bundle was measured, or one per physical core.
+        threads: Of the engine; 0: as the bundle was measured, or one per fast physical core.
         context: Tokens of prompt and answer together, for which memory is reserved; 0: all that the model has.
         draft: A smaller model with the same tokens that guesses, given as `model` is; None: the recipe's, if any.
         entries: Of ONNX Runtime's session; a bundle has its own.

@@ -11,12 +11,6 @@ _set_affinity: Any = getattr(os, "sched_setaffinity", None)
 """Linux only; elsewhere models keep their numbers of threads, and the system places them."""
 
 
-def usable_cores() -> tuple[int, ...]:
-    """Return the numbers of the cores that this process may use."""
-    read = getattr(os, "sched_getaffinity", None)
-    return tuple(sorted(read(0))) if read else tuple(range(os.cpu_count() or 1))
-
-
 def assign_cores(threads: Mapping[str, int], cores: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """Return the cores of each model. Models with the same cores take turns, others run at the same time.
 

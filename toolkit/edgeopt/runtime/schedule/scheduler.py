@@ -24,13 +24,14 @@ from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample
 from edgeopt.runtime.bundle import Artefact, Bundle
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.runtime.schedule.cores import assign_cores, usable_cores
+from edgeopt.runtime.schedule.cores import assign_cores
 from edgeopt.runtime.schedule.lane import Lane
 from edgeopt.runtime.schedule.memory import MIB, Loaded, MemoryChange, who_goes
 from edgeopt.runtime.schedule.model import TURN, Model, Scheduled, least_bytes, threads_of
 from edgeopt.runtime.schedule.turns import Turn
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.whole_frame import Serve, WholeFrame
+from edgeopt.system.machine.threads import usable_cores
 from edgeopt.system.processes.closing import Closing
 
 

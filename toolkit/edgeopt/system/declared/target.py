@@ -83,7 +83,7 @@ class Target:
     """How a model is written for it, in one clause."""
     int8: Int8Rules = field(default_factory=Int8Rules)
     threads: Annotated[int, THREADS] = 0
-    """0: as many as this machine has physical cores."""
+    """0: as many as this machine has fast cores."""
     budget_ms: Annotated[float, DURATION_MS] = 100.0 / 3
     opset: Annotated[int, _OPSETS] = 17
     options: Mapping[str, str] = field(default_factory=dict)

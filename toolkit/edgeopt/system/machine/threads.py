@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.system.machine.core_kinds import fast_cores, fastest_first
 from edgeopt.system.text import plural
 
-DEFAULT_THREADS = "physical cores"
-"""What an engine gets where nobody says, in the words of the help."""
+DEFAULT_THREADS = "fast cores"
+"""What an engine gets where nobody says, in the words of the help: the physical cores, of several kinds the fastest."""
 
 
 def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
@@ -18,7 +19,7 @@ def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
     Args:
         asked: What a person or a file asks for; 0: nothing.
         preferred: What the profile of a device says, of which this machine gives what it has; 0: nothing.
-        workers: How many such engines share the physical cores, where neither says.
+        workers: How many such engines share the fast cores, where neither says.
 
     Raises:
         EdgeoptError: If more is asked for than there are logical cores: threads that spin for each other's cores hang
@@ -30,7 +31,19 @@ def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
             f"{asked} threads on a machine of {plural(most, 'logical core')}",
             remedy=f"ask for --threads 1 to {most}, or leave it out",
         )
-    return asked or min(preferred, most) or max(1, physical_cores() // workers)
+    return asked or min(preferred, most) or max(1, usual_threads() // workers)
+
+
+def usual_threads() -> int:
+    """Return how many threads an engine gets alone: one for each physical core of the fastest kind, at least one."""
+    physical = physical_cores()
+    return min(fast_cores(usable_cores()), physical) or physical
+
+
+def usable_cores() -> tuple[int, ...]:
+    """Return the numbers of the logical cores that this process may use, those of the fastest kind first."""
+    read = getattr(os, "sched_getaffinity", None)
+    return fastest_first(read(0) if read else range(os.cpu_count() or 1))
 
 
 def physical_cores() -> int:
@@ -45,7 +58,7 @@ def physical_cores() -> int:
 
 def logical_cores() -> int:
     """Return how many threads this process may run at once: what its affinity leaves of the logical cores."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(usable_cores())
 
 
 def cpu_quota() -> float:
