@@ -55,7 +55,11 @@ MORE = {
     "mean of windows, padded by itself": f'({PICTURE}) => (float[1,6,5,5] y) {{ y = AveragePool<kernel_shape = [3,3], strides = [2,2], auto_pad = "SAME_UPPER", count_include_pad = 1>(x) }}',
     "elements by their places": f"({PICTURE}) => (float[1,6,9,3] y) {{ v, i = TopK(x, three) n = Neg(x) y = GatherElements<axis = 3>(n, i) }}",
     "elements of rows": "(float[1,8,4] x, float[1,8] z) => (float[1,3,4] y) { v, i = TopK(z, three) u = Unsqueeze(i, minus) e = Tile(u, times4) y = GatherElements<axis = 1>(x, e) }",
-    "whole numbers divided": "(int64[1,4] x) => (int64[1,4] y, int64[1,4] m) { n = Sub(x, four_i) y = Div(n, three) m = Mod(n, three) }",
+    "whole numbers and what is left": "(int64[1,4] x) => (int64[1,4] m) { n = Sub(x, four_i) m = Mod(n, three) }",
+    "places divided": f"({PICTURE}) => (int64[1,6,9,3] y, int64[1,6,9,3] m) {{ v, i = TopK(x, three) y = Div(i, three) m = Mod(i, three) }}",
+    "a number alone": "(float x) => (float y) { y = Neg(x) }",
+    "an input under its own name": "(float[1,4] x) => (float[1,4] x, float[1,4] y) { y = Neg(x) }",
+    "places from the end": f"({PICTURE}) => (float[1,6,9,1] y) {{ y = Gather<axis = 3>(x, minus) }}",
     "no number": f"({PICTURE}) => (float[1,6,9,10] y) {{ r = Sqrt(x) n = IsNaN(r) y = Where(n, x, r) }}",
     "space to depth": "(float[1,6,4,6] x) => (float[1,24,2,3] y) { y = SpaceToDepth<blocksize = 2>(x) }",
     "the best three": f"({PICTURE}) => (float[1,6,9,3] y, int64[1,6,9,3] i) {{ y, i = TopK(x, three) }}",
@@ -195,19 +199,49 @@ REFUSED = {
     "LiteRT has no Elu with another alpha": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Elu<alpha = 0.7>(x) }}",
     "'x' is float64": "(double[1,4] x) => (double[1,4] y) { y = Relu(x) }",
     "LiteRT has no Resize in mode cubic": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "cubic">(x, , twice) }}',
-    "LiteRT has no QuantizeLinear by channels, or to other": f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, step, z16) y = DequantizeLinear(q, step, z16) }}",
+    "LiteRT has no QuantizeLinear to uint8 whose integers": f"({PICTURE}) => (uint8[1,6,9,10] y) {{ y = QuantizeLinear(x, step, z_unsigned) }}",
+    "LiteRT has no Div of 64-bit numbers": "(int64[1,4] x) => (int64[1,4] y) { y = Div(x, three) }",
+    "LiteRT has no Div with its input 1 computed": "(int32[1,4] x) => (int32[1,4] y) { y = Div(x, x) }",
+    "LiteRT has no Mod by 0 or -1": "(int64[1,4] x) => (int64[1,4] y) { y = Mod(x, minus) }",
+    "LiteRT has no Gather of places beyond 10": f"({PICTURE}) => (float[1,6,9,1] y) {{ y = Gather<axis = 3>(x, far) }}",
+    "LiteRT has no Conv with a bias of 6 for 8 channels": f"({PICTURE}) => (float[1,8,7,8] y) {{ y = Conv(x, w86, b6) }}",
+    "LiteRT has no Conv whose groups or kernel": f"({PICTURE}) => (float[1,8,8,9] y) {{ y = Conv<kernel_shape = [2,2]>(x, w86) }}",
+    "LiteRT has no QuantizeLinear by channels, to other": f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, step, z16) y = DequantizeLinear(q, step, z16) }}",
 }
 
 
 @pytest.mark.parametrize("said", REFUSED)
 def test_what_it_lacks_is_one_line_that_names_the_node(said):
     text = REFUSED[said]
-    known = {"z16": np.array(0, np.uint16)} if "z16" in text else {}
+    known = {"z16": np.array(0, np.uint16), "z_unsigned": np.array(3, np.uint8)}
     read = set(re.findall(r"\w+", text))
     model = parse(f"small {text}", **{k: v for k, v in (constants() | known).items() if k in read})
     with pytest.raises(UnsupportedError, match=said) as refused:
         EXECUTOR.open(model.data, CPU)
     assert refused.value.remedy
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.05, float("inf"), float("nan"), 1e-40])
+def test_a_scale_that_is_none_is_refused_and_ends_no_process(scale):
+    text = f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, s, z8) y = DequantizeLinear(q, s, z8) }}"
+    model = parse(f"small {text}", s=np.array(scale, np.float32), z8=np.array(0, np.int8))
+    with pytest.raises(UnsupportedError, match="a scale that is none"):
+        EXECUTOR.open(model.data, CPU)
+
+
+def test_the_type_of_integers_without_a_zero_point_is_read_from_the_model():
+    text = f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear<output_dtype = 3>(x, s) y = DequantizeLinear(q, s) }}"
+    model = parse(f"small {text}", opset=21, s=np.array(0.05, np.float32))
+    inputs = inputs_of(model)
+    np.testing.assert_allclose(EXECUTOR.open(model.data, CPU).run(inputs)["y"], right(model, inputs)["y"], atol=0.051)
+
+
+def test_a_node_that_is_not_as_onnx_defines_it_is_one_line():
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> small (float[1,4] x) => (float[4,1] y) { y = Transpose<perm = [1,1]>(x) }'
+    )
+    with pytest.raises(InvalidFileError, match=r"Transpose node .* is not as ONNX defines it"):
+        EXECUTOR.open(model.SerializeToString(), CPU)
 
 
 def test_a_file_of_its_own_holds_the_model(tmp_path):

@@ -95,6 +95,8 @@ REFUSED = {
     "ncnn has no ConvTranspose with output_shape": "(float[1,6,5,5] x) => (float[1,4,9,9] y) { y = ConvTranspose<strides = [2,2], output_shape = [9,9]>(x, t64) }",
     "ncnn has no Gemm with a bias for each row": "(float[4,10] x) => (float[4,4] y) { y = Gemm(x, m104, column) }",
     "ncnn takes float32, and 'y' is int8": f"({PICTURE}) => (int8[1,6,9,10] y) {{ y = QuantizeLinear(x, step, z8) }}",
+    "ncnn has no Gather of places beyond 10": f"({PICTURE}) => (float[1,6,9,1] y) {{ y = Gather<axis = 3>(x, far) }}",
+    "ncnn has no Conv with a bias of 6 for 8 channels": f"({PICTURE}) => (float[1,8,7,8] y) {{ y = Conv(x, w86, b6) }}",
     "ncnn has no Gather of places": f"({PICTURE}) => (float[1,6,9,2] y) {{ y = Gather<axis = 3>(x, apart) }}",
 }
 

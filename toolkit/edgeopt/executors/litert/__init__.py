@@ -72,7 +72,7 @@ class LiteRTSession(Staged):
                 raise ValueError(
                     f"input {spec.name!r} is {value.dtype} {value.shape}, not {spec.dtype} {tuple(spec.shape)}"
                 )
-            self._loaded.write(spec.name, np.ascontiguousarray(value))
+            self._loaded.write(spec.name, np.require(value, requirements="C"))  # a scalar stays one
         return self._loaded
 
     def execute(self, uploaded: Any) -> Any:

@@ -60,11 +60,12 @@ class Interpreter:
             raise _unloaded(error) from error
         reads, makes = self._interpreter.get_input_details(), self._interpreter.get_output_details()
         self.inputs, self.outputs = tuple(map(_spec, reads)), tuple(map(_spec, makes))
-        self._places = {facts["name"]: int(facts["index"]) for facts in (*reads, *makes)}
+        self._reads = {facts["name"]: int(facts["index"]) for facts in reads}
+        self._makes = {facts["name"]: int(facts["index"]) for facts in makes}
 
     def write(self, name: str, value: NDArray[Any]) -> None:
         """Copy an input into LiteRT's memory."""
-        self._interpreter.set_tensor(self._places[name], value)
+        self._interpreter.set_tensor(self._reads[name], value)
 
     def run(self) -> None:
         """Run, and wait until it is done. Raises UnsupportedError."""
@@ -72,7 +73,7 @@ class Interpreter:
 
     def read(self, name: str) -> NDArray[Any]:
         """Return a copy of an output."""
-        value: NDArray[Any] = self._interpreter.get_tensor(self._places[name])
+        value: NDArray[Any] = self._interpreter.get_tensor(self._makes[name])
         return value
 
 
@@ -110,11 +111,12 @@ class HalfPrecision:
         for spec in (*self.inputs, *self.outputs):
             if spec.dtype not in _COPIED:
                 raise UnsupportedError(f"LiteRT in float16 copies no {spec.dtype} ({spec.name})", remedy=ELSEWHERE)
-        self._places = {spec.name: i for specs in (self.inputs, self.outputs) for i, spec in enumerate(specs)}
+        self._read_at = {spec.name: i for i, spec in enumerate(self.inputs)}
+        self._made_at = {spec.name: i for i, spec in enumerate(self.outputs)}
 
     def write(self, name: str, value: NDArray[Any]) -> None:
         """Copy an input into LiteRT's memory."""
-        self._reads[self._places[name]].write(value)
+        self._reads[self._read_at[name]].write(value)
 
     def run(self) -> None:
         """Run, and wait until it is done. Raises UnsupportedError."""
@@ -122,9 +124,9 @@ class HalfPrecision:
 
     def read(self, name: str) -> NDArray[Any]:
         """Return a copy of an output."""
-        spec = self.outputs[self._places[name]]
+        spec = self.outputs[self._made_at[name]]
         shape = tuple(int(size) for size in spec.shape if isinstance(size, int))
-        value = self._makes[self._places[name]].read(int(np.prod(shape)), np.dtype(spec.dtype).type)
+        value = self._makes[self._made_at[name]].read(int(np.prod(shape)), np.dtype(spec.dtype).type)
         return np.asarray(value).reshape(shape)
 
 

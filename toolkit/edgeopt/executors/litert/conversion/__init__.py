@@ -13,7 +13,7 @@ from edgeopt.executors.litert.conversion.conversion import TfliteConversion, Tfl
 from edgeopt.executors.litert.conversion.fusions import with_activations
 from edgeopt.executors.litert.conversion.grids import step_of
 from edgeopt.executors.litert.conversion.network import to_bytes, without_unused
-from edgeopt.executors.litert.conversion.ops import FLOATS, integer_ops, known_ops, other_types
+from edgeopt.executors.litert.conversion.ops import FLOATS, Convert, integer_ops, known_ops, other_types
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 
@@ -52,19 +52,35 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
         step = step_of(conversion, node, on_integers.get(name))
         _require_types(conversion, step, types.get(name, FLOATS))
         try:
-            ops[name](conversion, step)
+            _write(ops[name], conversion, step)
         except UnsupportedError:
             if not step.is_integer:
                 raise
             conversion.forget(step.outputs)
             step = step_of(conversion, node, None)
-            ops[name](conversion, step)
+            _write(ops[name], conversion, step)
         if step.activation != "NONE":
             limits.add(str(graph.consumers(node.outputs[0])[0].name))
     outputs = [_output(conversion, i) for i in range(len(graph.outputs))]
     network = without_unused(with_activations(conversion.network, outputs), conversion.inputs, outputs)
     count = len(conversion.inputs)
     return to_bytes(network, range(count), range(count, count + len(outputs)), _WRITER)
+
+
+def _write(write: Convert, conversion: TfliteConversion, step: TfliteStep) -> None:
+    """Write a step.
+
+    Raises:
+        InvalidFileError: If the node is not as ONNX defines it: axes that are not there, shapes that do not fit.
+        UnsupportedError: If LiteRT lacks it.
+    """
+    try:
+        write(conversion, step)
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        raise InvalidFileError(
+            f"the {op_name(step.node)} node {step.node.name!r} is not as ONNX defines it",
+            remedy="check the model with edgeopt inspect, or export it again",
+        ) from error
 
 
 def _require_types(conversion: TfliteConversion, step: TfliteStep, types: Collection[str]) -> None:

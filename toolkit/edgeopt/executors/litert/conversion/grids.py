@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ def stored_weights(conversion: TfliteConversion, value: Value | None) -> StoredW
     zero = parts[2].astype(np.int64) if len(parts) > 2 else np.zeros(1, np.int64)
     if integers.dtype == np.uint8:
         integers, zero = (integers.astype(np.int16) - _SHIFT).astype(np.int8), zero - _SHIFT
-    if integers.dtype != np.int8 or zero.any():
+    if integers.dtype != np.int8 or zero.any() or not is_step(scale):
         return None
     return StoredWeights(integers, scale, attribute(node, "axis", 1) % max(integers.ndim, 1))
 
@@ -82,15 +82,25 @@ def bias_steps(bias: NDArray[np.float32], source: Grid, scale: NDArray[np.float3
 
 
 def tensor_grid(conversion: TfliteConversion, node: Node) -> Grid | None:
-    """Return the grid of a pair's tensor, in signed integers; None where LiteRT has none such."""
+    """Return the grid of a pair's tensor, in signed integers; None where LiteRT has none such.
+
+    A scale that is zero, negative, subnormal or no number ends LiteRT's process.
+    """
     parts = conversion.graph.constants(node.inputs[1:])
     if parts is None or parts[0].size != 1:
         return None
-    zero = parts[1].reshape(-1) if len(parts) > 1 else np.zeros(1, np.uint8)
-    if zero.dtype not in (np.int8, np.uint8) or zero.size != 1:
+    stored = conversion.graph.dtype(node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0])
+    zero = parts[1].reshape(-1) if len(parts) > 1 else np.zeros(1, np.uint8 if stored is None else stored)
+    scale = np.float32(parts[0].reshape(()))
+    if zero.dtype not in (np.int8, np.uint8) or zero.size != 1 or not is_step(scale):
         return None
     shift = _SHIFT if zero.dtype == np.uint8 else 0
-    return Grid((float(np.float32(parts[0].reshape(()))),), (int(zero[0]) - shift,))
+    return Grid((float(scale),), (int(zero[0]) - shift,))
+
+
+def is_step(scale: NDArray[Any] | np.floating[Any]) -> bool:
+    """Whether all scales are finite, above zero and not subnormal."""
+    return bool((np.isfinite(scale) & (scale >= np.finfo(np.float32).tiny)).all())
 
 
 def integer_source(conversion: TfliteConversion, value: Value | None) -> Value | None:

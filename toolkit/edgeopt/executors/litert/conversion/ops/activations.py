@@ -121,7 +121,8 @@ def _clip(conversion: TfliteConversion, step: TfliteStep) -> None:
 def _same(conversion: TfliteConversion, step: TfliteStep) -> None:
     if step.node.op_type == "Dropout" and (mode := conversion.numbers(step.node, 2)) is not None and mode.any():
         raise conversion.refuse(step.node, "in training mode")
-    if len(step.node.outputs) > 1 and step.node.outputs[1].consumers():
+    mask = step.node.outputs[1] if len(step.node.outputs) > 1 else None
+    if mask is not None and (mask.consumers() or conversion.graph.is_output(mask)):
         raise conversion.refuse(step.node, "with its mask read")
     order = conversion.order(step.inputs[0])
     conversion.set(step.outputs[0], conversion.tensor(step.inputs[0], order), order)

@@ -35,6 +35,8 @@ def weight_and_bias(
     name = str(step.node.inputs[1].name if step.node.inputs[1] is not None else step.node.name)
     bias = conversion.numbers(step.node, 2)
     bias = np.zeros(shape[axis], np.float32) if bias is None else bias.astype(np.float32).reshape(-1)
+    if bias.size != shape[axis]:
+        raise conversion.refuse(step.node, f"with a bias of {bias.size} for {shape[axis]} channels")
     if not step.is_integer:
         weight = conversion.numbers(step.node, 1)
         assert weight is not None
@@ -107,6 +109,8 @@ def _convolution(conversion: TfliteConversion, step: TfliteStep) -> None:
     if not padding:
         place, padding = padded(conversion, place, windows.pads), "VALID"
     group, channels = step.attribute("group", 1), conversion.shown(place)[-1]
+    if weight[1] * group != channels or step.attribute("kernel_shape", kernel) != kernel or weight[0] % group:
+        raise conversion.refuse(step.node, "whose groups or kernel are not those of its weights")
     is_of_each = group == channels and group > 1
     height, width = windows.kernel
     space = tuple(range(2, axes + 2))

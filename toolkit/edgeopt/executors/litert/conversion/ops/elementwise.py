@@ -18,10 +18,12 @@ def _binary(code: str) -> Callable[[TfliteConversion, TfliteStep], None]:
     def convert(conversion: TfliteConversion, step: TfliteStep) -> None:
         order = order_of_all(conversion, step.inputs, step.outputs[0])
         places = [in_rank(conversion, value, order) for value in step.inputs]
-        if len(places) == 1:
+        if len(places) == 1 and step.node.op_type in ("Sum", "Max", "Min"):
             conversion.set(step.outputs[0], places[0], order)
             return
-        place = places[0]
+        place, *_ = places
+        if len(places) == 1:
+            raise conversion.refuse(step.node, "of one tensor")
         for other in places[1:-1]:
             shape = np.broadcast_shapes(conversion.shown(place), conversion.shown(other))
             place = conversion.apply(code, [place, other], shape)
@@ -65,11 +67,34 @@ def _divide(conversion: TfliteConversion, step: TfliteStep) -> None:
     if conversion.dtype(step.outputs[0]) == "float32":
         _binary("DIV")(conversion, step)
         return
+    _require_divisor(conversion, step)
+    if conversion.dtype(step.outputs[0]) == "int64" and not _is_place(conversion, step.inputs[0]):
+        raise conversion.refuse(step.node, "of 64-bit numbers that are no places")
     order = order_of_all(conversion, step.inputs, step.outputs[0])
     places = [_in_type(conversion, in_rank(conversion, value, order), "int32") for value in step.inputs]
     shape = conversion.stored_shape(step.outputs[0], order)
     made = _in_type(conversion, conversion.apply("DIV", places, shape), conversion.dtype(step.outputs[0]))
     conversion.set(step.outputs[0], made, order)
+
+
+def _require_divisor(conversion: TfliteConversion, step: TfliteStep) -> None:
+    """Refuse a divisor that is computed, 0 or -1: of the least number it ends the process. Raises UnsupportedError."""
+    divisor = conversion.numbers(step.node, 1)
+    if divisor is None or np.isin(divisor, (0, -1)).any():
+        raise conversion.refuse(step.node, "by 0 or -1")
+
+
+_MOVES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Gather", "GatherElements", "Transpose", "Identity", "Mod")
+
+
+def _is_place(conversion: TfliteConversion, value: Value | None) -> bool:
+    """Whether a tensor holds places in another, which fit in 32 bits."""
+    node = conversion.graph.producer(value)
+    if node is None:
+        return False
+    if node.op_type in _MOVES:
+        return _is_place(conversion, node.inputs[0])
+    return node.op_type in ("TopK", "ArgMax", "ArgMin")
 
 
 def _in_type(conversion: TfliteConversion, place: int, dtype: str) -> int:
@@ -86,6 +111,7 @@ def _in_type(conversion: TfliteConversion, place: int, dtype: str) -> int:
 def _remainder(conversion: TfliteConversion, step: TfliteStep) -> None:
     if step.attribute("fmod", 0) or conversion.dtype(step.outputs[0]) == "float32":
         raise conversion.refuse(step.node, "of floats")
+    _require_divisor(conversion, step)
     _binary("FLOOR_MOD")(conversion, step)
 
 

@@ -16,7 +16,7 @@ def _product(conversion: TfliteConversion, step: TfliteStep) -> None:
     if conversion.constant(step.node.inputs[1]) is not None and len(right) == 2 and len(left) > 1:
         _with_weights(conversion, step, is_transposed=False)
         return
-    if len(left) < 2 or len(right) < 2:
+    if len(left) < 2 or len(right) < 2 or step.is_integer:
         raise conversion.refuse(step.node, "of a vector")
     places = [conversion.tensor(value, tuple(range(len(conversion.shape(value))))) for value in step.inputs[:2]]
     order = tuple(range(len(conversion.shape(step.outputs[0]))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import tensor_grid
 
@@ -9,11 +11,14 @@ from edgeopt.executors.litert.conversion.grids import tensor_grid
 def _quantize(conversion: TfliteConversion, step: TfliteStep) -> None:
     """Write a tensor's integers, if the node before did not make them."""
     made = step.outputs[0]
+    others = [node for node in conversion.graph.consumers(made) if node.op_type != "DequantizeLinear"]
+    if conversion.graph.dtype(made) == np.uint8 and (others or conversion.graph.is_output(made)):
+        raise conversion.refuse(step.node, "to uint8 whose integers are read as they are")  # they are signed here
     if conversion.has(made):
         return
     grid = tensor_grid(conversion, step.node)
     if grid is None:
-        raise conversion.refuse(step.node, "by channels, or to other than 8 bits")
+        raise conversion.refuse(step.node, "by channels, to other than 8 bits, or by a scale that is none")
     conversion.set_grid(made, grid)
     order = conversion.order(step.inputs[0])
     place = conversion.tensor(step.inputs[0], order)

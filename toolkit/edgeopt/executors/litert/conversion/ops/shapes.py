@@ -156,6 +156,13 @@ def _every(conversion: TfliteConversion, place: int, axis: int, span: range) -> 
     return conversion.reshaped(made, (*shape[:axis], len(span), *shape[axis + 1 :]))
 
 
+def _within(conversion: TfliteConversion, step: TfliteStep, numbers: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return places counted from the first; negative ones count from the end. Raises UnsupportedError beyond."""
+    if ((numbers < -size) | (numbers >= size)).any():
+        raise conversion.refuse(step.node, f"of places beyond {size}")
+    return numbers % size
+
+
 def _gather(conversion: TfliteConversion, step: TfliteStep) -> None:
     shape = conversion.shape(step.inputs[0])
     axis = step.attribute("axis", 0) % len(shape)
@@ -171,7 +178,7 @@ def _gather(conversion: TfliteConversion, step: TfliteStep) -> None:
             raise conversion.refuse(step.node, "by numbers that are no whole ones")
     else:
         rank = numbers.ndim
-        read = conversion.network.constant("places", (numbers % shape[axis]).astype(np.int32))
+        read = conversion.network.constant("places", _within(conversion, step, numbers, shape[axis]).astype(np.int32))
     after = order
     if rank == 0:
         left = [other for other in order if other != axis]
@@ -189,7 +196,7 @@ def _gather_elements(conversion: TfliteConversion, step: TfliteStep) -> None:
     place, plain = conversion.tensor(step.inputs[0], tuple(range(len(shape)))), tuple(range(len(made)))
     numbers = conversion.constant(step.node.inputs[1])
     if numbers is not None:
-        read = conversion.network.constant("places", numbers % shape[axis])
+        read = conversion.network.constant("places", _within(conversion, step, numbers, shape[axis]))
     else:
         read = conversion.tensor(step.inputs[1], plain)
     dtype = conversion.network.tensors[read].dtype

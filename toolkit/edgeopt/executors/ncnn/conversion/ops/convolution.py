@@ -60,6 +60,8 @@ def _convolution(conversion: Conversion, node: Node) -> None:
     assert weight is not None
     bias = conversion.numbers(node, 2)
     kernel = weight.shape[2:]
+    if bias is not None and bias.size != weight.shape[0]:
+        raise conversion.refuse(node, f"with a bias of {bias.size} for {weight.shape[0]} channels")
     if len(kernel) not in (_LINE, _PICTURE):
         raise conversion.refuse(node, f"over {len(kernel)} axes")
     if conversion.shape(node.inputs[0])[0] != 1:

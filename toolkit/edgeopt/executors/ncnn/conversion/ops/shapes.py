@@ -181,6 +181,8 @@ def _gather(conversion: Conversion, node: Node) -> None:
     axis = attribute(node, "axis", 0) % len(shape)
     indices = conversion.numbers(node, 1)
     assert indices is not None
+    if ((indices < -shape[axis]) | (indices >= shape[axis])).any():
+        raise conversion.refuse(node, f"of places beyond {shape[axis]}")
     places = (indices.reshape(-1) % shape[axis]).tolist()
     if places != list(range(places[0], places[0] + len(places))):
         raise conversion.refuse(node, "of places that are no neighbours")
