@@ -39,6 +39,11 @@ def attribute(node: Node, name: str, default: T) -> T:
     return cast("T", tuple(result.value) if isinstance(result.value, (list, tuple)) else result.value)
 
 
+def op_name(node: Node) -> str:
+    """Return the name of a node's op; that of another domain than ONNX's as `domain.name`."""
+    return node.op_type if node.domain in _DEFAULT_DOMAIN else f"{node.domain}.{node.op_type}"
+
+
 class Graph:
     """A model's main graph, ready to be edited."""
 

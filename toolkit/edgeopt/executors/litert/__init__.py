@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
@@ -35,23 +34,21 @@ class LiteRTSession(Staged):
 
     simulated: ClassVar[bool] = False
 
-    def __init__(self, data: bytes, threads: int, precision: str, *, reuse: bool = False) -> None:
+    def __init__(self, data: bytes, threads: int, precision: str) -> None:
         """Load a file.
 
         Args:
             data: The file.
             threads: Of the kernels.
             precision: What floats are computed in: `fp32` or `fp16`.
-            reuse: Outputs lie always in the same memory: the next run writes over them.
 
         Raises:
             InvalidFileError: If LiteRT does not load it.
             UnsupportedError: If this LiteRT lacks the precision.
         """
-        self._data, self._threads, self._precision, self._reuse = data, threads, precision, reuse
+        self._data, self._threads, self._precision = data, threads, precision
         self._loaded: LoadedFile | None = _LOADERS[precision](data, threads)
         self.inputs, self.outputs = self._loaded.inputs, self._loaded.outputs
-        self._buffers: dict[str, NDArray[Any]] = {}
         self.first_run: FirstRun | None = None
 
     def upload(self, inputs: Tensors) -> Any:
@@ -85,13 +82,8 @@ class LiteRTSession(Staged):
         return uploaded
 
     def download(self, results: Any) -> Tensors:
-        """Copy the results out of LiteRT's memory, which no array may show in a run; with `reuse` to the same place."""
-        made = {spec.name: results.read(spec.name) for spec in self.outputs}
-        if not self._reuse:
-            return made
-        for name, value in made.items():
-            np.copyto(self._buffers.setdefault(name, np.empty_like(value)), value)
-        return dict(self._buffers)
+        """Copy the results out of LiteRT's memory, which no array may show while it runs."""
+        return {spec.name: results.read(spec.name) for spec in self.outputs}
 
     def placement(self) -> tuple[Placement, ...]:
         """Return the operators; the reason is what each computes in."""
@@ -103,8 +95,9 @@ class LiteRTSession(Staged):
         )
 
     def beside(self, *, reuse: bool = False) -> LiteRTSession:
-        """Return another session over the same file, with memory of its own."""
-        beside = LiteRTSession(self._data, self._threads, self._precision, reuse=reuse)
+        """Return another session over the same file, with memory of its own; its outputs are copies in any case."""
+        del reuse
+        beside = LiteRTSession(self._data, self._threads, self._precision)
         beside.first_run = self.first_run
         return beside
 

@@ -110,7 +110,9 @@ class HalfPrecision:
         self.outputs = tuple(_spec(makes[name]) for name in signature["outputs"])
         for spec in (*self.inputs, *self.outputs):
             if spec.dtype not in _COPIED:
-                raise UnsupportedError(f"LiteRT in float16 copies no {spec.dtype} ({spec.name})", remedy=ELSEWHERE)
+                raise UnsupportedError(
+                    f"LiteRT in float16 does not copy {spec.dtype}, which {spec.name!r} is", remedy=ELSEWHERE
+                )
         self._read_at = {spec.name: i for i, spec in enumerate(self.inputs)}
         self._made_at = {spec.name: i for i, spec in enumerate(self.outputs)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError
@@ -37,13 +38,17 @@ def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
 def usual_threads() -> int:
     """Return how many threads an engine gets alone: one for each physical core of the fastest kind, at least one."""
     physical = physical_cores()
-    return min(fast_cores(usable_cores()), physical) or physical
+    return min(fast_cores(_allowed()), physical) or physical
 
 
 def usable_cores() -> tuple[int, ...]:
     """Return the numbers of the logical cores that this process may use, those of the fastest kind first."""
+    return fastest_first(_allowed())
+
+
+def _allowed() -> Collection[int]:
     read = getattr(os, "sched_getaffinity", None)
-    return fastest_first(read(0) if read else range(os.cpu_count() or 1))
+    return read(0) if read else range(os.cpu_count() or 1)
 
 
 def physical_cores() -> int:
@@ -58,7 +63,7 @@ def physical_cores() -> int:
 
 def logical_cores() -> int:
     """Return how many threads this process may run at once: what its affinity leaves of the logical cores."""
-    return len(usable_cores())
+    return len(_allowed())
 
 
 def cpu_quota() -> float:

@@ -9,12 +9,12 @@ from collections.abc import Collection
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors._folding import fold, join_gelus
-from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, op_name
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.fusions import with_activations
 from edgeopt.executors.litert.conversion.grids import step_of
 from edgeopt.executors.litert.conversion.network import to_bytes, without_unused
 from edgeopt.executors.litert.conversion.ops import FLOATS, Convert, integer_ops, known_ops, other_types
-from edgeopt.graph.graph import Graph
+from edgeopt.graph.graph import Graph, Value, op_name
 from edgeopt.graph.model import Model
 
 _WRITER = "written by edgeopt"
@@ -61,7 +61,9 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
             _write(ops[name], conversion, step)
         if step.activation != "NONE":
             limits.add(str(graph.consumers(node.outputs[0])[0].name))
-    outputs = [_output(conversion, i) for i in range(len(graph.outputs))]
+    outputs = list[int]()
+    for value in graph.outputs:
+        outputs.append(_output(conversion, value, outputs))
     network = without_unused(with_activations(conversion.network, outputs), conversion.inputs, outputs)
     count = len(conversion.inputs)
     return to_bytes(network, range(count), range(count, count + len(outputs)), _WRITER)
@@ -94,25 +96,27 @@ def _require_types(conversion: TfliteConversion, step: TfliteStep, types: Collec
     Raises:
         UnsupportedError: If a tensor is of another type.
     """
+    if not types:
+        return
     for value in (*step.inputs, *step.outputs[:1]):
-        is_known = value is None or conversion.grid(value) is not None or conversion.constant(value) is not None
-        if value is None or is_known or not types:
+        if value is None or conversion.grid(value) is not None or conversion.constant(value) is not None:
             continue
         if conversion.dtype(value) not in types:
             raise conversion.refuse(step.node, f"of {conversion.dtype(value)}")
 
 
-def _output(conversion: TfliteConversion, i: int) -> int:
-    """Return the place of an output's own tensor, in the model's order of axes and under its name."""
-    value = conversion.graph.outputs[i]
-    order = tuple(range(len(conversion.shape(value))))
-    place = conversion.tensor(value, order)
-    earlier = [
-        conversion.tensor(other, tuple(range(len(conversion.shape(other))))) for other in conversion.graph.outputs[:i]
-    ]
-    if place not in conversion.network.makers() or place in earlier:
-        made = conversion.network.like(place, str(value.name), conversion.shown(place))
-        conversion.network.add("RESHAPE", [place, conversion.integers(conversion.shown(place))], [made])
-        return made
-    conversion.network.rename(place, str(value.name))
-    return place
+def _output(conversion: TfliteConversion, value: Value, taken: Collection[int]) -> int:
+    """Return the place of an output's own tensor, in the model's order of axes and under its name.
+
+    Args:
+        conversion: All nodes are written.
+        value: The output.
+        taken: Places of the outputs before it: a tensor leaves the model once, and an input or a constant never.
+    """
+    place = conversion.tensor(value, tuple(range(len(conversion.shape(value)))))
+    if place in conversion.network.makers() and place not in taken:
+        conversion.network.rename(place, str(value.name))
+        return place
+    made = conversion.network.like(place, str(value.name), conversion.shown(place))
+    conversion.network.add("RESHAPE", [place, conversion.integers(conversion.shown(place))], [made])
+    return made

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.litert.conversion.network import Grid, TfliteNetwork
-from edgeopt.graph.graph import Graph, Node, Value, attribute
+from edgeopt.graph.graph import Graph, Node, Value, attribute, op_name
 
 Order: TypeAlias = tuple[int, ...]
 """For each axis of the tensor as it is stored: the axis of the model's tensor that lies there."""
@@ -26,11 +26,6 @@ _REMEDY = "choose a target of another engine, such as --target cpu"
 ANY_TYPE = frozenset({"float32", "int32", "int64", "uint8", "bool"})
 WHOLE_NUMBERS = frozenset({"float32", "int32", "int64", "bool"})
 """Types that comparisons take; on unsigned bytes they end the process."""
-
-
-def op_name(node: Node) -> str:
-    """Return the name of a node's op; that of another domain than ONNX's as `domain.name`."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
 def channels_last(rank: int) -> Order:

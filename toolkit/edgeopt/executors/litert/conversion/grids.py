@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, op_name
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.network import Grid
-from edgeopt.graph.graph import Node, Value, attribute
+from edgeopt.graph.graph import Node, Value, attribute, op_name
 
 Fits: TypeAlias = Callable[[Sequence[Grid], Sequence[Grid]], bool]
 """Whether an operator computes what the pairs say, from the grids of its inputs and of its outputs."""
@@ -146,8 +146,8 @@ def _may_read_constants(node: Node, reads: Sequence[Value]) -> bool:
     if not reads or reads[0] is not node.inputs[0]:
         return False
     others = [value for value in node.inputs[1:] if value is not None]
-    is_of_two = node.op_type in ("Add", "Sub", "Mul", "Concat")
-    return not is_of_two or len(reads) == len(others) + 1
+    is_all_data = node.op_type in ("Add", "Sub", "Mul", "Concat")
+    return not is_all_data or len(reads) == len(others) + 1
 
 
 @dataclass(frozen=True, slots=True)

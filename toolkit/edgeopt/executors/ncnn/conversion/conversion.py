@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.ncnn.conversion.network import NcnnNetwork, Parameter, Weight
-from edgeopt.graph.graph import Graph, Node, Value
+from edgeopt.graph.graph import Graph, Node, Value, op_name
 
 MOST_DIMENSIONS = 4
 _REMEDY = "choose a target of another engine, such as --target cpu"
@@ -33,11 +33,6 @@ def size_parameters(dims: Sequence[int]) -> dict[int, Parameter]:
     """Return the parameters of Reshape and MemoryData for a blob's dimensions, the outermost first."""
     keys = {1: (0,), 2: (0, 1), 3: (0, 1, 2), 4: _SHAPE_KEYS}[len(dims)]
     return dict(zip(keys, reversed(dims), strict=True))
-
-
-def op_name(node: Node) -> str:
-    """Return the name of a node's op; that of another domain than ONNX's as `domain.name`."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
 class Conversion:

@@ -200,4 +200,4 @@ OPS = {
 OTHER_TYPES = dict.fromkeys(("Cast", "Identity", "Dropout", "Not"), ANY_TYPE)
 ON_INTEGERS = {"Sigmoid": fixed(1 / 256, -128), "Tanh": fixed(1 / 128, 0), "Relu": one_grid, "Identity": one_grid}
 """XNNPACK has the others in float alone; LiteRT's own kernels on integers take 4 to 80 times as long (Softmax,
-HardSwish, LeakyRelu)."""
+HardSwish, LeakyRelu; AMD EPYC, one thread)."""

@@ -12,18 +12,20 @@ from edgeopt.executors.litert.conversion.network import type_name
 from edgeopt.graph.graph import Value
 
 _FUSES = ("ADD", "SUB", "MUL")
+_OF_ANY_COUNT = ("Sum", "Max", "Min")
+"""Ops that take one tensor too, which they hand on."""
 
 
 def _binary(code: str) -> Callable[[TfliteConversion, TfliteStep], None]:
     def convert(conversion: TfliteConversion, step: TfliteStep) -> None:
         order = order_of_all(conversion, step.inputs, step.outputs[0])
         places = [in_rank(conversion, value, order) for value in step.inputs]
-        if len(places) == 1 and step.node.op_type in ("Sum", "Max", "Min"):
-            conversion.set(step.outputs[0], places[0], order)
-            return
-        place, *_ = places
+        place = places[0]
         if len(places) == 1:
-            raise conversion.refuse(step.node, "of one tensor")
+            if step.node.op_type not in _OF_ANY_COUNT:
+                raise conversion.refuse(step.node, "of one tensor")
+            conversion.set(step.outputs[0], place, order)
+            return
         for other in places[1:-1]:
             shape = np.broadcast_shapes(conversion.shown(place), conversion.shown(other))
             place = conversion.apply(code, [place, other], shape)
@@ -69,7 +71,7 @@ def _divide(conversion: TfliteConversion, step: TfliteStep) -> None:
         return
     _require_divisor(conversion, step)
     if conversion.dtype(step.outputs[0]) == "int64" and not _is_place(conversion, step.inputs[0]):
-        raise conversion.refuse(step.node, "of 64-bit numbers that are no places")
+        raise conversion.refuse(step.node, "of 64-bit whole numbers that are no indices")
     order = order_of_all(conversion, step.inputs, step.outputs[0])
     places = [_in_type(conversion, in_rank(conversion, value, order), "int32") for value in step.inputs]
     shape = conversion.stored_shape(step.outputs[0], order)
@@ -102,6 +104,8 @@ def _in_type(conversion: TfliteConversion, place: int, dtype: str) -> int:
     before = conversion.network.tensors[place]
     if before.dtype == dtype:
         return place
+    if before.data is not None:
+        return conversion.network.constant(before.name, before.data.astype(dtype))
     made = conversion.network.tensor(f"{before.name}_{dtype}", before.shape, dtype)
     names = {"inDataType": type_name(before.dtype), "outDataType": type_name(dtype)}
     conversion.network.add("CAST", [place], [made], **names)
@@ -117,15 +121,10 @@ def _remainder(conversion: TfliteConversion, step: TfliteStep) -> None:
 
 def _power(conversion: TfliteConversion, step: TfliteStep) -> None:
     """Write a power; LiteRT wants the exponent in the base's type."""
-    exponent = conversion.constant(step.node.inputs[1])
-    if exponent is None or exponent.dtype == np.float32:
-        _binary("POW")(conversion, step)
-        return
     order = order_of_all(conversion, step.inputs, step.outputs[0])
-    wide = exponent.reshape((1,) * (len(order) - exponent.ndim) + exponent.shape).transpose(order)
-    place = conversion.network.constant("exponent", wide.astype(np.float32))
+    base, exponent = (in_rank(conversion, value, order) for value in step.inputs)
     made = conversion.new(step.outputs[0], order)
-    conversion.network.add("POW", [in_rank(conversion, step.inputs[0], order), place], [made])
+    conversion.network.add("POW", [base, _in_type(conversion, exponent, "float32")], [made])
 
 
 def _is_nan(conversion: TfliteConversion, step: TfliteStep) -> None:

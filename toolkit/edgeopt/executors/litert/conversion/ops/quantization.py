@@ -13,12 +13,14 @@ def _quantize(conversion: TfliteConversion, step: TfliteStep) -> None:
     made = step.outputs[0]
     others = [node for node in conversion.graph.consumers(made) if node.op_type != "DequantizeLinear"]
     if conversion.graph.dtype(made) == np.uint8 and (others or conversion.graph.is_output(made)):
-        raise conversion.refuse(step.node, "to uint8 whose integers are read as they are")  # they are signed here
+        raise conversion.refuse(
+            step.node, "to uint8 that other nodes than DequantizeLinear read"
+        )  # integers are signed here
     if conversion.has(made):
         return
     grid = tensor_grid(conversion, step.node)
     if grid is None:
-        raise conversion.refuse(step.node, "by channels, to other than 8 bits, or by a scale that is none")
+        raise conversion.refuse(step.node, "by channels, to other than 8 bits, or by a scale that is not above zero")
     conversion.set_grid(made, grid)
     order = conversion.order(step.inputs[0])
     place = conversion.tensor(step.inputs[0], order)
