@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fixture_brief import briefly, ending_after
+from fixture_web import node_modules, web_package  # noqa: F401, fixtures
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

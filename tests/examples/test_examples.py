@@ -24,6 +24,7 @@ from onnx import TensorProto, helper
 
 import edgeopt
 from edgeopt.executors import SessionOptions
+from edgeopt.executors.browser import EXECUTOR as BROWSER
 from edgeopt.graph.model import Model
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.optimization.optimize import optimize
@@ -211,16 +212,13 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def site(bundle: Path, classifier: Path, pictures: list[Path], tmp_path: Path) -> Iterator[str]:
-    """The page with its package, bundle and pictures, served on the loopback."""
-    (npm,) = tools("npm")
-    folder = shutil.copytree(
-        EXAMPLES / "web", tmp_path / "web", ignore=shutil.ignore_patterns("node_modules", "bundle")
-    )
-    quick = ["--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=0", "--fetch-timeout=20000"]
-    installed = subprocess.run([npm, "install", *quick], cwd=folder, capture_output=True, text=True)
-    if installed.returncode:
-        pytest.skip(f"npm reaches no onnxruntime-web: {' '.join(installed.stderr.split())[:200]}")
+def site(bundle: Path, classifier: Path, pictures: list[Path], node_modules: Path, tmp_path: Path) -> Iterator[str]:
+    """The page with its package, bundles and pictures, served on the loopback."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    for name, data in BROWSER.app_files().items():
+        (folder / name).write_bytes(data)
+    (folder / "node_modules").symlink_to(node_modules)
     shutil.copytree(bundle, folder / "bundle")
     shutil.copytree(classifier, folder / "classifier")
     for one in pictures:
@@ -239,7 +237,7 @@ def test_a_page_gives_pythons_answers(site, pictures, wanted, named, tmp_path):
     from chromium import chromium_page  # needs fork and pipes, which Windows has not
 
     with chromium_page(tmp_path / "profile") as page:
-        page.open(f"{site}?picture={pictures[1].name}")
+        page.open(f"{site}?bundle=bundle&picture={pictures[1].name}")
         answer = json.loads(page.wait_for("document.getElementById('answer')?.textContent"))
         shown = page.value("[...document.querySelectorAll('#table td:first-child')].map((one) => one.textContent)")
         assert page.value("canvas.width") == 720

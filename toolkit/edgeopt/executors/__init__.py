@@ -95,6 +95,11 @@ class Staged(Protocol):
         """The stages of a timed run; each name once, another for each part that is worth a time of its own."""
         return (("upload", self.upload), ("execute", self.execute), ("download", self.download))
 
+    @property
+    def opening_ms(self) -> Mapping[str, float]:
+        """The times that opening took, part by part in milliseconds; empty: the engine does not tell."""
+        return {}
+
     def run(self, inputs: Tensors) -> Tensors:
         """Run once: inputs by name in, outputs by name out.
 
@@ -200,6 +205,16 @@ class Executor(Protocol):
         del source
         return {}
 
-    def has_device(self) -> bool:
-        """Return whether the device itself is here, not only its simulator."""
+    def wire_bytes(self, source: Source) -> int | None:
+        """Return what of a model goes over the wire each time an app loads it; None: it is installed with the app."""
+        del source
+        return None
+
+    def app_files(self) -> Mapping[str, bytes]:
+        """Return the files of an app that runs a bundle on this engine, by name, to lie beside its models; or none."""
+        return {}
+
+    def has_device(self, providers: tuple[str, ...]) -> bool:
+        """Return whether the device of these providers itself is here, not only its simulator."""
+        del providers
         return True

@@ -144,13 +144,14 @@ class Qnn(Executor):
                 remedy="write one into the target; edgeopt.steps.compile.compile_model(socs=...) makes one for several",
             )
 
-    def has_device(self) -> bool:
+    def has_device(self, providers: tuple[str, ...] = (PROVIDER,)) -> bool:
         """Return whether the NPU itself is here, not only its simulator.
 
         Raises:
             MissingDependencyError: If the plugin is not installed.
             StepError: If the vendor's library dies or hangs.
         """
+        del providers
         worker = self._start()
         try:
             return bool(worker.ask(Message({"do": "devices"}), timeout_s=self.open_timeout_s).values.get("present"))

@@ -190,8 +190,9 @@ class Rknn(Executor):
         """Refuse options that the compiler does not know, before any work. Raises as `open`."""
         check_options(options)
 
-    def has_device(self) -> bool:
+    def has_device(self, providers: tuple[str, ...] = ()) -> bool:
         """Return False: models are compiled on a computer, and only simulated there."""
+        del providers
         return False
 
     def open(self, source: Source, options: SessionOptions) -> RknnSession:

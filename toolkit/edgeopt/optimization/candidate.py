@@ -46,6 +46,8 @@ class Candidate:
     file: str
     """The model, relative to the output folder."""
     size_bytes: int
+    wire_bytes: int | None = None
+    """Its size where an app fetches it over the wire, compressed; None: an app has it installed."""
     sha256: str = ""
     """SHA-256 of the model; empty in files of older versions."""
     changes: Mapping[str, int] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Mapping
 from threading import Condition, Lock
 from typing import Any
@@ -16,6 +15,7 @@ from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.recipes.inputs.audio import Audio
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
+from edgeopt.system.device_clock import device_clock
 from edgeopt.system.machine.threads import logical_cores
 from edgeopt.system.processes.closing import Closing
 from edgeopt.tasks import FrameTask
@@ -23,7 +23,7 @@ from edgeopt.tasks import FrameTask
 _LEAST = 4
 """Frames on their way at once, at most, where there are fewer cores: one in each stage, and one that waits."""
 Feed = Callable[[FrameTask, Sample], tuple[Tensors, Any]]
-_clock = time.perf_counter_ns
+_clock = device_clock
 
 
 class _Memory:

@@ -13,6 +13,7 @@ import numpy as np
 
 from edgeopt.measurement.bench.attribution import Attribution, check_attribution
 from edgeopt.measurement.bench.neighbour import Neighbour, measure_beside
+from edgeopt.measurement.bench.opening import OpeningParts, measure_opening
 from edgeopt.measurement.bench.options import COLD_REPEATS, PROBE_SECONDS
 from edgeopt.measurement.bench.process_rounds import Rounds, run_rounds
 from edgeopt.measurement.bench.setup import Setup
@@ -52,6 +53,7 @@ class Passes:
     cost: InferenceCost | None = None
     batches: tuple[BatchPoint, ...] = ()
     beside: Beside | None = None
+    opening: OpeningParts | None = None
     cold: ColdStart | None = None
     profile: Profile | None = None
     profile_text: str | None = None
@@ -83,6 +85,7 @@ def run_passes(setup: Setup, observed: Observed, meters: Meters | None, tell: Te
         cost=_cost(setup, capacity, energy),
         batches=_sweep(setup, tell) if options.batches else (),
         beside=_run_beside(setup, setup.neighbour, tell) if setup.neighbour else None,
+        opening=measure_opening(setup.subject),
         cold=_start_cold(setup, tell) if options.cold else None,
         profile=parse_profile(text) if text and options.profile else None,
         profile_text=text if options.trace else None,

@@ -287,6 +287,8 @@ def _passes(passes: Passes) -> dict[str, Any]:
     result: dict[str, Any] = {
         "cpu": asdict(passes.cpu) | {"per_inference_ms": passes.cpu.per_inference_ms, "cores": passes.cpu.cores}
     }
+    if passes.opening is not None:
+        result["opening_ms"] = dict(passes.opening.parts_ms)
     if passes.energy is not None:
         result["energy"] = _energy(passes.energy)
     if passes.rounds is not None:

@@ -99,6 +99,11 @@ def _require_possible(setup: Setup) -> None:
             f"--batch {','.join(map(str, options.batches))}: {reason}",
             remedy=f"{'' if states else 'export the model with a free first dimension, or '}leave --batch out",
         )
+    if options.cold and setup.subject.session.opening_ms:
+        raise UnsupportedError(
+            "--cold starts processes of Python, and this model is opened by another program",
+            remedy="leave it out: the line `opening` tells what opening takes there",
+        )
     if options.profile and not setup.runs_onnxruntime:
         name, executor = setup.subject.name, setup.subject.executor
         raise EdgeoptError(

@@ -185,6 +185,8 @@ def _resources(result: BenchResult) -> Values:
     late = f"; {cpu.late} of {cpu.frames} frames began late" if cpu.late else ""
     lines = [Value("cpu", f"{each} at {cpu.fps:.4g} a second, {cpu.cores:.2f} cores busy{late}")]
     lines.append(_memory(result))
+    if passes.opening is not None:
+        lines.append(Value("opening", str(passes.opening)))
     if passes.energy is not None:
         lines.append(Value("energy", str(passes.energy)))
     if passes.cost is not None:

@@ -31,6 +31,7 @@ from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.recipes.inputs.timed import is_read
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening
+from edgeopt.system.processes.programs import add_ended_s, started_s
 from edgeopt.tasks import make_task
 
 _PICTURES = 8
@@ -130,6 +131,7 @@ def run_fresh(runnables: Mapping[str, Openable], feed: Feed, pace: Pace, *, work
         (Path(folder) / _REQUEST).write_bytes(pickle.dumps((dict(runnables), feed, pace, workers, seed)))
         run_child("fresh_process.turns", folder, longest_s=_LONGEST_S, remedy="run edgeopt doctor")
         turns: Turns = pickle.loads((Path(folder) / _ANSWER).read_bytes())
+    add_ended_s(turns.programs_s)
     return turns
 
 
@@ -139,7 +141,7 @@ def main() -> int:
     runnables, feed, pace, workers, seed = pickle.loads((folder / _REQUEST).read_bytes())
     openers = {label: runnable.open for label, runnable in runnables.items()}
     turns = take_turns(openers, feed.frames(), pace, workers=workers, seed=seed)
-    (folder / _ANSWER).write_bytes(pickle.dumps(turns))
+    (folder / _ANSWER).write_bytes(pickle.dumps(replace(turns, programs_s=started_s())))
     sys.stdout.write("{}\n")
     return 0
 

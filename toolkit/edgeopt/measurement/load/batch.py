@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 from edgeopt.measurement.turns.interleaved import run_interleaved
 from edgeopt.runtime.schedule.batch import part_of, put, why_no_batch
+from edgeopt.system.device_clock import device_clock
 from edgeopt.tasks import FrameTask
 
 _BLOCK = 5
@@ -86,7 +86,7 @@ def sweep_batches(
     sizes: Sequence[int] = (1, 2, 4, 8),
     *,
     seconds: float,
-    clock: Clock = time.perf_counter_ns,
+    clock: Clock = device_clock,
 ) -> tuple[BatchPoint, ...]:
     """Run all batch sizes in turns and return one point each, in the order given.
 

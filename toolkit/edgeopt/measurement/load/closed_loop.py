@@ -22,6 +22,7 @@ from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.runtime.pool import Pool
+from edgeopt.system.device_clock import device_clock
 from edgeopt.tasks import FrameTask
 
 Pictures = Sequence[Sample] | Sequence[Callable[[], Sample]]
@@ -159,7 +160,7 @@ def run_frames(
     *,
     seconds: float,
     min_frames: int,
-    clock: Clock = time.perf_counter_ns,
+    clock: Clock = device_clock,
     on_progress: Callable[[int, float], None] | None = None,
     warmup_s: float = 2.0,
     variant: str = "",
@@ -198,7 +199,7 @@ def run_marked(
     *,
     seconds: float,
     min_frames: int,
-    clock: Clock = time.perf_counter_ns,
+    clock: Clock = device_clock,
     on_progress: Callable[[int, float], None] | None = None,
     warmup_s: float = 2.0,
     variant: str = "",
@@ -238,7 +239,7 @@ def run_closed(
     seconds: float,
     min_frames: int = 0,
     warmup_s: float = 2.0,
-    clock: Clock = time.perf_counter_ns,
+    clock: Clock = device_clock,
     on_progress: Callable[[int, float], None] | None = None,
     variant: str = "",
 ) -> Samples:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgeopt.measurement.clock import Clock
+from edgeopt.system.processes.programs import own_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def run_paced(
     fps: float,
     seconds: float,
     clock: Clock = time.perf_counter_ns,
-    cpu_clock: Clock = time.process_time_ns,
+    cpu_clock: Clock = own_ns,
     wait_ns: Callable[[int], None] = _sleep_ns,
 ) -> CpuCost:
     """Run at a fixed pace for a time and return what it cost the process.
@@ -67,7 +68,7 @@ def run_paced(
         fps: Frames a second, above 0.
         seconds: How long; a frame that is not begun by then is not run.
         clock: Nanoseconds that never go back.
-        cpu_clock: Nanoseconds of CPU time of the whole process.
+        cpu_clock: Nanoseconds of CPU time of the whole process and of programs that compute for it.
         wait_ns: Lets so many nanoseconds pass.
     """
     period_ns, start_ns, cpu_before = 1e9 / fps, clock(), cpu_clock()

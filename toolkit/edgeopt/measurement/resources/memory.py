@@ -1,4 +1,4 @@
-"""Memory of this process beside a run: peak, now, and whether it grows.
+"""Memory of this process and of programs that compute for it, beside a run: peak, now, and whether it grows.
 
 The arena that ONNX Runtime holds is only told by its operator profile (`profile.Profile.arena_held_bytes`): the Python
 package offers no reading of its allocators.
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.measurement.resources.readings import PeriodicSampler
 from edgeopt.measurement.statistics.trend import Slope, theil_sen
+from edgeopt.system.processes.programs import program_bytes
 
 _SELF = Path("/proc/self")
 _RESET_PEAK = "5"  # of /proc/PID/clear_refs, proc(5)
@@ -94,25 +95,26 @@ class MemoryTrace:
 
 
 def read_memory() -> tuple[int, int]:
-    """Return resident bytes of this process and available bytes of the system, now."""
-    return psutil.Process().memory_info().rss, psutil.virtual_memory().available
+    """Return resident bytes of this process with its programs, and available bytes of the system, now."""
+    return psutil.Process().memory_info().rss + program_bytes(), psutil.virtual_memory().available
 
 
 def peak_rss_bytes(proc: Path = _SELF) -> int | None:
-    """Return the most this process ever held, or None where the system does not say.
+    """Return the most this process ever held and what its programs hold now; None where the system does not say.
 
     Source: VmHWM of /proc/self/status; ru_maxrss (bytes on macOS); the peak working set on Windows.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = (proc / "status").read_text("ascii", "replace").splitlines()
-        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+        peak_bytes = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+        return None if peak_bytes is None else peak_bytes + program_bytes()
     with contextlib.suppress(ImportError, OSError):
         import resource
 
         unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit + program_bytes()
     peak = getattr(psutil.Process().memory_info(), "peak_wset", None)
-    return None if peak is None else int(peak)
+    return None if peak is None else int(peak) + program_bytes()
 
 
 def reset_peak(proc: Path = _SELF) -> bool:

@@ -6,7 +6,6 @@ Only counters that every user may read: no root, no driver. Linux has most of th
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import psutil
 
 from edgeopt.measurement.clock import Clock
+from edgeopt.system.processes.programs import own_s
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class CounterReading:
     total_s: float | None = None
     """Busy, idle and stolen time of all cores."""
     own_s: float | None = None
-    """CPU time of this process and its finished children."""
+    """CPU time of this process, its finished children and the programs that compute for it."""
     pressure_us: int | None = None
     """Time in which some runnable task waited for a core (PSI cpu some)."""
     switches: int | None = None
@@ -113,7 +113,7 @@ def take_reading(proc: Path = _PROC, system: Path = _SYS) -> CounterReading:
         system: Where Linux keeps its device files.
     """
     sensors: dict[str, Callable[[], Any]] = {
-        "own_s": _own_s,
+        "own_s": own_s,
         "pressure_us": lambda: _pressure_us(proc / "pressure/cpu"),
         "switches": lambda: _switches(proc / "self/task"),
         "major_faults": _major_faults,
@@ -142,11 +142,6 @@ def _cpu_times() -> dict[str, float]:
     idle = counted["idle"] + counted.get("iowait", 0.0)
     steal, total = counted.get("steal", 0.0), sum(counted.values())
     return {"busy_s": total - idle - steal, "steal_s": steal, "total_s": total}
-
-
-def _own_s() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
 
 
 def _pressure_us(path: Path) -> int:

@@ -6,7 +6,6 @@ mean position in time, and a linear drift cancels within the round.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -16,6 +15,7 @@ from edgeopt.executors import Session
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
+from edgeopt.system.device_clock import device_clock
 from edgeopt.system.processes.time_limit import require_time
 
 MIN_ROUNDS = 5
@@ -40,7 +40,7 @@ def compare_calls(
     seconds: float,
     block: int = 25,
     seed: int = 0,
-    clock: Clock = time.perf_counter_ns,
+    clock: Clock = device_clock,
 ) -> Mapping[str, Ratio]:
     """Call the variants in turns and return how many times as fast as the baseline each is, the baseline left out.
 
@@ -78,7 +78,7 @@ def run_blocks(
     seconds: float,
     block: int,
     seed: int,
-    clock: Clock = time.perf_counter_ns,
+    clock: Clock = device_clock,
 ) -> Mapping[str, NDArray[np.int64]]:
     """Call the variants in turns for a time, at least five rounds; return (rounds, 2, block) nanoseconds of each.
 

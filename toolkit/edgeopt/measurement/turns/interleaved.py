@@ -35,6 +35,7 @@ from edgeopt.measurement.turns.calls import MIN_ROUNDS, round_order
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.system.amounts import Percent
+from edgeopt.system.device_clock import device_clock
 from edgeopt.system.processes.time_limit import OutOfTime, require_time, time_left_s
 from edgeopt.tasks import FrameTask
 
@@ -77,7 +78,7 @@ def run_interleaved(
     block: int = 25,
     least_rounds: int = MIN_ROUNDS,
     seed: int = 0,
-    clock: Clock = time.perf_counter_ns,
+    clock: Clock = device_clock,
     on_round: Callable[[float], None] | None = None,
 ) -> Mapping[str, Samples]:
     """Run blocks of frames of each variant in turns (A B B A) and return one run per variant.
@@ -152,7 +153,7 @@ _OPENINGS = 4.0
 class TurnsMachine:
     """The clock and the collector that a run in turns uses; tests script them."""
 
-    clock: Clock = time.perf_counter_ns
+    clock: Clock = device_clock
     read: Callable[[], CounterReading] = take_reading
     measure_anchor: Callable[[], AnchorTimes] = measure_anchor
 
@@ -188,6 +189,8 @@ class Turns:
     seconds: float
     judged: tuple[str, ...] = ()
     """Parts that are judged, however little they take; empty: those that take a hundredth of the whole."""
+    programs_s: float = 0.0
+    """Processor seconds of programs that computed for a process of its own; the system does not count them for us."""
 
     @property
     def baseline(self) -> str:

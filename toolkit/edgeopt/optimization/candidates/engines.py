@@ -13,6 +13,7 @@ from edgeopt.runtime.devices.availability import (
     is_by_rule,
     is_compiled,
     require_engine,
+    why_absent,
     why_unavailable,
 )
 from edgeopt.steps._context import Engine
@@ -61,7 +62,9 @@ def open_engines(
     others, notes = list[Engine](), list[Note]()
     if is_by_rule(target):
         own = stand_in(correction.applied_to(on_processor(target)))
-        notes = [Note(NoteKind.WARNING, f"not compiled: {why_unavailable(target)}", how_to_get(target))]
+        reason = why_unavailable(target)
+        problem = f"not compiled: {reason}" if reason else f"run on this machine's processor: {why_absent(target)}"
+        notes = [Note(NoteKind.WARNING, problem, how_to_get(target) if reason else "run edgeopt on the device itself")]
     elif is_compiled(target):
         host = replace(find_target(_HOST), name=_HOST, threads=0, alternatives=())
         own = stand_in(correction.applied_to(host))
@@ -134,7 +137,7 @@ def _not_installed(absent: Sequence[Target]) -> list[Note]:
 
 def _why_untimed(target: Target, others: Sequence[Engine]) -> str:
     if is_compiled(target):
-        return "" if others[0].executor.has_device() else "no device"
+        return "" if others[0].executor.has_device(target.providers) else "no device"
     if reason := target.why_not_here():
         return f"this machine is not the target: {reason}"
     return "no device" if is_by_rule(target) else ""

@@ -52,6 +52,7 @@ def score_candidate(
         precision=setting.precision,
         file=model_file(name),
         size_bytes=outcome.model.size_bytes,
+        wire_bytes=setting.engine.executor.wire_bytes(outcome.model.source),
         sha256=outcome.model.fingerprint,
         changes=dict(outcome.changes),
         notes=outcome.notes,

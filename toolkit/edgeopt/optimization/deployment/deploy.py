@@ -105,6 +105,7 @@ def deploy(
     folder = folder or run.workspace.path("bundle")
     names = [one.name for one in in_float.inputs], [one.name for one in in_float.outputs]
     companions, loaded = companions_of(run.configurations, folder, models[0][0].file, recipe, names)
+    app = load_executor(chain[0].target.executor).app_files()
     bundle = write_bundle(
         folder,
         models[: len(chain)],
@@ -115,7 +116,7 @@ def deploy(
         lighter=models[len(chain) :],
         weights=weights,
         selftest=selftest,
-        companions=companions,
+        companions={**app, **companions},
     )
     if TENSORRT in run.context.target.providers and not run.untimed:
         open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines: the first start here is quick

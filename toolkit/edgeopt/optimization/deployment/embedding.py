@@ -81,6 +81,8 @@ def embed(run: Run, best: Candidate) -> EmbeddedParts:
     if run.replay:
         is_same = tried and tuple(str(step.embeds) for step in tried.values()) == run.replay.embedded
         return _kept(run, best, _asked(run, best, tried)) if is_same else _nothing(run)
+    if tried and run.context.target.embeds:
+        return _kept(run, best, _asked(run, best, tried))
     return _if_faster(run, best, _asked(run, best, tried)) if tried and _may_be_tried(run, best) else _nothing(run)
 
 
@@ -273,5 +275,6 @@ def _timed(run: Run, best: Candidate, inside: Inside, before: Runnable, after: R
     except OutOfTime:
         return inside
     frame = turns.samples[name].summary()["frame"].stage_time
-    speed = turns.ratio(name, "frame")
+    # where an app has none of edgeopt's own parts, a ratio to frames with those tells nothing
+    speed = None if run.context.target.embeds else turns.ratio(name, "frame")
     return replace(inside, frame_p50_ms=frame.p50_ms, frame_p99_ms=frame.p99_ms, speed=speed)

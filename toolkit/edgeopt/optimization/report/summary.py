@@ -95,6 +95,7 @@ def _columns(report: Report) -> Columns:
         "p99 ms": lambda candidate: _ms(candidate.latency.frame.p99_ms) if candidate.latency else "",
         f"{report.budget_ms:.1f} ms": report.budget_word,
         "size": lambda candidate: format_bytes(candidate.size_bytes),
+        "wire": lambda candidate: "" if candidate.wire_bytes is None else format_bytes(candidate.wire_bytes),
         "channels": lambda candidate: removed_words(report, candidate),
         "": lambda candidate: "chosen" if candidate.name == report.chosen else "front" if candidate.on_front else "",
     }
@@ -136,6 +137,7 @@ def _table(report: Report, columns: Columns) -> Table:
         report.metric,
         "channels",
         "size",
+        "wire",
         *_LESS_TIMES,
         "drop",
     ]

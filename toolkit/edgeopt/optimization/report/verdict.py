@@ -88,6 +88,10 @@ def _facts(report: Report) -> list[Value]:
         Value("input", _smaller(best)),
         Value("embedded", str(report.inside) if report.inside else ""),
         Value("size", size if best is not first else ""),
+        Value(
+            "wire",
+            "" if best.wire_bytes is None else f"{format_bytes(best.wire_bytes)} in brotli, each time an app loads it",
+        ),
         Value("machine", warning_of(report.trust), more=report.trust.partition("; ")[2]),
         Value("emitted", ", ".join(str(report.folder / name) for name in report.emitted), is_command=True),
         Value("report", str(report.folder / "report.html"), is_command=True),

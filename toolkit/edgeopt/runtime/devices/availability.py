@@ -24,7 +24,7 @@ def find_device(name: str) -> Target:
         UnavailableError: If a profile that chooses finds none for which the packages are here; it names them all.
     """
     try:
-        target = find_target(name, lambda other: why_unavailable(other) or why_absent(other.executor))
+        target = find_target(name, lambda other: why_unavailable(other) or why_absent(other))
     except UnavailableError:
         target = find_target(name, why_unavailable)
     known = registry.names_in("passes")
@@ -60,8 +60,10 @@ def is_compiled(target: Target) -> bool:
 
 
 def is_by_rule(target: Target) -> bool:
-    """Whether nothing here can compile for the target, so that its profile's own rules must judge."""
-    return target.device == "npu" and target.executor in _NO_TOOLCHAIN and why_unavailable(target) is not None
+    """Whether nothing here can compile for the target, or time it, so that its profile's own rules must judge."""
+    if target.device == "npu" and target.executor in _NO_TOOLCHAIN:
+        return why_unavailable(target) is not None
+    return not is_compiled(target) and why_unavailable(target) is None and why_absent(target) is not None
 
 
 def require_providers(target: Target) -> None:
@@ -92,9 +94,10 @@ def how_to_get(target: Target) -> str:
     return f"install {target.package}, or run edgeopt doctor" if target.package else "run edgeopt doctor"
 
 
-def why_absent(name: str) -> str | None:
-    """Return None if an executor's device itself is here."""
+def why_absent(target: Target) -> str | None:
+    """Return None if the target's device itself is here, not only what computes its numbers."""
     try:
-        return None if load_executor(name).has_device() else "only its simulator is here"
+        has_device = load_executor(target.executor).has_device(target.providers)
+        return None if has_device else "only its simulator is here"
     except EdgeoptError as error:
         return error.problem

@@ -67,7 +67,7 @@ def _place(target: Target) -> Reach:
         parts = missing if isinstance(missing, Missing) else Missing(missing)
         where = Where.ELSEWHERE if parts.is_elsewhere else Where.MISSING
         return Reach(target, where, parts.reason, parts.remedy or target.package)
-    if reason := why_absent(target.executor):
+    if reason := why_absent(target):
         return Reach(target, Where.SIMULATED, reason, executor=target.executor)
     return Reach(target, Where.HERE, executor=target.executor)
 

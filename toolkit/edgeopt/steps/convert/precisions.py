@@ -1,4 +1,4 @@
-"""Conversions of a float model without a search, by precision scheme, for ONNX Runtime."""
+"""Conversions of a float model without a search, by precision scheme, for ONNX Runtime, in a browser too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Conversion = Callable[[Model, Target, Sequence[Tensors]], list[Outcome]]
 def is_converted(precision: str, target: Target) -> bool:
     """Whether a precision must be the model's own; other engines, and TensorRT, compute in it whatever the model is."""
     itself = precision == "fp16" and target.providers[0] == TENSORRT
-    return target.executor == "onnxruntime" and precision in CONVERSIONS and not itself
+    return target.executor in ("onnxruntime", "browser") and precision in CONVERSIONS and not itself
 
 
 def why_not_converted(precision: str, target: Target, may_quantize: bool) -> str:

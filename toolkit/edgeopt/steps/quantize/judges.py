@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from time import perf_counter_ns, thread_time_ns
+from time import thread_time_ns
 from typing import Any
 
 from edgeopt.executors import Session
@@ -15,6 +15,7 @@ from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.turns.calls import compare_calls
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.declared.target import Target
+from edgeopt.system.device_clock import device_clock
 from edgeopt.system.processes.time_limit import require_time
 from edgeopt.tasks import Task
 
@@ -34,7 +35,7 @@ class Judge:
         inputs: Sequence[Tensors],
         *,
         reference: Sequence[Any] | None = None,
-        clock: Clock = perf_counter_ns,
+        clock: Clock = device_clock,
         one_open: bool = False,
     ) -> None:
         """Open the float model, unless memory holds one session at a time.
@@ -119,4 +120,4 @@ def own_clock(target: Target, threads: int) -> Clock:
     A session of one thread computes in the caller's; its own time leaves out what others do to the machine.
     """
     alone = threads == 1 and (target.device, target.executor) == ("cpu", "onnxruntime")
-    return thread_time_ns if alone else perf_counter_ns
+    return thread_time_ns if alone else device_clock

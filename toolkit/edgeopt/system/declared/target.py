@@ -121,6 +121,8 @@ class Target:
     """Ops that stay float, with float tensors around them."""
     unified_scales: tuple[str, ...] = ()
     """Ops that want one grid for all they read and make."""
+    embeds: bool = False
+    """Whether models hold pre- and postprocessing where they can: an app on the device has none of edgeopt's own."""
     rewrites: tuple[str, ...] = ()
     """Passes of the phase `device` that its compiler needs, in any order."""
 

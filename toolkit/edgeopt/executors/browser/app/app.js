@@ -1,19 +1,19 @@
 // A bundle of edgeopt in the browser: manifest.json, a picture in, boxes drawn.
 //
-//   ?bundle=bundle/   the folder of manifest.json (this is the default)
+//   ?bundle=FOLDER/   the folder of manifest.json; without it, the page's own
 //   ?picture=URL      a picture to begin with
+//
+// The engine is npm's onnxruntime-web, in a node_modules folder of the site: its root, or any folder down to this page.
 
-import * as ort from "./node_modules/onnxruntime-web/dist/ort.wasm.min.mjs";
-
-ort.env.wasm.wasmPaths = new URL("./node_modules/onnxruntime-web/dist/", import.meta.url).href;
-ort.env.wasm.numThreads = 1; // more need the headers COOP and COEP
-ort.env.logLevel = "error";
+const MODULES = { wasm: "ort.wasm.min.mjs", webgpu: "ort.webgpu.min.mjs" };
+const EXECUTORS = ["browser", "onnxruntime"]; // a bundle for another device runs here too, in WebAssembly
 
 const asked = new URLSearchParams(location.search);
-const bundle = new URL((asked.get("bundle") ?? "bundle").replace(/\/?$/, "/"), location.href);
+const bundle = new URL((asked.get("bundle") ?? ".").replace(/\/?$/, "/"), location.href);
 const SHOWN_PIXELS = 720; // of the longer side
 const canvas = document.getElementById("canvas");
 const chooser = document.getElementById("picture");
+let ort;
 
 async function fetched(url) {
   const response = await fetch(url);
@@ -31,15 +31,39 @@ async function readManifest() {
   return manifest;
 }
 
+/** Return the address of the engine's modules. */
+async function findEngine() {
+  const folders = new URL(".", location.href).pathname.split("/").slice(1, -1);
+  for (let depth = 0; depth <= folders.length; depth++) {
+    const above = folders.slice(0, depth).map((folder) => `${folder}/`).join("");
+    const engine = new URL(`/${above}node_modules/onnxruntime-web/dist/`, location.href).href;
+    if ((await fetch(engine + MODULES.wasm, { method: "HEAD" })).ok) return engine;
+  }
+  throw new Error("the site has no engine: npm install onnxruntime-web in its folder");
+}
+
+/** Load the engine for a provider. More than one thread needs a server that sends the headers COOP and COEP. */
+async function loadEngine(engine, provider, threads) {
+  ort = await import(engine + MODULES[provider]);
+  ort.env.wasm.wasmPaths = engine;
+  ort.env.wasm.numThreads = crossOriginIsolated ? threads : 1;
+  ort.env.logLevel = "error";
+}
+
 /** Open the artefacts in their order, until one opens. */
 async function openFirst(manifest) {
+  const engine = await findEngine();
   for (const artefact of manifest.artefacts) {
     try {
-      if (artefact.executor !== "onnxruntime") throw new Error("made for another engine");
+      if (!EXECUTORS.includes(artefact.executor)) throw new Error("made for another engine");
       if (artefact.file.includes("/")) throw new Error("it lies outside the bundle");
       const model = await (await fetched(new URL(artefact.file, bundle))).arrayBuffer();
       if (model.byteLength !== artefact.size_bytes) throw new Error("not as long as the manifest says");
-      return await ort.InferenceSession.create(model, { executionProviders: ["wasm"] });
+      const isOurs = artefact.executor === "browser";
+      const provider = isOurs ? artefact.providers[0] : "wasm";
+      await loadEngine(engine, provider, artefact.threads || 1);
+      const options = isOurs ? artefact.options : {};
+      return await ort.InferenceSession.create(model, { ...options, executionProviders: [provider] });
     } catch (error) {
       console.warn(`${artefact.file} not used: ${error.message ?? error}`);
     }

@@ -1,0 +1,19 @@
+// The page that Chromium opens: it starts and ends the workers, each with one session, and leaves when edgeopt does.
+
+const workers = new Map();
+const socket = new WebSocket(new URL("page", location.href.replace(/^http/, "ws")));
+
+socket.onmessage = ({ data }) => {
+  const { word, key } = JSON.parse(data);
+  if (word === "start") workers.set(key, new Worker(`worker.js?key=${key}`, { type: "module" }));
+  if (word === "end") {
+    workers.get(key)?.terminate();
+    workers.delete(key);
+  }
+};
+socket.onopen = async () => {
+  const adapter = await navigator.gpu?.requestAdapter().catch(() => null);
+  const isSoftware = adapter?.info.isFallbackAdapter || adapter?.info.architecture === "swiftshader";
+  socket.send(JSON.stringify({ has_adapter: Boolean(adapter), has_gpu: Boolean(adapter) && !isSoftware }));
+};
+socket.onclose = () => window.close();
