@@ -4,7 +4,8 @@
 
 Each model is simplified and fused once. A cell is the time of float32 in WebAssembly over that of the form, with its
 interval, and in brackets how far its answers lie from ONNX Runtime's without optimizations (dB). `native` is ONNX
-Runtime's float32 outside of the browser. The last columns are bytes on the wire in brotli: float32 and U8S8.
+Runtime's float32 outside of the browser, `stored` float32 with weights stored in 8 bits. The last columns are bytes on
+the wire in brotli: float32, U8S8 and `stored`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import Model
 from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.runtime.devices.availability import load_executor
+from edgeopt.steps.convert.stored_weights import store_weights
 from edgeopt.steps.quantize.api import Form, quantize
 from edgeopt.system.declared.target import Granularity, Int8Rules, find_target
 from edgeopt.system.device_clock import device_clock
 from edgeopt.system.text import format_bytes
 
-FIRST, NATIVE = "wasm fp32", "native"
+FIRST, NATIVE, STORED = "wasm fp32", "native", "stored"
 _RULES = find_target("browser-wasm").int8
 FORMS: Mapping[str, Int8Rules] = {
     "U8S8": _RULES,
@@ -52,13 +54,18 @@ def row(file: Path, threads: int, seconds: float) -> list[str]:
             models[name] = quantize(model, samples, rules, form=Form.QDQ).model
         except EdgeoptError as error:
             refused[name] = error.problem
+    stored = store_weights(model)
+    models[STORED] = stored.model
     native, browser = load_executor("onnxruntime"), load_executor("browser")
     with guarded(), ExitStack() as stack:
         right = native.open(model.source, SessionOptions(threads=threads, entries=UNOPTIMIZED))
         expected = right.run(inputs)
         right.close()
         sessions = {
-            name: browser.open(form.source, SessionOptions(("wasm",), threads)) for name, form in models.items()
+            name: browser.open(
+                form.source, SessionOptions(("wasm",), threads, stored.options if name == STORED else {})
+            )
+            for name, form in models.items()
         }
         sessions[NATIVE] = native.open(model.source, SessionOptions(threads=threads))
         for session in sessions.values():
@@ -72,18 +79,18 @@ def row(file: Path, threads: int, seconds: float) -> list[str]:
             calls[FIRST](i)
             times_ms.append((device_clock() - began_ns) / 1e6)
     cells = [file.stem, f"{sorted(times_ms)[7]:.2f} ms"]
-    for name in (NATIVE, *FORMS):
+    for name in (NATIVE, *FORMS, STORED):
         ratio = ratios.get(name)
         cells.append(
             f"{ratio.speedup:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] ({drift[name]:.0f})" if ratio else refused[name]
         )
-    wires = [models[name] for name in (FIRST, "U8S8") if name in models]
+    wires = [models[name] for name in (FIRST, "U8S8", STORED) if name in models]
     return [*cells, *(format_bytes(browser.wire_bytes(form.source) or 0) for form in wires)]
 
 
 def main(files: Sequence[Path], threads: int, seconds: float) -> None:
     """Print the table."""
-    head = ["model", FIRST, NATIVE, *FORMS, "wire fp32", "wire U8S8"]
+    head = ["model", FIRST, NATIVE, *FORMS, STORED, "wire fp32", "wire U8S8", "wire stored"]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}", flush=True)
     for file in files:
         try:

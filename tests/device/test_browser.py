@@ -27,6 +27,7 @@ from edgeopt.inspection.inspect import inspect as inspect_model
 from edgeopt.optimization.optimize import optimize
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.steps.convert.stored_weights import store_weights
 from edgeopt.system.device_clock import device_clock
 from edgeopt.system.processes.programs import own_s, program_bytes
 
@@ -96,6 +97,16 @@ def test_two_sessions_with_other_threads_answer_alike_beside_each_other():
     one.close()
     np.testing.assert_allclose(two.run(inputs)["y"], first, atol=1e-5)
     two.close()
+
+
+def test_weights_stored_in_eight_bits_are_dequantized_once():
+    stored = store_weights(
+        net("(float[1,16,8,8] x) => (float[1,16,8,8] y) { y = Conv<pads = [1,1,1,1]>(x, w) }", w=numbers(16, 16, 3, 3))
+    )
+    inputs = feed(stored.model)
+    session = EXECUTOR.open(stored.model.source, SessionOptions(("wasm",), 1, stored.options))
+    np.testing.assert_allclose(session.run(inputs)["y"], right(stored.model, inputs)["y"], rtol=1e-4, atol=1e-3)
+    session.close()
 
 
 def test_free_dimensions_are_told_and_taken():

@@ -39,6 +39,7 @@ _OPTIMIZATION = "graphOptimizationLevel"
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     _OPTIMIZATION: ("disabled", "basic", "extended", "layout", "all"),
     "executionMode": ("sequential", "parallel"),
+    "session.disable_quant_qdq": ("0", "1"),
 }
 """Options of a session that a bundle or a target may set, with their values."""
 

@@ -1,4 +1,4 @@
-"""The times that opening a model takes, part by part, where the engine tells it: a page fetches, compiles and creates."""
+"""The times that opening a model takes, part by part, where its engine tells them."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.convert.float16 import make_float16
+from edgeopt.steps.convert.stored_weights import store_weights
 from edgeopt.steps.convert.weight_only import is_mostly_matrices, make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
@@ -42,8 +43,10 @@ def why_not_converted(precision: str, target: Target, may_quantize: bool) -> str
 def eight_bits(model: Model, target: Target, _inputs: Sequence[Tensors] = ()) -> list[Outcome]:
     """Return the model with its matrices in INT8: by columns, and by blocks that activations are rounded with too.
 
-    Nothing for a model whose work is in convolutions.
+    Nothing for a model whose work is in convolutions. For a page that loads it: weights stored so, computed in float.
     """
+    if target.executor == "browser":
+        return [store_weights(model)]
     graph = _graph(model)
     made = [make_dynamic(model, target.rules_here)] if is_made_of_products(graph) else []
     return [*made, make_weight_only(model, 8)] if made and is_mostly_matrices(graph) else made

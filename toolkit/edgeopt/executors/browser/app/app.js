@@ -62,13 +62,23 @@ async function openFirst(manifest) {
       const isOurs = artefact.executor === "browser";
       const provider = isOurs ? artefact.providers[0] : "wasm";
       await loadEngine(engine, provider, artefact.threads || 1);
-      const options = isOurs ? artefact.options : {};
+      const options = isOurs ? sessionOptions(artefact.options) : {};
       return await ort.InferenceSession.create(model, { ...options, executionProviders: [provider] });
     } catch (error) {
       console.warn(`${artefact.file} not used: ${error.message ?? error}`);
     }
   }
   throw new Error("no model of the bundle opens here");
+}
+
+/** Return options as onnxruntime-web takes them: what begins with `session.` is an entry of ONNX Runtime's own. */
+function sessionOptions(options) {
+  const entries = Object.entries(options);
+  const own = entries.filter(([name]) => name.startsWith("session."));
+  return {
+    ...Object.fromEntries(entries.filter(([name]) => !name.startsWith("session."))),
+    extra: { session: Object.fromEntries(own.map(([name, value]) => [name.slice("session.".length), value])) },
+  };
 }
 
 /** Return a picture as (height, width, 3) uint8: blue, green, red. */

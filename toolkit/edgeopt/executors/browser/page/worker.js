@@ -58,7 +58,7 @@ async function open({ model, engine, threads, options, provider, gpuOutputs, log
   const fetched = performance.now();
   lines.length = 0;
   session = await ort.InferenceSession.create(bytes, {
-    ...options,
+    ...sessionOptions(options),
     executionProviders: [provider],
     ...(gpuOutputs ? { preferredOutputLocation: "gpu-buffer" } : {}),
     ...(logs ? { logSeverityLevel: 0, logVerbosityLevel: 0 } : {}),
@@ -76,6 +76,16 @@ async function open({ model, engine, threads, options, provider, gpuOutputs, log
     isolated: self.crossOriginIsolated,
     adapter: device ? adapterOf(device) : {},
     lines: logs ? lines.slice() : [],
+  };
+}
+
+/** Return options as onnxruntime-web takes them: what begins with `session.` is an entry of ONNX Runtime's own. */
+function sessionOptions(options) {
+  const entries = Object.entries(options);
+  const own = entries.filter(([name]) => name.startsWith("session."));
+  return {
+    ...Object.fromEntries(entries.filter(([name]) => !name.startsWith("session."))),
+    extra: { session: Object.fromEntries(own.map(([name, value]) => [name.slice("session.".length), value])) },
   };
 }
 
