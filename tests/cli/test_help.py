@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import edgeopt
 from edgeopt.cli import cli
 from edgeopt.cli._groups import GroupedCommand
+from edgeopt.executors.browser import chromium
 
 
 def test_help_imports_nothing_heavy():
@@ -53,7 +54,9 @@ def interrupted(*_: object, **__: object) -> None:
 
 _FROZEN = {"--graphdef", "--inputs", "--outputs", "--model"}
 TF2ONNX = {"--tflite", "--keras", "--saved-model", "--opset", "--output", *_FROZEN}
+CHROMIUM = set(re.findall(r"--[a-z][a-z-]+", Path(chromium.__file__).read_text("utf-8")))
 OTHERS = {
+    *CHROMIUM,
     "--index-url",
     "--disable-pip-version-check",
     "--no-compile",
