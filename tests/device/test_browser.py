@@ -223,7 +223,7 @@ def test_what_is_wrong_is_one_line(tmp_path, monkeypatch):
     monkeypatch.delenv("EDGEOPT_ONNXRUNTIME_WEB")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("edgeopt.executors.browser.web_package._global_packages", lambda: None)
-    assert "npm install onnxruntime-web" in str(EXECUTOR.why_unavailable())
+    assert "(npm install onnxruntime-web)" in str(EXECUTOR.why_unavailable())
 
 
 def test_a_browser_that_dies_is_one_line_and_the_next_session_opens():

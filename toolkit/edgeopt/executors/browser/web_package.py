@@ -14,7 +14,7 @@ from edgeopt.errors import Missing
 
 NAME = "onnxruntime-web"
 FOLDER_VARIABLE = "EDGEOPT_ONNXRUNTIME_WEB"
-REMEDY = f"npm install {NAME}, in this folder or one above it, or name its folder in {FOLDER_VARIABLE}"
+REMEDY = f"npm install {NAME}"
 ENGINES = {"wasm": "ort.wasm.min.mjs", "webgpu": "ort.webgpu.min.mjs"}
 """The module to import, by provider. The first loads 14 MB of WebAssembly, the second 27 MB."""
 _NPM_SECONDS = 20
@@ -46,7 +46,7 @@ def find_package() -> WebPackage | Missing:
             return package
     if (everywhere := _global_packages()) and (package := _read(everywhere / NAME)):
         return package
-    return Missing(f"{NAME} is not installed", REMEDY)
+    return Missing(f"{NAME} is in no node_modules of this folder or one above it", REMEDY)
 
 
 def _read(folder: Path) -> WebPackage | None:
