@@ -127,6 +127,7 @@ def test_a_session_counts_the_pages_time_alone():
     counted_ns, passed_ns = device_clock() - began_ns, perf_counter_ns() - before_ns
     assert passed_ns > 600e6  # three messages on their way
     assert counted_ns < passed_ns - 500e6
+    assert "onnxruntime-web 1." in session.program
     assert set(session.opening_ms) == {"fetch", "compile", "create"}
     assert all(value > 0 for value in session.opening_ms.values())
     session.close()

@@ -96,6 +96,11 @@ class Staged(Protocol):
         return (("upload", self.upload), ("execute", self.execute), ("download", self.download))
 
     @property
+    def program(self) -> str:
+        """The program that computes and its version, where it is no package of Python; empty: this process does."""
+        return ""
+
+    @property
     def opening_ms(self) -> Mapping[str, float]:
         """The times that opening took, part by part in milliseconds; empty: the engine does not tell."""
         return {}

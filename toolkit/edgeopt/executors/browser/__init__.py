@@ -53,6 +53,7 @@ class BrowserSession(Staged):
 
         self._model, self._options, self._provider = model, options, options.providers[0]
         self._worker = open_worker(self._provider)
+        self._program = self._worker.program
         try:
             opened = _open(self._worker, model, options)
         except BaseException:
@@ -67,6 +68,11 @@ class BrowserSession(Staged):
         self.adapter: Mapping[str, Any] = opened["adapter"]
         """Of WebGPU: vendor, architecture, and whether software takes the GPU's place."""
         self.simulated: bool = bool(self.adapter.get("is_software"))
+
+    @property
+    def program(self) -> str:
+        """The browser and onnxruntime-web, with their versions."""
+        return self._program
 
     @property
     def opening_ms(self) -> Mapping[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 from edgeopt.errors import Missing, StepError, UnavailableError
 from edgeopt.executors.browser.chromium import REMEDY, WEBGPU, WEBGPU_SOFTWARE, Chromium
 from edgeopt.executors.browser.server import PAGE, PageServer
-from edgeopt.executors.browser.web_package import find_package
+from edgeopt.executors.browser.web_package import NAME, find_package
 from edgeopt.system.declared.optional import require
 from edgeopt.system.processes.messages import Message, read_message, write_message
 
@@ -57,6 +57,11 @@ class PageWorker:
         self._is_lost = False
         return read_message(io.BytesIO(data))
 
+    @property
+    def program(self) -> str:
+        """The browser and the engine, with their versions."""
+        return self._host.program
+
     def add_model(self, model: bytes) -> str:
         """Serve a model to this worker; return its key."""
         self._host.server.models[self._key] = model
@@ -90,13 +95,13 @@ class Host:
         from websockets.exceptions import ConnectionClosed
 
         self.closed_error = ConnectionClosed
-        self.version = package.version
         self.server = PageServer(package.files)
         self._keys = itertools.count(1)
         self._browser: Chromium | None = None
         try:
             hello = self._start(provider)
-            self.has_gpu = hello["has_gpu"]
+            self.program = f"{hello['browser']}, {NAME} {package.version}"
+            self.has_gpu = bool(hello["has_gpu"])
             """Whether the page finds one; without it WebGPU is computed by software."""
             if provider == WEBGPU and not hello["has_adapter"]:
                 self.end_browser()
@@ -105,12 +110,12 @@ class Host:
             self.close()
             raise
 
-    def _start(self, kind: str) -> Mapping[str, bool]:
+    def _start(self, kind: str) -> Mapping[str, bool | str]:
         """Start the browser; return what its page finds of WebGPU."""
         page = self.server.expect(PAGE)
         self._browser = Chromium(self.server.address, kind)
         self._page = self._wait_for(page)
-        hello: Mapping[str, bool] = json.loads(self._page.recv(timeout=_START_SECONDS))
+        hello: Mapping[str, bool | str] = json.loads(self._page.recv(timeout=_START_SECONDS))
         return hello
 
     def _wait_for(self, expected: queue.SimpleQueue[Any]) -> Any:

@@ -67,6 +67,7 @@ def _what_ran(result: BenchResult) -> Values:
     target = f"{subject.target.name}, {subject.executor}"
     return (
         Value("model", f"{subject.name} on {target}, {threads}"),
+        *([Value("program", subject.session.program)] if subject.session.program else []),
         Value("recipe", subject.recipe.name),
         Value("load", str(result.plan)),
         Value("pictures", f"{len(result.setup.pictures)} of {shown_path(Path(result.setup.pictures.source))}"),

@@ -299,6 +299,8 @@ def subject_facts(
         "session.entries": dict(sorted(options.entries.items())),
         "session.spins": options.entries.get("session.intra_op.allow_spinning", "1") == "1",
     }
+    if session is not None and session.program:
+        facts["session.program"] = session.program
     if session is not None:
         placed = Counter((node.provider, node.op) for node in session.placement())
         facts["session.placement"] = {f"{provider} {op}": n for (provider, op), n in sorted(placed.items())}

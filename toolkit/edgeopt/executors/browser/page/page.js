@@ -14,6 +14,10 @@ socket.onmessage = ({ data }) => {
 socket.onopen = async () => {
   const adapter = await navigator.gpu?.requestAdapter().catch(() => null);
   const isSoftware = adapter?.info.isFallbackAdapter || adapter?.info.architecture === "swiftshader";
-  socket.send(JSON.stringify({ has_adapter: Boolean(adapter), has_gpu: Boolean(adapter) && !isSoftware }));
+  const brands = await navigator.userAgentData?.getHighEntropyValues(["fullVersionList"]);
+  const own = brands?.fullVersionList.find(({ brand }) => brand !== "Chromium" && !/not.?a.?brand/i.test(brand));
+  const { brand, version } = own ?? brands?.fullVersionList.find(({ brand }) => brand === "Chromium") ?? {};
+  const browser = brand ? `${brand} ${version}` : navigator.userAgent;
+  socket.send(JSON.stringify({ browser, has_adapter: Boolean(adapter), has_gpu: Boolean(adapter) && !isSoftware }));
 };
 socket.onclose = () => window.close();
