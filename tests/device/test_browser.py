@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from engine_ops import right
 from npu_models import numbers, parse
+from onnx import parser
 
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, NotFoundError, StepError, UnavailableError, UnsupportedError
@@ -107,6 +108,29 @@ def test_weights_stored_in_eight_bits_are_dequantized_once():
     session = EXECUTOR.open(stored.model.source, SessionOptions(("wasm",), 1, stored.options))
     np.testing.assert_allclose(session.run(inputs)["y"], right(stored.model, inputs)["y"], rtol=1e-4, atol=1e-3)
     session.close()
+
+
+def test_outputs_keep_the_models_order_and_what_has_no_name_is_free():
+    proto = net("(float[3] x) => (float[3] y, float[3] z, float[3] w) { y = Neg(x) z = Abs(x) w = Exp(x) }").proto
+    for i, name in enumerate(("b", "10", "2")):
+        proto.graph.node[i].output[0] = proto.graph.output[i].name = name
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].ClearField("dim_value")
+    session = EXECUTOR.open(proto.SerializeToString(), WASM)
+    outputs = session.run({"x": np.ones(3, np.float32)})
+    assert list(outputs) == [spec.name for spec in session.outputs] == ["b", "10", "2"]
+    assert session.outputs[0].shape == (None,)
+    session.close()
+
+
+def test_what_no_message_carries_is_refused_as_it_is_opened():
+    texts = net("(string[3] x) => (string[3] y) { y = Identity(x) }")
+    with pytest.raises(UnsupportedError, match="'x' holds texts"):
+        EXECUTOR.open(texts.source, WASM)
+    text = "(float[4] x, int64 parts) => (seq(float[2]) y) { y = SplitToSequence(x, parts) }"
+    sequence = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\nnet {text}')
+    with pytest.raises(UnsupportedError, match="'y' holds a sequence or a map"):
+        EXECUTOR.open(sequence.SerializeToString(), WASM)
 
 
 def test_free_dimensions_are_told_and_taken():

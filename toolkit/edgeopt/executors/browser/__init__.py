@@ -32,8 +32,11 @@ _APP = Path(__file__).parent / "app"
 _BROTLI_QUALITY = 5
 """Servers that compress while they answer take 4 (Cloudflare) to 6 (nginx)."""
 _OPEN_SECONDS, _RUN_SECONDS = 600.0, 600.0
-_NOT_CARRIED = "OSU"
-"""Kinds of NumPy's types that a page does not take: texts."""
+_CARRIED = frozenset(
+    {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+    | {"float16", "float32", "float64", "bool"}
+)
+"""Types of tensors that a page takes and gives, in NumPy's words."""
 _SAYS_CODE = "ERROR_MESSAGE: "
 _OPTIMIZATION = "graphOptimizationLevel"
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -84,16 +87,10 @@ class BrowserSession(Staged):
 
         Raises:
             ValueError: If an input is missing or unknown, or has another type.
-            UnsupportedError: If an input holds texts.
         """
         require_names(inputs, (spec.name for spec in self.inputs))
         for spec in self.inputs:
             dtype = inputs[spec.name].dtype
-            if dtype.kind in _NOT_CARRIED:
-                raise UnsupportedError(
-                    f"the input {spec.name!r} holds texts, which a page does not take",
-                    remedy="leave the texts to the app, and choose a target of the executor onnxruntime",
-                )
             if dtype != np.dtype(spec.dtype):
                 raise ValueError(f"input {spec.name!r} is {dtype}, not {spec.dtype}")
         self._ask(Message({"do": "upload"}, inputs))
@@ -199,7 +196,7 @@ class Browser(Executor):
         Raises:
             MissingDependencyError: If websockets is not installed.
             UnavailableError: If there is no browser, no onnxruntime-web or no such provider.
-            UnsupportedError: If the engine lacks an op of the model.
+            UnsupportedError: If the engine lacks an op of the model, or the model takes or gives what is not carried.
             InvalidFileError: If the engine refuses the model.
             StepError: If the browser ends or hangs.
             NotFoundError: On an unknown option.
@@ -232,6 +229,13 @@ def _open(worker: PageWorker, model: bytes, options: SessionOptions, *, is_logge
     worker.drop_model()
     if error := answer.get("error"):
         raise _refusal(error)
+    for spec in (*answer["inputs"], *answer["outputs"]):
+        if spec["type"] not in _CARRIED:
+            holds = {"string": "texts", "": "a sequence or a map"}.get(spec["type"], spec["type"])
+            raise UnsupportedError(
+                f"{spec['name']!r} holds {holds}, which no message to a page carries",
+                remedy="leave it to the app, and choose a target of the executor onnxruntime",
+            )
     return answer
 
 

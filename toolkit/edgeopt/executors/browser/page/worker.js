@@ -5,6 +5,7 @@
 
 const key = new URLSearchParams(location.search).get("key");
 const HEAD_BYTES = 8;
+const FREE = 2 ** 31; // a dimension without a name is -1 in 32 bits without a sign
 const EMPTY = new Uint8Array(); // no model: refused when the engine is ready
 const ARRAYS = {
   float32: Float32Array, float64: Float64Array, int8: Int8Array, uint8: Uint8Array, bool: Uint8Array, int16: Int16Array,
@@ -65,11 +66,9 @@ async function open({ model, engine, threads, options, provider, gpuOutputs, log
   });
   const created = performance.now();
   device = provider === "webgpu" ? await ort.env.webgpu.device : undefined;
-  const described = (metadata) =>
-    metadata.map(({ name, type, shape }) => ({ name, type, shape: shape.map((side) => (typeof side === "number" ? side : null)) }));
   return {
-    inputs: described(session.inputMetadata),
-    outputs: described(session.outputMetadata),
+    inputs: session.inputMetadata.map(described),
+    outputs: session.outputMetadata.map(described),
     compile_ms: compiled - began,
     fetch_ms: fetched - compiled,
     create_ms: created - fetched,
@@ -77,6 +76,12 @@ async function open({ model, engine, threads, options, provider, gpuOutputs, log
     adapter: device ? adapterOf(device) : {},
     lines: logs ? lines.slice() : [],
   };
+}
+
+/** Return name, type and shape of a tensor; null stands for a free dimension. What is no tensor has no type. */
+function described({ name, isTensor, type, shape }) {
+  const isKnown = (side) => typeof side === "number" && side < FREE;
+  return { name, type: isTensor ? type : "", shape: (shape ?? []).map((side) => (isKnown(side) ? side : null)) };
 }
 
 /** Return options as onnxruntime-web takes them: what begins with `session.` is an entry of ONNX Runtime's own. */
@@ -111,8 +116,8 @@ async function execute() {
 async function download() {
   const began = performance.now();
   const arrays = [];
-  for (const [name, tensor] of Object.entries(results)) {
-    if (!(tensor.type in ARRAYS)) throw new Error(`the output ${name} holds ${tensor.type}, which is not carried`);
+  for (const name of session.outputNames) {
+    const tensor = results[name];
     const data = tensor.location === "cpu" ? tensor.data : await tensor.getData(true);
     arrays.push({ name, type: tensor.type, dims: tensor.dims, data });
   }
