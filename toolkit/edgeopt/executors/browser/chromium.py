@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -44,7 +45,13 @@ _BY_KIND = {
     WEBGPU_SOFTWARE: ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"),
 }
 """Chromium on Linux keeps WebGPU behind a flag and takes the GPU through Vulkan; SwiftShader computes its numbers."""
-_START = """<!doctype html><meta charset="utf-8"><script>location.replace({address!r})</script>"""
+_START = """<!doctype html>
+<meta charset="utf-8">
+<script>
+  // edgeopt may have ended while the browser started: an address that does not answer would stay open for ever
+  fetch({address}, {{ mode: "no-cors" }}).then(() => location.replace({address}), () => window.close());
+</script>
+"""
 _SECONDS_TO_LEAVE = 5.0
 
 
@@ -89,7 +96,7 @@ class Chromium:
         self._folder = tempfile.TemporaryDirectory(prefix="edgeopt-browser-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         start = folder / "start.html"
-        start.write_text(_START.format(address=address), encoding="utf-8")
+        start.write_text(_START.format(address=json.dumps(address)), encoding="utf-8")
         flags = [*_FLAGS, *_BY_KIND[kind], f"--user-data-dir={folder / 'profile'}"]
         if sys.platform != "win32" and os.geteuid() == 0:
             flags.append("--no-sandbox")  # Chromium refuses to run as root with one
