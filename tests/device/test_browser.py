@@ -284,6 +284,26 @@ def test_a_process_that_is_ended_takes_its_browser_with_it(tmp_path, end):
     browser.wait(10)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+def test_a_browser_whose_command_ended_while_it_started_leaves(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of which its profile's folder is a part
+    (tmp_path / "net.onnx").write_bytes(convolution().data)
+    program = (
+        "import sys; from pathlib import Path; from edgeopt.executors import SessionOptions\n"
+        "from edgeopt.executors.browser import EXECUTOR\n"
+        "EXECUTOR.open(Path(sys.argv[1]), SessionOptions(('wasm',), 1))"
+    )
+    for seconds in (0.4, 0.6, 0.8):
+        child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "net.onnx")])
+        time.sleep(seconds)
+        child.kill()
+        child.wait()
+    ends = time.monotonic() + 30
+    while browsers := [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(one.info["cmdline"])]:
+        assert time.monotonic() < ends, browsers
+        time.sleep(0.2)
+
+
 def test_optimize_writes_a_bundle_with_a_page(tmp_path, brief):
     out = tmp_path / "out"
     report = optimize(

@@ -49,7 +49,8 @@ _START = """<!doctype html>
 <meta charset="utf-8">
 <script>
   // edgeopt may have ended while the browser started: an address that does not answer would stay open for ever
-  fetch({address}, {{ mode: "no-cors" }}).then(() => location.replace({address}), () => window.close());
+  const alive = new URL("alive", {address});
+  fetch(alive, {{ mode: "no-cors" }}).then(() => location.replace({address}), () => window.close());
 </script>
 """
 _SECONDS_TO_LEAVE = 5.0

@@ -110,6 +110,10 @@ class PageServer:
                 return self._file(connection, self._engine / name)
             case ["models", key] if (model := self.models.get(key)) is not None:
                 return _response(connection, model, "application/octet-stream")
+            case ["alive"]:
+                response = connection.respond(http.HTTPStatus.OK, "")
+                response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"  # a file asks, which is elsewhere
+                return response
             case [name] if Path(name).suffix in _TYPES:
                 return self._file(connection, _PAGE / name)
             case [*parts] if "/".join(parts) in self._sockets:
