@@ -53,6 +53,8 @@ _START = """<!doctype html>
   fetch(alive, {{ mode: "no-cors" }}).then(() => location.replace({address}), () => window.close());
 </script>
 """
+_NOISE = (":ERROR:", ":WARNING:", "unexpected operator")
+"""Parts of lines about a desktop that is not there, and of a fault of Debian's launcher."""
 _SECONDS_TO_LEAVE = 5.0
 
 
@@ -121,8 +123,11 @@ class Chromium:
 
     def last_line(self) -> str:
         """Return what it last wrote to standard error, but for what it always reports of the desktop that it misses."""
-        lines = (Path(self._folder.name) / "said.txt").read_text(encoding="utf-8", errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip() and ":ERROR:" not in line and ":WARNING:" not in line]
+        try:
+            text = (Path(self._folder.name) / "said.txt").read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it was closed, and its folder went with it
+            return ""
+        said = [line.strip() for line in text.splitlines() if line.strip() and not any(map(line.count, _NOISE))]
         return said[-1] if said else ""
 
     def close(self) -> None:

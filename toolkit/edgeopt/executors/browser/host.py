@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import io
 import itertools
 import json
+import os
 import queue
 import threading
 import time
@@ -98,6 +98,7 @@ class Host:
         self.server = PageServer(package.files)
         self._keys = itertools.count(1)
         self._browser: Chromium | None = None
+        self._has_page = True
         try:
             hello = self._start(provider)
             self.program = f"{hello['browser']}, {NAME} {package.version}"
@@ -115,7 +116,10 @@ class Host:
         page = self.server.expect(PAGE)
         self._browser = Chromium(self.server.address, kind)
         self._page = self._wait_for(page)
-        hello: Mapping[str, bool | str] = json.loads(self._page.recv(timeout=_START_SECONDS))
+        try:
+            hello: Mapping[str, bool | str] = json.loads(self._page.recv(timeout=_START_SECONDS))
+        except (TimeoutError, self.closed_error) as error:
+            raise UnavailableError(f"the browser's page does not answer{self.last_words()}", remedy=REMEDY) from error
         return hello
 
     def _wait_for(self, expected: queue.SimpleQueue[Any]) -> Any:
@@ -134,8 +138,8 @@ class Host:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the browser runs."""
-        return self._browser is not None and not self._browser.has_ended()
+        """Whether the browser runs, and its page with it: one that ran out of memory leaves an empty window."""
+        return self._has_page and self._browser is not None and not self._browser.has_ended()
 
     def last_words(self) -> str:
         """Return what the browser wrote last, to end a sentence with; nothing where it runs."""
@@ -159,8 +163,10 @@ class Host:
         self._tell("end", key)
 
     def _tell(self, word: str, key: str) -> None:
-        with contextlib.suppress(self.closed_error):  # a browser that has ended: who waits for a worker finds out
+        try:
             self._page.send(json.dumps({"word": word, "key": key}))
+        except self.closed_error:
+            self._has_page = False  # who waits for a worker finds out
 
     def close(self) -> None:
         """End browser and server."""
@@ -198,6 +204,17 @@ def open_worker(provider: str) -> PageWorker:
         if host.is_alive:
             raise
         return host_of(provider).start_worker()  # it was about to end when it was looked at
+
+
+def _forget_in_child() -> None:
+    """Leave the browsers to the process that started them: a fork has none of the threads that serve them."""
+    global _turn
+    _hosts.clear()
+    _turn = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @atexit.register

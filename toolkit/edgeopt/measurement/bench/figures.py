@@ -69,6 +69,8 @@ class Figures:
     growth: AnswerGrowth | None = None
     provider: str = ""
     """The one that was asked for."""
+    is_opening_told: bool = False
+    """Whether the engine tells what opening takes, so that no cold start is run."""
     nodes_by_provider: Mapping[str, float] = field(default_factory=dict)
     """Share of the nodes, or of their time, by provider."""
     first_ms: float | None = None

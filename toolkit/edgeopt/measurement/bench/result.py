@@ -151,6 +151,7 @@ class BenchResult:
             offered_per_s=self.plan.rate_per_s,
             queue="" if self.plan.rate_per_s is None else str(self.plan.queue),
             provider=next(iter(self.setup.subject.options.providers), ""),
+            is_opening_told=self.passes.opening is not None,
             nodes_by_provider=self._nodes_by_provider(),
             threads=self.setup.subject.threads * self.plan.workers,
             cores=float(physical_cores()),

@@ -6,6 +6,7 @@
 // The engine is npm's onnxruntime-web, in a node_modules folder of the site: its root, or any folder down to this page.
 
 const MODULES = { wasm: "ort.wasm.min.mjs", webgpu: "ort.webgpu.min.mjs" };
+const OPTIONS = ["graphOptimizationLevel", "executionMode", "session.disable_quant_qdq"]; // others may name addresses
 const EXECUTORS = ["browser", "onnxruntime"]; // a bundle for another device runs here too, in WebAssembly
 
 const asked = new URLSearchParams(location.search);
@@ -56,8 +57,9 @@ async function openFirst(manifest) {
   for (const artefact of manifest.artefacts) {
     try {
       if (!EXECUTORS.includes(artefact.executor)) throw new Error("made for another engine");
-      if (artefact.file.includes("/")) throw new Error("it lies outside the bundle");
-      const model = await (await fetched(new URL(artefact.file, bundle))).arrayBuffer();
+      const url = new URL(artefact.file, bundle); // `\\\\host\\file` and `data:,x` are addresses too
+      if (url.href !== bundle.href + artefact.file) throw new Error("it lies outside the bundle");
+      const model = await (await fetched(url)).arrayBuffer();
       if (model.byteLength !== artefact.size_bytes) throw new Error("not as long as the manifest says");
       const isOurs = artefact.executor === "browser";
       const provider = isOurs ? artefact.providers[0] : "wasm";
@@ -73,7 +75,7 @@ async function openFirst(manifest) {
 
 /** Return options as onnxruntime-web takes them: what begins with `session.` is an entry of ONNX Runtime's own. */
 function sessionOptions(options) {
-  const entries = Object.entries(options);
+  const entries = Object.entries(options).filter(([name]) => OPTIONS.includes(name));
   const own = entries.filter(([name]) => name.startsWith("session."));
   return {
     ...Object.fromEntries(entries.filter(([name]) => !name.startsWith("session."))),

@@ -5,6 +5,7 @@
 
 const key = new URLSearchParams(location.search).get("key");
 const HEAD_BYTES = 8;
+const MOST_BYTES = 2 ** 30; // Chromium sends no message of 2 GB, and says nothing
 const FREE = 2 ** 31; // a dimension without a name is -1 in 32 bits without a sign
 const EMPTY = new Uint8Array(); // no model: refused when the engine is ready
 const ARRAYS = {
@@ -35,6 +36,7 @@ function write(values, arrays = []) {
   const head = new TextEncoder().encode(
     JSON.stringify({ values, arrays: arrays.map(({ name, type, dims }) => [name, type, dims]) }));
   const size = arrays.reduce((sum, { data }) => sum + data.byteLength, HEAD_BYTES + head.byteLength);
+  if (size > MOST_BYTES) throw new Error(`the outputs take ${size} bytes, more than the 1 GB that a message carries`);
   const message = new Uint8Array(size); // in one piece: a Blob's parts would go through another process
   new DataView(message.buffer).setBigUint64(0, BigInt(head.byteLength), true);
   message.set(head, HEAD_BYTES);
@@ -136,8 +138,9 @@ const HANDLERS = {
 
 for (const level of ["log", "debug", "info", "warn", "error"]) console[level] = (...words) => lines.push(words.join(" "));
 
-async function answer(message) {
+async function answer(data) {
   try {
+    const message = read(data);
     return await HANDLERS[message.values.do](message);
   } catch (error) {
     return write({ error: String(error?.message ?? error), lines: lines.slice(-20) });
@@ -146,5 +149,5 @@ async function answer(message) {
 
 const socket = new WebSocket(new URL(`workers/${key}`, location.href.replace(/^http/, "ws")));
 socket.binaryType = "arraybuffer";
-socket.onmessage = async ({ data }) => socket.send(await answer(read(data)));
+socket.onmessage = async ({ data }) => socket.send(await answer(data));
 socket.onclose = () => self.close(); // edgeopt has ended
