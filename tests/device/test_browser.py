@@ -133,6 +133,16 @@ def test_what_no_message_carries_is_refused_as_it_is_opened():
         EXECUTOR.open(sequence.SerializeToString(), WASM)
 
 
+def test_a_model_in_float16_opens_as_one():
+    model = net("(float16[4] x) => (float16[4] y) { y = Add(x, x) }")
+    inputs = feed(model)
+    session = EXECUTOR.open(model.source, SessionOptions(("wasm",), 1, precision="fp16"))
+    np.testing.assert_array_equal(session.run(inputs)["y"], right(model, inputs)["y"])
+    session.close()
+    with pytest.raises(ValueError, match="not fp32 or fp16"):
+        EXECUTOR.open(model.source, SessionOptions(("wasm",), 1, precision="bf16"))
+
+
 def test_free_dimensions_are_told_and_taken():
     session = EXECUTOR.open(net("(float[N,3] x) => (float[N,3] y) { y = Relu(x) }").source, WASM)
     assert session.inputs[0].shape == (None, 3)

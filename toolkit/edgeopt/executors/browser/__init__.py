@@ -38,9 +38,8 @@ _CARRIED = frozenset(
 )
 """Types of tensors that a page takes and gives, in NumPy's words."""
 _SAYS_CODE = "ERROR_MESSAGE: "
-_OPTIMIZATION = "graphOptimizationLevel"
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
-    _OPTIMIZATION: ("disabled", "basic", "extended", "layout", "all"),
+    "graphOptimizationLevel": ("disabled", "basic", "extended", "layout", "all"),
     "executionMode": ("sequential", "parallel"),
     "session.disable_quant_qdq": ("0", "1"),
 }
@@ -68,9 +67,7 @@ class BrowserSession(Staged):
             "compile": opened["compile_ms"],
             "create": opened["create_ms"],
         }
-        self.adapter: Mapping[str, Any] = opened["adapter"]
-        """Of WebGPU: vendor, architecture, and whether software takes the GPU's place."""
-        self.simulated: bool = bool(self.adapter.get("is_software"))
+        self.simulated: bool = opened["is_software"]
 
     @property
     def program(self) -> str:
@@ -173,7 +170,7 @@ class Browser(Executor):
         return len(brotli.compress(_bytes_of(source), quality=_BROTLI_QUALITY))
 
     def app_files(self) -> Mapping[str, bytes]:
-        """Return a page that runs a bundle's model on a picture, and what `npm install` reads."""
+        """Return a page that runs a bundle's model on a picture."""
         return {file.name: file.read_bytes() for file in sorted(_APP.iterdir()) if file.is_file()}
 
     def has_device(self, providers: tuple[str, ...]) -> bool:
@@ -200,10 +197,10 @@ class Browser(Executor):
             InvalidFileError: If the engine refuses the model.
             StepError: If the browser ends or hangs.
             NotFoundError: On an unknown option.
-            ValueError: On another precision than float32.
+            ValueError: On another precision than fp32 and fp16.
         """
-        if options.precision not in ("", "fp32"):
-            raise ValueError(f"precision is {options.precision!r}, not fp32")
+        if options.precision not in ("", "fp32", "fp16"):  # the model's own types: one in fp16 was converted before
+            raise ValueError(f"precision is {options.precision!r}, not fp32 or fp16")
         if options.profile_to or options.save_optimized_to:
             raise ValueError("the executor browser writes no operator profile and no optimized graph")
         if reason := self.why_no_provider(options.providers):

@@ -74,8 +74,7 @@ async function open({ model, engine, threads, options, provider, gpuOutputs, log
     compile_ms: compiled - began,
     fetch_ms: fetched - compiled,
     create_ms: created - fetched,
-    isolated: self.crossOriginIsolated,
-    adapter: device ? adapterOf(device) : {},
+    is_software: Boolean(device) && isSoftware(device.adapterInfo ?? {}),
     lines: logs ? lines.slice() : [],
   };
 }
@@ -96,9 +95,9 @@ function sessionOptions(options) {
   };
 }
 
-function adapterOf(device) {
-  const { vendor, architecture, description, isFallbackAdapter } = device.adapterInfo ?? {};
-  return { vendor, architecture, description, is_software: Boolean(isFallbackAdapter) || architecture === "swiftshader" };
+/** Return whether software computes in the place of a GPU. */
+function isSoftware({ isFallbackAdapter, architecture }) {
+  return Boolean(isFallbackAdapter) || architecture === "swiftshader";
 }
 
 /** Make tensors of the arrays; a processor reads them where they are. */
@@ -143,7 +142,7 @@ async function answer(data) {
     const message = read(data);
     return await HANDLERS[message.values.do](message);
   } catch (error) {
-    return write({ error: String(error?.message ?? error), lines: lines.slice(-20) });
+    return write({ error: String(error?.message ?? error) });
   }
 }
 
