@@ -32,6 +32,8 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt:Runtime",
             "edgeopt:Stream",
             "edgeopt.runtime.stream:Degradation",
+            "edgeopt.runtime.drift.watch:DriftWatch",
+            "edgeopt.runtime.drift.sketch:Sketch",
             "edgeopt:Pipeline",
             "edgeopt:Scheduler",
             "edgeopt.runtime.schedule:Model",
@@ -54,6 +56,9 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt.tasks.voice_activity:Activity",
             "edgeopt.runtime.pipelines:Answer",
             "edgeopt.runtime.stream:StreamResult",
+            "edgeopt.runtime.drift.state:FieldDrift",
+            "edgeopt.runtime.drift.state:DriftKind",
+            "edgeopt.runtime.drift.state:DriftState",
         ),
     ),
     "How it has been doing": (

@@ -34,6 +34,7 @@ _EVERY_S = 0.25
     "run",
     "The stream",
     "Where answers go",
+    "Drift",
     "A model that is no bundle",
     "Language models",
     "How tokens are drawn",

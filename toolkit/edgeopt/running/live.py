@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +14,11 @@ import numpy as np
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget, require_provable
 from edgeopt.recipes.inputs.pictures import VIDEOS
+from edgeopt.running.live_drift import watch_frames
 from edgeopt.running.live_options import LiveOptions
 from edgeopt.running.live_subject import LiveSubject, opened_subject
+from edgeopt.runtime.drift.sketch import write_sketch
+from edgeopt.runtime.drift.watch import DriftWatch
 from edgeopt.runtime.outputs import Output, Shown
 from edgeopt.runtime.outputs.pictures import PictureFolder
 from edgeopt.runtime.outputs.sounds import DrawAll, SoundFolder
@@ -23,6 +26,7 @@ from edgeopt.runtime.outputs.video import Video
 from edgeopt.runtime.outputs.view import View
 from edgeopt.runtime.stream import Degradation, Event, Stream, StreamResult, StreamStats
 from edgeopt.runtime.stream.sources.pictures import Pictures
+from edgeopt.system.text import plural
 
 _MOST_JUDGED: Final = 10**6
 """Frames that are judged at most, the last ones: nine hours at 30 a second."""
@@ -50,6 +54,8 @@ class LiveResult:
     interrupted: bool
     failure: EdgeoptError | None
     """What ended it after its first answer: the source is gone, or the disk is full."""
+    learned: str = ""
+    """Where the sketch of the frames was written, in a clause; empty: nowhere."""
 
     @property
     def exit_code(self) -> int:
@@ -121,6 +127,7 @@ def run_live(bundle: Path, source: str, options: LiveOptions, listener: LiveList
         bundle, source, options.code, options.threads or None, options.recipe, options.target
     ) as subject:
         budget_ms = options.budget_ms or subject.budget_ms
+        watch = watch_frames(subject.served, source, options)
         with Stream(
             subject.served,
             source,
@@ -130,7 +137,20 @@ def run_live(bundle: Path, source: str, options: LiveOptions, listener: LiveList
             degrade=Degradation() if options.degrade else None,
             on_event=listener.event,
         ) as stream:
-            return _run(subject, stream, source, bundle, options, listener, budget_ms)
+            result = _run(subject, stream, source, bundle, options, listener, budget_ms)
+        return _learned(result, watch, options.learn_drift)
+
+
+def _learned(result: LiveResult, watch: DriftWatch | None, path: Path | None) -> LiveResult:
+    """Write down what was usual, where that is wished; what stands against it is the run's failure."""
+    if watch is None or path is None:
+        return result
+    try:
+        sketch = watch.learned()
+        write_sketch(path, sketch)
+    except EdgeoptError as error:
+        return replace(result, failure=result.failure or error)
+    return replace(result, learned=f"{path}: {plural(sketch.frames, 'frame')}; edgeopt run ... --drift {path}")
 
 
 def _run(

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgeopt.measurement.common_options import threads_option
 from edgeopt.system.declared.options import FileUse, Syntax, option
 
-STREAM, OUTPUT = "The stream", "Where answers go"
+STREAM, OUTPUT, DRIFT = "The stream", "Where answers go", "Drift"
 """Headings of the help."""
 
 
@@ -63,6 +63,30 @@ class LiveOptions:
         "Show the answers on a page of this machine; prints its address.",
         group=OUTPUT,
         syntax=Syntax.FLAG,
+    )
+    drift: str = option(
+        "",
+        "Watch whether frames are still like those of calibration (bundle), or of a file from --learn-drift.",
+        group=DRIFT,
+        file_use=FileUse.READ,
+        shown="not watched",
+    )
+    """`bundle`, or the path of a sketch; empty: nothing is watched."""
+    learn_drift: Path | None = option(
+        None,
+        "Write down what is usual in these frames, for --drift.",
+        group=DRIFT,
+        syntax=Syntax.FILE,
+        file_use=FileUse.WRITE,
+    )
+    """A file for the sketch of the frames that go by."""
+    false_alarms: float = option(
+        1.0,
+        "False alarms a week at most, where frames half a second apart are independent.",
+        group=DRIFT,
+        syntax=Syntax.NUMBER,
+        least=0,
+        above=True,
     )
     threads: int = threads_option(STREAM, "as measured")
     """Threads of each model; 0: as measured."""

@@ -10,6 +10,7 @@ from edgeopt.errors import EXIT_MISSED, Note, NoteKind
 from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.report.document import CommandOutcome, Document, JudgedCase, Section, Value, VerdictLines, make_table
 from edgeopt.running.live import LiveResult
+from edgeopt.runtime.drift.state import DriftState
 from edgeopt.runtime.stats import Times
 from edgeopt.runtime.stream import StreamStats
 from edgeopt.runtime.stream.rungs import FULL
@@ -77,10 +78,23 @@ def _counts(result: LiveResult) -> Iterator[Value]:
         used = "overlap" if tried.used else "do not overlap"
         periods = f"{tried.serial_period_ms:.1f} ms a frame in turns, {tried.pipelined_period_ms:.1f} ms overlapped"
         yield Value("stages", f"they {used}: {periods}, {tried.added_age_ms:+.1f} ms of age")
+    if stats.drift is not None:
+        yield Value("drift", _drift(stats.drift))
+    if result.learned:
+        yield Value("usual", result.learned)
     if result.saved:
         yield Value("saved", result.saved)
     if result.viewed:
         yield Value("view", result.viewed)
+
+
+def _drift(state: DriftState) -> str:
+    looks = f"{plural(state.looks, 'frame')} looked at"
+    if not state.levels:
+        return f"{looks}, compared with nothing"
+    began = ", ".join(f"{kind} {count}" for kind, count in state.began.items() if count)
+    lasting = "; ".join(map(str, state.active))
+    return f"{looks}: {began}{f'; now: {lasting}' if lasting else '; all over'}" if began else f"none, {looks}"
 
 
 def _growth(stats: StreamStats) -> str:
@@ -131,6 +145,7 @@ def _data(result: LiveResult) -> dict[str, object]:
         "stats": stats,
         "budget": budget,
         "saved": result.saved,
+        "learned": result.learned,
         "interrupted": result.interrupted,
         "failure": None if result.failure is None else result.failure.problem,
     }

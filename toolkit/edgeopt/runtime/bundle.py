@@ -176,12 +176,15 @@ class Bundle:
     """What the recipe reads."""
     parts: tuple[Artefact, ...] = ()
     """Graphs that run beside the first artefact: the encoder of a decoder."""
+    sketch: Attachment | None = None
+    """Figures of the calibration frames, with which a watch compares those of the field; None: none are kept."""
 
     @property
     def named(self) -> tuple[Artefact | SelfTest | Attachment, ...]:
         """The files that the manifest names, each with its hash."""
         test = (self.selftest,) if self.selftest else ()
-        return (*self.artefacts, *self.parts, *self.lighter, *test, *self.attachments)
+        sketch = (self.sketch,) if self.sketch else ()
+        return (*self.artefacts, *self.parts, *self.lighter, *test, *sketch, *self.attachments)
 
     @property
     def files(self) -> frozenset[str]:
@@ -253,6 +256,7 @@ def write_bundle(
     selftest: tuple[SelfTest, bytes] | None = None,
     parts: Sequence[tuple[Artefact, bytes]] = (),
     companions: Mapping[str, bytes] | None = None,
+    sketch: tuple[str, bytes] | None = None,
 ) -> Bundle:
     """Write a bundle; the manifest comes last, so that a torn bundle is none.
 
@@ -268,6 +272,7 @@ def write_bundle(
         selftest: Stored inputs and numbers.
         parts: As `models`; they run beside the first of those.
         companions: By name, files that other tools read.
+        sketch: Name and content of the file with figures of the calibration frames.
 
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
@@ -280,6 +285,7 @@ def write_bundle(
     tokenizer_file = next(iter(attached), "")
     attached = {**(companions or {}), **attached}
     files |= attached
+    files |= dict([sketch]) if sketch else {}
     remove_stale(folder, names_in(folder / MANIFEST), {*files, *(weights or {})})
     for name, data in files.items():
         write_beside(folder / name, data)
@@ -296,9 +302,8 @@ def write_bundle(
         tokenizer=tokenizer,
         generation=writing,
     )
-    attachments = tuple(
-        Attachment(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in attached.items()
-    )
+    attachments = tuple(_attachment(name, data) for name, data in attached.items())
+    kept = _attachment(*sketch) if sketch else None
     artefacts, others = (tuple(artefact for artefact, _ in each) for each in (models, lighter))
     test = selftest[0] if selftest else None
     manifest = {
@@ -307,6 +312,7 @@ def write_bundle(
         "lighter": [dataclasses.asdict(other) for other in others],
         "parts": [dataclasses.asdict(other) for other, _ in parts],
         "selftest": dataclasses.asdict(test) if test else None,
+        "sketch": dataclasses.asdict(kept) if kept else None,
         "attachments": [dataclasses.asdict(attachment) for attachment in attachments],
         "target": dataclasses.asdict(target),
         "recipe": {key: value for key, value in dataclasses.asdict(deployed).items() if key != "folder"},
@@ -316,7 +322,12 @@ def write_bundle(
     sealed = {**manifest, "sha256": seal(manifest)}
     write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
     beside = tuple(other for other, _ in parts)
-    return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools), others, test, attachments, beside)
+    known = dict(expected), dict(tools), others, test, attachments, beside, kept
+    return Bundle(folder, artefacts, target, deployed, *known)
+
+
+def _attachment(name: str, data: bytes) -> Attachment:
+    return Attachment(name, hashlib.sha256(data).hexdigest(), len(data))
 
 
 def _attached(recipe: Recipe) -> dict[str, bytes]:
@@ -352,6 +363,7 @@ class _Manifest:
     selftest: SelfTest | None
     attachments: tuple[Attachment, ...] = ()
     parts: tuple[Artefact, ...] = ()
+    sketch: Attachment | None = None
 
     def __post_init__(self) -> None:
         if self.recipe.generation.encoder not in ("", *(part.file for part in self.parts)):
@@ -397,7 +409,7 @@ def parse_bundle(path: Path) -> Bundle:
     said = parse_table(_Manifest, values, str(file))
     tools, lighter, selftest = said.tools, said.lighter, said.selftest
     recipe, attachments = dataclasses.replace(said.recipe, folder=folder), said.attachments
-    known = tools, lighter, selftest, attachments, said.parts
+    known = tools, lighter, selftest, attachments, said.parts, said.sketch
     return Bundle(folder, said.artefacts, said.target, recipe, said.expected, *known)
 
 

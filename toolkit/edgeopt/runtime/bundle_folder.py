@@ -65,7 +65,7 @@ def names_in(manifest: Path) -> list[object]:
     try:
         values = json.loads(read_file(manifest, remedy=REMEDY))
         lists = [values.get(key) or [] for key in ("artefacts", "lighter", "parts", "attachments")]
-        named = [*chain(*lists), values.get("selftest") or {}]
+        named = [*chain(*lists), values.get("selftest") or {}, values.get("sketch") or {}]
         return [one.get("file") for one in (*named, *((one.get("weights") or {}) for one in named))]
     except (InvalidFileError, ValueError, AttributeError, TypeError, RecursionError):
         return []

@@ -14,6 +14,8 @@ from edgeopt.graph.facts.states import Feedback
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.recipes.inputs.audio import Audio
+from edgeopt.runtime.drift.figures import Figures
+from edgeopt.runtime.drift.watch import DriftWatch
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
 from edgeopt.system.device_clock import device_clock
 from edgeopt.system.machine.threads import logical_cores
@@ -63,6 +65,7 @@ class Work(Closing):
     __slots__ = (
         "_begun",
         "_clock",
+        "_figures",
         "_geometry",
         "_given",
         "_inputs",
@@ -95,6 +98,7 @@ class Work(Closing):
         self._given: frozenset[str] = frozenset()
         self._leased = False
         self._begun = 0
+        self._figures: Figures | None = None
         self._not_run = [NOT_RUN] * (len(self._parts) + 2)
         self.times_ns = [*self._not_run]
         """What each of `Runtime.stages` took; -1 for one that did not run yet."""
@@ -114,6 +118,8 @@ class Work(Closing):
         if self._memory is not None:
             self._given = frozenset(frame) if isinstance(frame, Mapping) else frozenset()
         self.times_ns[0] = self._clock() - begun
+        if (watch := self._pool.watch) is not None:
+            self._figures = watch.look(self._inputs, self._pool.inputs) if watch.is_due() else None
 
     def execute(self) -> None:
         """Run the model on the inputs.
@@ -165,16 +171,25 @@ class Work(Closing):
             answer = self._task.postprocess(outputs, self._geometry)
         done = self._clock()
         self.times_ns[-1] = done - begun
+        if self._figures is not None:
+            self._compare(outputs, None if raw else answer)
+            done = self._clock()
         self._pool.ring.record(self.times_ns, done - self._begun)
         self._begun = 0
         return answer
+
+    def _compare(self, outputs: Tensors, answer: Any) -> None:
+        """Let the watch compare the frame with those of calibration."""
+        figures, self._figures = self._figures, None
+        if (watch := self._pool.watch) is not None and figures is not None:
+            watch.record(figures, self._task, outputs, answer, self._pool.artefact)
 
     def close(self) -> None:
         """Give the buffers back; a second time does nothing."""
         if self._leased:
             if self._begun:  # a frame came in, and no answer went out
                 self._pool.ring.fail()
-            self._inputs = self._outputs = self._geometry = self._memory = None
+            self._inputs = self._outputs = self._geometry = self._memory = self._figures = None
             self._leased = False
             self._pool.take_back(self)
 
@@ -206,6 +221,7 @@ class Pool:
         states: Mapping[str, str] | None = None,
         audio: Audio = Audio(),  # noqa: B008, frozen
         clock: Callable[[], int] | None = None,
+        artefact: str = "",
     ) -> None:
         """Make the first work.
 
@@ -217,7 +233,11 @@ class Pool:
             states: Of a recurrent model: the output that each state input takes, by the input's name.
             audio: Of a model that hears streams: how much of what came before it hears again.
             clock: Nanoseconds that never go back; None: the machine's.
+            artefact: File of the model, for a watch that compares its answers.
         """
+        self.watch: DriftWatch | None = None
+        """Looks at frames on their way."""
+        self.inputs, self.artefact = session.inputs, artefact
         self.clock = clock or _clock
         self.audio = audio
         self._states, self._memories = states or {}, dict[Hashable, _Memory]()

@@ -7,7 +7,7 @@ for piece in edgeopt.Runtime.load("language-bundle").generate("import os"): ...
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -25,6 +25,10 @@ from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.drift.of_bundle import OF_BUNDLE, sketch_for
+from edgeopt.runtime.drift.sketch import Sketch
+from edgeopt.runtime.drift.state import FieldDrift
+from edgeopt.runtime.drift.watch import EVERY, DriftWatch
 from edgeopt.runtime.fallback import OpenedArtefact, open_artefact, open_first
 from edgeopt.runtime.pool import Pool, Work
 from edgeopt.runtime.stats import Stats
@@ -56,7 +60,14 @@ class Runtime(Closing):
         """States of a recurrent model: the output that each state input takes in the next frame, by the input's
         name."""
         self._beginning = beginning_of(bundle.recipe, opened.session.inputs)
-        self._pool = Pool(opened.session, self.make_task, self.feed, states=self.states, audio=bundle.recipe.audio)
+        self._pool = Pool(
+            opened.session,
+            self.make_task,
+            self.feed,
+            states=self.states,
+            audio=bundle.recipe.audio,
+            artefact=opened.artefact.file,
+        )
         self.stages = self._pool.stages
         """What is done with one frame, in this order; `Work.times_ns` has their times."""
 
@@ -102,6 +113,7 @@ class Runtime(Closing):
             raise ValueError(f"{artefact.file} is no artefact of {self.bundle.folder}")
         other = Runtime(self.bundle, open_artefact(self.bundle, artefact, self._threads), self._threads)
         other._warm_up()
+        other._pool.watch = self._pool.watch
         return other
 
     def close(self) -> None:
@@ -206,6 +218,10 @@ class Runtime(Closing):
         """
         return self._pool.take(timeout_s, stream)
 
+    def unwatch_drift(self) -> None:
+        """End what `watch_drift` began."""
+        self._pool.watch = None
+
     def predict(self, frame: Sample, *, raw: bool = False, stream: Hashable = 0) -> Any:
         """Return the answer for one frame.
 
@@ -241,7 +257,42 @@ class Runtime(Closing):
 
     def stats(self) -> Stats:
         """Return how many frames came in, were answered and failed, and what the last 1024 took."""
-        return self._pool.ring.stats()
+        counted, watch = self._pool.ring.stats(), self._pool.watch
+        return counted if watch is None else replace(counted, drift=watch.state())
+
+    @property
+    def drift_watch(self) -> DriftWatch | None:
+        """The watch that `watch_drift` began; None: nothing watches the frames."""
+        return self._pool.watch
+
+    def watch_drift(
+        self,
+        sketch: Sketch | str | Path = OF_BUNDLE,
+        *,
+        fps: float = 30.0,
+        false_alarms_per_week: float = 1.0,
+        every: int = EVERY,
+        on_drift: Callable[[FieldDrift], None] | None = None,
+    ) -> DriftWatch:
+        """Watch whether frames are still like those of calibration: from now on, in each 15th frame.
+
+        Args:
+            sketch: `bundle`: that of the calibration frames, which the bundle keeps. `none`: the watch only learns what
+                is usual, for `DriftWatch.learned`. Else one that was learned, or the path of its file.
+            fps: Frames a second, by which a week is counted.
+            false_alarms_per_week: The rate at most, where frames that are looked at are independent of each other.
+            every: Frames from one look to the next.
+            on_drift: Hears of each drift that begins or is over, in the thread of the frame; it must not wait.
+
+        Raises:
+            InvalidFileError: If the file is no sketch.
+            EdgeoptError: If the bundle keeps no sketch, or a number is out of range.
+        """
+        taken = sketch if isinstance(sketch, Sketch) else sketch_for(self.bundle, str(sketch))
+        self._pool.watch = DriftWatch(
+            taken, fps=fps, false_alarms_per_week=false_alarms_per_week, every=every, on_drift=on_drift
+        )
+        return self._pool.watch
 
     def why_no_answer(self, frame: Sample) -> str:
         """Return which outputs are NaN for a frame, so that its answer is empty; empty where none is.

@@ -87,6 +87,16 @@ class FrameTask(Protocol):
         del answers, reference
         return None
 
+    def best_score(self, answer: Any) -> float | None:
+        """Return the score of the best thing in an answer, 0 where it holds none; None: answers have no scores."""
+        del answer
+        return None
+
+    def classes_in(self, answer: Any) -> Sequence[int]:
+        """Return the index of the class of each thing that an answer names; none where answers have no classes."""
+        del answer
+        return ()
+
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         """Return the model's inputs, arrays unchanged, and the geometry that `postprocess` needs."""
         ...

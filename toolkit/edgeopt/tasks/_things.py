@@ -79,6 +79,15 @@ class Things(FrameTask):
         """Return the number of things."""
         return len(answer)
 
+    def best_score(self, answer: Any) -> float:
+        """Return the best score; 0 where nothing is there."""
+        return float(answer.scores.max()) if len(answer) else 0.0
+
+    def classes_in(self, answer: Any) -> Sequence[int]:
+        """Return the class of each thing."""
+        classes: list[int] = answer.classes.tolist()
+        return classes
+
     def score(self, answers: Sequence[Any], labels: Labels) -> Accuracy:
         """Return the recipe's metric, the others beside it.
 

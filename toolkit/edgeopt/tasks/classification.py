@@ -142,6 +142,14 @@ class Classification(FrameTask):
         """Return the number of classes that are listed; 0 where the output held NaN."""
         return len(answer)
 
+    def best_score(self, answer: Classes) -> float:
+        """Return the probability of the best class; 0 where the output held NaN."""
+        return float(answer.scores[0]) if len(answer) else 0.0
+
+    def classes_in(self, answer: Classes) -> Sequence[int]:
+        """Return the best class."""
+        return [int(index) for index in answer.indices[:1]]
+
     def choice(self, answer: Classes) -> Hashable | None:
         """Return the first class, or by top-5 the set of the first five; None by a metric that is no share."""
         listed = {"top1": 1, "top5": _MOST_RANKED}.get(self._recipe.evaluation.metric)

@@ -159,6 +159,10 @@ class Reader(FrameTask):
         """Return the number of characters."""
         return len(answer.text)
 
+    def best_score(self, answer: Line) -> float:
+        """Return the confidence."""
+        return answer.confidence
+
     def choice(self, answer: Line) -> Hashable | None:
         """Return the text, where whole lines are right or wrong."""
         return answer.text if self._recipe.evaluation.metric == "exact_match" else None

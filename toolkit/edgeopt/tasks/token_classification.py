@@ -136,6 +136,10 @@ class TokenClassification(FrameTask):
         """Return the number of spans."""
         return len(answer.spans)
 
+    def best_score(self, answer: Spans) -> float:
+        """Return the best score of a span; 0 where none is."""
+        return max((span.score for span in answer.spans), default=0.0)
+
     def as_text(self, answer: Spans) -> str:
         """Return the spans with their kinds."""
         parts = [f"{short(span.text)} {span.kind} {span.score:.2f}" for span in answer.spans[:_MOST_LISTED]]

@@ -97,6 +97,10 @@ class VoiceActivity(FrameTask):
         """Return how many stretches have a probability; 0 where the output holds NaN."""
         return len(answer.probabilities) if np.isfinite(answer.probabilities).all() else 0
 
+    def best_score(self, answer: Activity) -> float:
+        """Return the highest probability of speech; 0 where the output holds NaN."""
+        return float(answer.probabilities.max()) if self.count(answer) else 0.0
+
     def as_text(self, answer: Activity) -> str:
         """Return whether somebody speaks, and how probable that is."""
         text = ", ".join(f"{value:.3f}" for value in answer.probabilities[:_MOST_TOLD].tolist())

@@ -12,6 +12,7 @@ from edgeopt.executors import Session
 from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.export.companions import companions_of
+from edgeopt.graph.facts.held_ranges import held_ranges
 from edgeopt.graph.files.outside import PieceLayout, sha256_of
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Sample
@@ -19,6 +20,7 @@ from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.deployment.embedding import EmbeddedParts
 from edgeopt.optimization.deployment.lighter import judged_lighter
+from edgeopt.optimization.deployment.sketching import has_frames_for_sketch, sketch_frames
 from edgeopt.optimization.options import SelfTestInputs
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
@@ -36,6 +38,9 @@ from edgeopt.runtime.bundle import (
 )
 from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.devices.availability import load_executor
+from edgeopt.runtime.drift.sketch import FILE as SKETCH_FILE
+from edgeopt.runtime.drift.sketch import Sketch
+from edgeopt.runtime.drift.sketch import pack as pack_sketch
 from edgeopt.runtime.fallback import open_artefact
 from edgeopt.runtime.selftest import FILE, MOST_SAMPLES, Recorded, Rows, choose_samples, pack, record, run_rows
 from edgeopt.steps._context import Engine
@@ -95,8 +100,9 @@ def deploy(
     ]
     parts = _with_files_once(run, [*chain, *lighter])
     samples = _samples(run, alike, fed.input.size, notes)
-    recorder = _Recorder(run, embedded, samples, notes, in_float)
+    recorder = _Recorder(run, embedded, samples, notes, in_float, parts[0])
     recorded = [recorder.record(part) if samples else None for part in parts]
+    sketch = recorder.sketch()
     weights = dict[str, PieceLayout]()
     models = [_packed(run, part, embedded, other, weights) for part, other in zip(parts, recorded, strict=True)]
     selftest = _selftest(samples, recorded) if any(recorded) else None
@@ -117,6 +123,7 @@ def deploy(
         weights=weights,
         selftest=selftest,
         companions={**app, **companions},
+        sketch=(SKETCH_FILE, pack_sketch(sketch)) if sketch else None,
     )
     if TENSORRT in run.context.target.providers and not run.untimed:
         open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines: the first start here is quick
@@ -321,11 +328,20 @@ class _Recorder:
     """Runs the models of a bundle here, as they were judged."""
 
     def __init__(
-        self, run: Run, embedded: EmbeddedParts, samples: Sequence[Sample], notes: list[Note], in_float: Model
+        self,
+        run: Run,
+        embedded: EmbeddedParts,
+        samples: Sequence[Sample],
+        notes: list[Note],
+        in_float: Model,
+        first: _Part,
     ) -> None:
         self._run, self._embedded, self._samples, self._notes = run, embedded, samples, notes
         self._float, self._recipe = in_float, embedded.recipe or run.context.recipe_of(in_float)
         self._known: dict[tuple[str, bool], Recorded | None] = {}
+        self._first = first
+        self._sketched: Sketch | Note | None = None
+        self._is_sketched = not has_frames_for_sketch(run)
 
     @cached_property
     def _original(self) -> Sequence[Mapping[str, Rows]]:
@@ -336,6 +352,29 @@ class _Recorder:
             return run_rows(session, task, self._samples)
         finally:
             session.close()
+
+    def sketch(self) -> Sketch | None:
+        """Return the figures of the calibration frames and of the first model's answers; None, and a note, without."""
+        if not self._is_sketched:
+            try:
+                session = self._open(self._first)
+                try:
+                    self._sketch(self._first, session)
+                finally:
+                    session.close()
+            except EdgeoptError as error:
+                self._sketched = Note(NoteKind.SKIPPED, f"drift cannot be watched: {error.problem}", error.remedy)
+        if isinstance(self._sketched, Note):
+            self._notes.append(self._sketched)
+            return None
+        return self._sketched
+
+    def _sketch(self, part: _Part, session: Session) -> None:
+        candidate, self._is_sketched = part.candidate, True
+        is_integer = candidate.precision.startswith("w8")
+        held = held_ranges(load_model(self._run.workspace.path(candidate.file), candidate.name)) if is_integer else {}
+        task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
+        self._sketched = sketch_frames(self._run, session, task, part.name, held)
 
     def record(self, part: _Part) -> Recorded | None:
         """Return what a model makes of the samples; None where it does not run here."""
@@ -353,7 +392,10 @@ class _Recorder:
                 names = {output.name for output in session.outputs}
                 known = original if all(names <= arrays.keys() for arrays in original) else ()
                 elsewhere = self._run.by_rule and part.judged_as is None
-                return record(session, task, self._samples, part.precision, original=known, elsewhere=elsewhere)
+                recorded = record(session, task, self._samples, part.precision, original=known, elsewhere=elsewhere)
+                if part is self._first and not self._is_sketched:
+                    self._sketch(part, session)  # while it is open
+                return recorded
             finally:
                 session.close()
         except EdgeoptError as error:
@@ -383,7 +425,7 @@ def _size_of(bundle: Bundle) -> Note:
     artefacts = (*bundle.artefacts, *bundle.lighter)
     sizes = {artefact.file: artefact.size_bytes for artefact in artefacts}
     sizes |= {artefact.weights.file: artefact.weights.size_bytes for artefact in artefacts if artefact.weights}
-    if bundle.selftest:
-        sizes[bundle.selftest.file] = bundle.selftest.size_bytes
+    beside = (bundle.selftest, bundle.sketch)
+    sizes |= {kept.file: kept.size_bytes for kept in beside if kept}
     text = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
     return Note(NoteKind.INFO, f"the bundle has {format_bytes(sum(sizes.values()))}: {text}")

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edgeopt.runtime.drift.state import DriftState
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -47,6 +49,8 @@ class Stats:
     """From a frame's capture to its answer, waiting included."""
     last_age_ms: float | None
     """Age of the newest answer."""
+    drift: DriftState | None
+    """Whether frames are still like those of calibration; None: nothing watches them."""
 
     @property
     def waiting(self) -> int:

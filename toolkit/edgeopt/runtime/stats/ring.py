@@ -111,6 +111,7 @@ class StageRing:
             stages=dict(zip(self.stages, times, strict=False)),
             age=times[-1],
             last_age_ms=None if last < 0 else last / 1e6,
+            drift=None,
         )
 
 

@@ -25,6 +25,8 @@ class EventKind(StrEnum):
     """There is room again for more."""
     PIPELINING = "pipelining"
     """Whether stages overlap, as measured."""
+    DRIFT = "drift"
+    """Frames are no longer like those of calibration, or are so again."""
     LEFT_BEHIND = "left_behind"
     """A thread of the stream is still in a call that does not return."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal
@@ -19,6 +19,8 @@ import numpy as np
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.runtime.drift.state import FieldDrift
+from edgeopt.runtime.drift.watch import DriftWatch
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule.model import TURN
@@ -158,6 +160,8 @@ class Stream:
         self._capture = Capture(self.source, self._desk, (self.source.fps if is_recorded else None) or rate)
         if degrade is not None and self._capture.is_on_demand:
             degrade = None  # no frame of a file comes too fast
+        self._watch: DriftWatch | None = getattr(runtime, "drift_watch", None)
+        self._unwatch = self._watch.listen(self._hear_drift) if self._watch else None
         self._course = LevelCourse(self._desk, runtime, degrade, self._budget_ns)
         self._server = FrameServer(self._desk, self._course.rung, round(hang_s * 1e9))
         is_whole = isinstance(runtime, Pipeline)  # nothing of it runs before execute
@@ -225,10 +229,12 @@ class Stream:
         if not self._server.join(_JOIN_S):
             self._desk.tell(EventKind.LEFT_BEHIND, "the model is still in a call that does not return")
         self._course.close()
+        if self._unwatch is not None:
+            self._unwatch()
 
     def stats(self) -> StreamStats:
         """Return how the stream has been doing, now or after its end."""
-        counted = self._ring.stats()
+        counted = replace(self._ring.stats(), drift=self._watch.state() if self._watch else None)
         rung = self._server.rung
         return StreamStats(
             **{field.name: getattr(counted, field.name) for field in fields(Stats)},
@@ -243,6 +249,9 @@ class Stream:
             pipelining=None if self._trial is None else self._trial.outcome,
             events=self._desk.events,
         )
+
+    def _hear_drift(self, drift: FieldDrift) -> None:
+        self._desk.tell(EventKind.DRIFT, str(drift))
 
     def _start(self) -> None:
         if self._captor is not None or self._closed:

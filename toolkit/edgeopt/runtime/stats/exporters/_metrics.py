@@ -44,6 +44,16 @@ def _last_age_s(stats: Stats) -> float | None:
     return None if stats.last_age_ms is None else stats.last_age_ms / 1e3
 
 
+def _drifts(stats: Stats) -> Iterator[tuple[Labels, float | None]]:
+    for kind, began in (stats.drift.began if stats.drift else {}).items():
+        yield {"kind": kind}, began
+
+
+def _drift_levels(stats: Stats) -> Iterator[tuple[Labels, float | None]]:
+    for figure, level in (stats.drift.levels if stats.drift else {}).items():
+        yield {"figure": figure}, level
+
+
 METRICS: Final = (
     ExportedMetric("fed", "Frames that came in.", "{frame}", True, lambda stats: iter([({}, stats.fed)])),
     ExportedMetric("frames", "Frames by what became of them.", "{frame}", True, _outcomes),
@@ -64,6 +74,8 @@ METRICS: Final = (
         False,
         lambda stats: iter([({}, _last_age_s(stats))]),
     ),
+    ExportedMetric("drifts", "Drifts that began, by what drifts.", "{drift}", True, _drifts),
+    ExportedMetric("drift_level", "How near a figure is to its limit: 1 while it drifts.", "1", False, _drift_levels),
 )
 TIMES: Final = (
     TimesMetric("frame", "From a frame's first stage to its answer.", lambda stats: iter([({}, stats.frame)])),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.stats.exporters import Export, Sources
-from edgeopt.runtime.stats.exporters._metrics import METRICS, TIMES, quantiles_s, read_all
+from edgeopt.runtime.stats.exporters._metrics import METRICS, TIMES, ExportedMetric, quantiles_s, read_all
 from edgeopt.system.declared.optional import require
 
 _HOST, _PORT = "127.0.0.1", 9464
@@ -33,8 +33,7 @@ class Collector:
         seen = read_all(self._sources)
         for metric in METRICS:
             kind = self._core.CounterMetricFamily if metric.is_count else self._core.GaugeMetricFamily
-            suffix = "_seconds" if metric.unit == "s" else "" if metric.name == "frames" else "_frames"
-            family = kind(f"edgeopt_{metric.name}{suffix}", metric.help)
+            family = kind(f"edgeopt_{metric.name}{_suffix(metric)}", metric.help)
             for name, stats in seen.items():
                 for labels, value in metric.read(stats):
                     if value is not None:
@@ -51,6 +50,13 @@ class Collector:
                     family.add_sample(f"{family.name}_count", labels, times.total_frames)
                     family.add_sample(f"{family.name}_sum", labels, times.total_ms / 1e3)
             yield family
+
+
+def _suffix(metric: ExportedMetric) -> str:
+    """Return what Prometheus's rules for names put behind one: its unit."""
+    if metric.name == "frames":
+        return ""
+    return {"s": "_seconds", "{frame}": "_frames"}.get(metric.unit, "")
 
 
 def _client(module: str) -> Any:

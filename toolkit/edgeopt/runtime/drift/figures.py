@@ -1,0 +1,195 @@
+"""The figures of one frame: of the picture that the model sees, of other numbers, and of its answer.
+
+Only their order matters, since a watch ranks each among those of the calibration frames: no figure needs a unit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.tasks import FrameTask
+
+Figures = dict[str, float]
+"""By name; NaN: this frame says nothing of it."""
+
+_ROWS: Final = 12
+"""Lines of pixels that are read, in each direction."""
+_REACH: Final = 160
+"""Pixels of a line, at most."""
+_LAG: Final = 4
+"""Pixels across which a difference is shape rather than texture."""
+_LEAST_SIDE: Final = 4 * _LAG
+_MOST_VALUES: Final = 4096
+"""Values of an input that is no picture."""
+_RANKED: Final = 512
+"""Values of which percentiles are taken: sorting costs more than all else."""
+_FLOOR: Final = 1 / 2500
+"""Share of the span of values that counts as no difference: a tenth of a level of 8 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureReader:
+    """Reads the figures of a model's frames, in constant time whatever their size."""
+
+    name: str
+    """Name of the input that is read; empty: none holds numbers of a frame."""
+    channels: int | None
+    """Axis of the colours of a picture; None: the input is no picture."""
+    span: float
+    """How far values of the input lie apart in the calibration frames."""
+    held: Mapping[str, tuple[float, float]]
+    """By input and output, the least and the largest number that the INT8 model's quantizer there can hold."""
+
+    def of_inputs(self, inputs: Tensors) -> Figures:
+        """Return the figures of the inputs of one frame."""
+        array = inputs.get(self.name)
+        if array is None or not array.size:
+            return {}
+        figures = self._picture(array) if self.channels is not None else _numbers(array)
+        if self.name in self.held:
+            values = _sample(array)
+            low, high = self.held[self.name]
+            figures["beyond"] = float(((values < low) | (values > high)).mean())
+        return figures
+
+    def of_outputs(self, outputs: Tensors) -> Figures:
+        """Return the share of the outputs' numbers that lie at the end of what their quantizer holds."""
+        shares = [self._share_at_end(name, outputs[name]) for name in self.held if name in outputs]
+        return {"saturated": max(shares)} if shares else {}
+
+    def _share_at_end(self, name: str, array: NDArray[Any]) -> float:
+        values = _sample(array)
+        low, high = self.held[name]
+        at_low = values <= low if low < 0 else np.zeros(len(values), np.bool_)  # zero is what an empty place holds
+        return float((at_low | (values >= high)).mean()) if len(values) else math.nan
+
+    def _picture(self, array: NDArray[Any]) -> Figures:
+        """Return the figures of the middle of a picture: its edges may be padding.
+
+        `sharpness` is the second difference over the difference across 4 pixels, which motion and focus lower and noise
+        raises, in the direction where it is lower. `grain` is the median of the diagonal difference, in which the
+        shapes of things are weak (Donoho 1994), over the same.
+        """
+        picture: NDArray[Any] = array.reshape(array.shape[-3:])
+        if self.channels == -1:  # (height, width, colours)
+            picture = picture.transpose(2, 0, 1)
+        height, width = picture.shape[1:]
+        reach_y, reach_x = min(height // 2, _REACH), min(width // 2, _REACH)
+        top, left = (height - reach_y) // 2, (width - reach_x) // 2
+        middle = picture[:, top : top + reach_y, left : left + reach_x]
+        step_y, step_x = max(reach_y // _ROWS, 1), max(reach_x // _ROWS, 1)
+        colours = middle[:, : reach_y - 1 : step_y].astype(np.float32)
+        count = colours.shape[0]
+        grey = colours.sum(axis=0)
+        below = middle[:, 1::step_y].astype(np.float32).sum(axis=0)
+        columns = middle[:, :, ::step_x].astype(np.float32).sum(axis=0).T
+        floor = count * self.span * _FLOOR
+        across = np.abs(grey[:, _LAG:] - grey[:, :-_LAG])
+        step = grey[:, 1:] - grey[:, :-1]
+        diagonal = np.abs(step - (below[:, 1:] - below[:, :-1])[: len(step)])
+        dark, light = _quantiles(grey, 0.05, 0.95)
+        level = float(grey.mean())
+        flat = grey.reshape(-1)
+        figures = {
+            "brightness": level,
+            "darkest": dark,
+            "brightest": light,
+            "contrast": float(flat @ flat) / len(flat) - level * level,
+            "sharpness": min(
+                _log_ratio(_second(step), float(across.mean()), floor),
+                _log_ratio(_second(columns[:, 1:] - columns[:, :-1]), _mean_across(columns), floor),
+            ),
+            "grain": _log_ratio(_quantiles(diagonal, 0.5)[0], _quantiles(across, 0.5)[0], floor),
+        }
+        if count > 1:
+            figures["saturation"] = float((colours.max(axis=0) - colours.min(axis=0)).mean())
+            figures["tint"] = float(colours[-1].mean() - colours[0].mean())
+        return figures
+
+
+def reader_of(
+    inputs: Sequence[TensorSpec], sample: Tensors, name: str, held: Mapping[str, tuple[float, float]]
+) -> FigureReader:
+    """Return what reads the frames of a model.
+
+    Args:
+        inputs: Of the model.
+        sample: The inputs of a frame, by which an input is known for a picture.
+        name: The input that holds the frame; where it is none, the first that holds numbers.
+        held: See `FigureReader`.
+    """
+    names = [name] if name in sample else [spec.name for spec in inputs]
+    for known in names:
+        array = np.asarray(sample.get(known, np.empty(0)))
+        if array.dtype.kind in "fiu" and array.size:
+            span = float(array.max()) - float(array.min())
+            return FigureReader(known, _channel_axis(array), span or 1.0, held)
+    return FigureReader("", None, 1.0, held)
+
+
+def _channel_axis(array: NDArray[Any]) -> int | None:
+    """Return where the colours of a picture lie: 1, or -1 for the last axis; None where it is no picture."""
+    shape = array.shape if array.ndim == 4 else (1, *array.shape)
+    if len(shape) != 4 or shape[0] != 1:
+        return None
+    for axis, sides in ((1, shape[2:]), (-1, shape[1:3])):
+        if shape[axis] in (1, 3) and min(sides) >= _LEAST_SIDE:
+            return axis
+    return None
+
+
+def of_answer(task: FrameTask, answer: Any) -> Figures:
+    """Return the figures of an answer: how sure it is of its best thing, and how many things it names."""
+    figures: Figures = {}
+    if (score := task.best_score(answer)) is not None:
+        figures["best_score"] = score
+        figures["things"] = float(task.count(answer))
+    return figures
+
+
+def _second(steps: NDArray[np.float32]) -> float:
+    """Return the mean second difference, of first ones."""
+    return float(np.abs(steps[:, 1:] - steps[:, :-1]).mean())
+
+
+def _mean_across(lines: NDArray[np.float32]) -> float:
+    return float(np.abs(lines[:, _LAG:] - lines[:, :-_LAG]).mean())
+
+
+def _log_ratio(value: float, other: float, floor: float) -> float:
+    return math.log((value + floor) / (other + floor))
+
+
+def _quantiles(values: NDArray[np.float32], *shares: float) -> list[float]:
+    flat = values.reshape(-1)
+    flat = flat[:: max(len(flat) // _RANKED, 1)]
+    places = [int(share * (len(flat) - 1)) for share in shares]
+    ordered = np.partition(flat, places)
+    return [float(ordered[place]) for place in places]
+
+
+def _numbers(array: NDArray[Any]) -> Figures:
+    """Return the figures of numbers that are no picture: how many, their level, spread and roughness."""
+    values = _sample(array)
+    spread = float(values.std())
+    rough = float(np.abs(np.diff(values)).mean()) if len(values) > 1 else math.nan
+    return {
+        "length": float(array.size),
+        "level": float(values.mean()),
+        "spread": spread,
+        "roughness": rough / spread if spread else math.nan,
+    }
+
+
+def _sample(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Return (values,) at most 4096 values: neighbours from the middle, since roughness compares these."""
+    flat = array.reshape(-1)
+    first = max(len(flat) - _MOST_VALUES, 0) // 2
+    return flat[first : first + _MOST_VALUES].astype(np.float32)
