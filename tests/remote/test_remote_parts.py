@@ -369,7 +369,7 @@ def test_a_folder_that_holds_no_wheels_says_how_they_are_collected(tmp_path, mon
 
 
 def test_a_device_gets_the_engines_beside_its_own_that_this_machine_has():
-    assert perform.extras_for("", "aarch64") == {"cpu", "serve"}
+    assert perform.extras_for("", "aarch64") == {"cpu", "serve", "sign"}
     assert {"cpu", "serve", "onnxruntime"} <= perform.extras_for("cpu", "riscv64")
     has_ncnn = load_executor("ncnn").why_unavailable() is None
     assert ("ncnn" in perform.extras_for("cpu", "aarch64")) is has_ncnn

@@ -11,9 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
+import onnx
 import psutil
 import pytest
+from fixture_bundles import bundle_with_test
 from ssh_server import Board, ssh_board
+
+from edgeopt.graph.model import Model, load_model
+from edgeopt.recipes.inputs.frames import open_frames
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.runtime.selftest import choose_samples
+from edgeopt.runtime.signature import make_keys, sign_bundle
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_detector"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device's side needs a POSIX system")
@@ -191,3 +199,43 @@ def test_what_is_wrong_with_the_command_itself_is_said_in_its_own_words(board, p
     assert code == 1
     assert "name it: --out FOLDER" in whole(said)
     assert not board.jobs
+
+
+def test_a_bundle_is_pushed_proven_there_and_goes_back(board, project, tmp_path_factory):
+    """The device's place lies outside of the mirror; what is signed here is checked there."""
+    place, file = tmp_path_factory.mktemp("device") / "door", project / "mine" / "model.onnx"
+    net = load_model(file, "digits")
+    recipe = choose_recipe(None, file, net.inputs, net.outputs, net.metadata).recipe
+    frames = open_frames(project / "mine" / "calib")
+    stored = choose_samples([frames.read(i) for i in range(2)], recipe.input.size)
+    key = project / "release.key"
+    public = make_keys(key)
+    for serial, (name, other) in enumerate({"first": net, "second": _renamed(net)}.items()):
+        bundle_with_test(project / name, net, recipe, stored, {"model.onnx": other.data})
+        sign_bundle(project / name, key, serial)
+    short = ("--to", str(place), "--seconds", "0.2", "--budget", "10s")
+    code, printed, said = finished("push", "first", *short, "--trust", str(public))
+    assert code == 0, printed + said
+    running = (place / "current").resolve().name
+    assert not list(board.root.rglob("release.key")), "the private key stays here"
+    code, printed, said = finished("push", "second", *short, "--frames", "mine/calib")
+    assert code == 0, printed + said
+    assert "1.000 agree with the running bundle's" in whole(printed)
+    assert (place / "current").resolve().name != running
+    code, printed, said = finished("push", "first", *short)
+    assert code == 1
+    assert "release 0 is not newer than 1" in whole(said)
+    code, printed, said = finished("push", "--back", "--to", str(place))
+    assert code == 0, printed + said
+    assert (place / "current").resolve().name == running
+    code, _, said = finished("push", "second", "--to", "door")
+    assert code == 1
+    assert "depends on where the command runs" in whole(said)
+
+
+def _renamed(net: Model) -> Model:
+    """Return another file that computes the same."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(net.proto)
+    proto.doc_string = "another release"
+    return Model(proto, net.name)

@@ -30,25 +30,47 @@ def test_a_sketch_survives_its_file(tmp_path):
     assert read_sketch(tmp_path / "site.json") == sketch
     assert len(sketch.values["brightness"]) == 70
     assert len(sketch.values["grain"]) == 35  # NaN says nothing
-    assert sketch.classes["0"] == 14 + 24
+    assert sketch.classes["0"] == sum((i % 5, i % 3).count(0) for i in range(1, 70, 2))
 
 
 def test_few_frames_are_no_sketch_and_rare_figures_are_left_out():
     assert sketch_of("m", "field", READER, looks(31)) is None
     sketch = sketch_of("m", "field", READER, looks(40))
     assert sketch is not None
-    assert set(sketch.values) == {"brightness", "surprise"}
+    assert set(sketch.values) == {"brightness"}, "grain and classes are known of 20 frames only"
 
 
-def test_frames_of_the_sketch_are_as_surprising_as_frames_of_the_field():
-    """Each frame names a class of its own: none is rarer than another."""
+def test_frames_whose_surprise_is_ranked_are_not_counted():
+    """Each frame names a class of its own: none is rarer than another, here or in the field."""
     frames = [({"brightness": float(i)}, (i,)) for i in range(64)]
     sketch = sketch_of("m", "field", READER, frames)
     assert sketch is not None
+    assert set(sketch.classes) == {str(i) for i in range(1, 64, 2)}
     counts = {int(index): count for index, count in sketch.classes.items()}
     assert set(sketch.values["surprise"]) == {surprise((99,), counts)} == {0.0}
     assert surprise((3, 3), counts) == pytest.approx(-math.log(2))
     assert math.isnan(surprise((), counts))
+
+
+def test_usual_frames_of_the_field_are_as_surprising_as_those_of_the_sketch():
+    """Classes are of very different frequencies, and a frame names one to four of them."""
+    generator = np.random.default_rng(3)
+    shares = 1 / np.arange(1, 81)
+    means = []
+    for _ in range(150):
+        drawn = [
+            (
+                {"brightness": 0.0},
+                tuple(generator.choice(80, generator.integers(1, 5), p=shares / shares.sum()).tolist()),
+            )
+            for _ in range(128 + 60)
+        ]
+        sketch = sketch_of("m", "field", READER, drawn[:128])
+        assert sketch is not None
+        values, counts = sketch.values["surprise"], {int(index): count for index, count in sketch.classes.items()}
+        below = [np.searchsorted(values, surprise(classes, counts)) / len(values) for _, classes in drawn[128:]]
+        means.append(np.mean(below))
+    assert np.mean(means) == pytest.approx(0.5, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -8,28 +8,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import weights_beside
 from edgeopt.optimization.candidate import Candidate, candidate_from_json
 from edgeopt.system.disk.files import write_beside
+from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.toml import read_json
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 MARK = "run.json"
 _STEPS = "candidates/steps.json"
-_LOCK = ".lock"
 _TOOL = "edgeopt optimize"
 _SCHEMA = 3
 _OTHER_FOLDER = "choose an empty folder with -o"
@@ -67,7 +61,7 @@ class Workspace:
         """
         key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
         before = _require_ours(folder)
-        lock = _lock(folder)
+        lock = lock_folder(folder, held="another run writes into", remedy="choose another folder with -o")
         if not resume:
             (folder / _STEPS).unlink(missing_ok=True)
         mark = {"tool": _TOOL, "schema": _SCHEMA, "key": key, "run": description}
@@ -208,29 +202,3 @@ def _require_ours(folder: Path) -> Mapping[str, Any]:
     if not isinstance(mark, dict) or mark.get("tool") != _TOOL or mark.get("schema") != _SCHEMA:
         raise InvalidFileError(f"{folder / MARK} is not of a run of this edgeopt", remedy=_OTHER_FOLDER)
     return mark
-
-
-def _lock(folder: Path) -> IO[bytes]:
-    """Return an open file that no other run holds; the system lets go of it when the process ends, however it ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / _LOCK).open("ab")
-    except OSError as error:
-        raise InvalidFileError(
-            f"{folder} cannot be written: {error.strerror or error}",
-            remedy="choose another folder with -o, free disk space or correct the permissions",
-        ) from error
-    try:
-        if sys.platform == "win32":
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        problem = f"another run writes into {folder}" if _is_held(error) else f"{folder} cannot be locked: {error}"
-        raise EdgeoptError(problem, remedy="wait for it, or choose another folder with -o") from error
-    return file
-
-
-def _is_held(error: OSError) -> bool:
-    return isinstance(error, BlockingIOError | PermissionError)

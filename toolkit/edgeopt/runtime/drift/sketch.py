@@ -38,7 +38,7 @@ class Sketch:
     values: Mapping[str, tuple[float, ...]]
     """By figure, its value in each frame that has it, in ascending order."""
     classes: Mapping[str, int]
-    """By index of a class, how many things of it the answers named."""
+    """By index of a class, how many things of it every second answer named."""
 
     def __post_init__(self) -> None:
         for name, values in self.values.items():
@@ -60,7 +60,8 @@ def sketch_of(
 ) -> Sketch | None:
     """Return the sketch of frames; None where they are fewer than 32.
 
-    How rare the classes of a frame are is counted without that frame: a frame of the field is not in the counts either.
+    Classes are counted in every second frame, and how rare classes are is ranked among the others: these, as frames of
+    the field, are not in the counts.
 
     Args:
         artefact: See `Sketch`.
@@ -71,23 +72,19 @@ def sketch_of(
     if len(looks) < LEAST_FRAMES:
         return None
     looks = looks[:MOST_FRAMES]
-    classes = Counter(index for _, each in looks for index in each)
-    values: dict[str, list[float]] = {}
-    for figures, each in looks:
-        others = classes - Counter(each)
-        for name, value in {**figures, SURPRISE: surprise(each, others)}.items():
+    counts = Counter(index for _, classes in looks[1::2] for index in classes)
+    values: dict[str, list[float]] = {SURPRISE: [surprise(classes, counts) for _, classes in looks[::2]]}
+    for figures, _ in looks:
+        for name, value in figures.items():
             values.setdefault(name, []).append(value)
     finite = {name: tuple(sorted(filter(math.isfinite, listed))) for name, listed in values.items()}
     kept = {name: listed for name, listed in finite.items() if len(listed) >= LEAST_FRAMES}
-    common = {str(index): count for index, count in classes.most_common(_MOST_CLASSES)}
+    common = {str(index): count for index, count in counts.most_common(_MOST_CLASSES)}
     return Sketch(artefact, source, len(looks), reader, kept, common)
 
 
 def surprise(named: Iterable[int], counts: Mapping[int, int]) -> float:
-    """Return how rare the classes of an answer are, the mean of -log(count + 1); NaN where it names none.
-
-    Counts are not divided by their sum: without the frame itself it is another for the frames of the sketch.
-    """
+    """Return how rare the classes of an answer are, the mean of -log(count + 1); NaN where it names none."""
     listed = list(named)
     if not listed:
         return math.nan

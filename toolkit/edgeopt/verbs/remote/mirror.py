@@ -22,6 +22,7 @@ from edgeopt.measurement.check.baseline import raw_beside
 from edgeopt.recipes.inputs.frames import find_kind
 from edgeopt.recipes.inputs.pictures import PICTURES, VIDEOS
 from edgeopt.recipes.labels import Labels
+from edgeopt.runtime.signature import signature_file
 
 _RECIPE = "recipe.toml"
 
@@ -54,9 +55,9 @@ def files_behind(paths: Sequence[Path]) -> dict[str, Path]:
     """Return the files that a command reads, by their names in the mirror.
 
     Args:
-        paths: What its arguments name. Of a folder: all in it, also behind links. Of a model: its weights outside, and
-            the folder where a recipe lies beside it. Of labels: the pictures and sounds that they name. Of a TOML
-            file: what it names below its own folder. Of a baseline: its raw samples.
+        paths: What its arguments name. Of a folder: all in it, also behind links, and beside a bundle its signature.
+            Of a model: its weights outside, and the folder where a recipe lies beside it. Of labels: the pictures and
+            sounds that they name. Of a TOML file: what it names below its own folder. Of a baseline: its raw samples.
     """
     named: dict[str, Path] = {}
     for path in paths:
@@ -69,6 +70,8 @@ def _take(path: Path, named: dict[str, Path]) -> None:
     if path.is_dir():
         for file in _files_in(path):
             named.setdefault(mirrored(file), file)
+        if (signature := signature_file(path)).is_file():
+            named.setdefault(mirrored(signature), signature)
         return
     name = mirrored(path)
     if name in named:

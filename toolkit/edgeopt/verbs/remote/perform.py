@@ -23,8 +23,8 @@ FILES = "@FILES@"
 """As the device's side has it: stands in an argument for the folder that mirrors this machine."""
 _DEFAULT_OUT = Path("out")
 """Folder below this one in which commands write where no place was named."""
-_CPU, _TEXTS = "cpu", "serve"
-"""Extras that every command may need: ONNX Runtime, and what reads and writes texts."""
+_CPU, _COMMON = "cpu", ("serve", "sign")
+"""Extras that commands may need: ONNX Runtime; what reads and writes texts, and what checks signatures."""
 _BUILDS = {"onnxruntime-gpu": "gpu", "onnxruntime-webgpu": "webgpu"}
 """Packages that hold ONNX Runtime built for a device, and the extra that brings each in place of `cpu`: two builds in
 one environment overwrite each other's files."""
@@ -48,7 +48,7 @@ def extras_for(target: str, machine: str) -> frozenset[str]:
         UnsupportedError: If the target is for other processors.
     """
     if not target:
-        return frozenset((_CPU, _TEXTS))
+        return frozenset((_CPU, *_COMMON))
     chosen, family = find_target(target), _FAMILIES.get(machine.lower(), "")
     is_fixed = isinstance(declared_target(target), Target)  # `cpu` is another profile on the device
     if is_fixed and family and chosen.architectures and family not in chosen.architectures:
@@ -59,7 +59,7 @@ def extras_for(target: str, machine: str) -> frozenset[str]:
     others = [find_target(name) for name in chosen.alternatives]
     fitting = [other.executor for other in others if family and family in (other.architectures or (family,))]
     beside = [name for name in fitting if load_executor(name).why_unavailable() is None]
-    return frozenset((_BUILDS.get(chosen.package, _CPU), _TEXTS, chosen.executor, *beside))
+    return frozenset((_BUILDS.get(chosen.package, _CPU), *_COMMON, chosen.executor, *beside))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,83 @@
+"""`edgeopt push`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgeopt.cli._options import TERMINAL, exit_codes, format_option
+from edgeopt.cli._output import show
+from edgeopt.cli._progress import Progress
+from edgeopt.cli._remote import DeviceCommand, device_option
+from edgeopt.cli._values import Duration, FilePath, FrameBudget, ShareValue
+from edgeopt.errors import EXIT_MISSED, EdgeoptError
+from edgeopt.measurement.common_options import LABEL_KINDS
+from edgeopt.system.declared.options import FileUse
+
+
+class _Read(click.Option):
+    """An option that names a file or folder that is read."""
+
+    file_use = FileUse.READ
+
+
+@click.command(cls=DeviceCommand, params=[device_option()])
+@click.argument("bundle", required=False, type=FilePath())
+@click.option(
+    "--to", "place", required=True, metavar="FOLDER", help="Place on the device, a whole path such as /opt/door."
+)
+@click.option("--frames", cls=_Read, type=FilePath(), help="Recorded frames on which both bundles answer.")
+@click.option("--eval", "labels", cls=_Read, type=FilePath(), help=f"Labels that judge both: {LABEL_KINDS}.")
+@click.option("--budget", type=FrameBudget(), help="Time that a frame may take there, such as 33ms.")
+@click.option("--max-miss", type=ShareValue(), default=0.01, help="Share of the frames that may be late.")
+@click.option("--least-agreement", type=ShareValue(), help="Agreement with the running bundle's answers.")
+@click.option("--max-drop", type=ShareValue(), help="Accuracy that may be lost on the labels.")
+@click.option("--seconds", type=Duration("s"), default="20s", show_default=True, help="How long both are measured.")
+@click.option("--trust", cls=_Read, type=FilePath(), help="Public key that signs every release from now on.")
+@click.option("--back", is_flag=True, help="Let the version run that ran before.")
+@format_option
+@click.pass_context
+@exit_codes("the bundle runs there", "it was refused, and the one before runs on", last=EXIT_MISSED)
+def push(
+    ctx: click.Context,
+    *,
+    bundle: Path | None,
+    place: str,
+    frames: Path | None,
+    labels: Path | None,
+    budget: float | None,
+    max_miss: float,
+    least_agreement: float | None,
+    max_drop: float | None,
+    seconds: float,
+    trust: Path | None,
+    back: bool,
+    form: str,
+) -> None:
+    """Put BUNDLE into a place, on this machine or on the device of --on, if it is proven there.
+
+    It is copied beside the running one, opened, and compared with it in turns: answers, times, and accuracy where
+    there are labels. Then the link FOLDER/current leads to it, in one step; an app loads that. What misses the budget
+    or answers otherwise is refused, and the running one stays. Signed releases: edgeopt sign.
+    """
+    from edgeopt.verbs.rollout.canary import CanaryOptions
+    from edgeopt.verbs.rollout.push import go_back, push
+    from edgeopt.verbs.rollout.summary import summarize
+
+    folder = Path(place).expanduser()
+    if not folder.is_absolute():
+        raise EdgeoptError(f"{place} depends on where the command runs", remedy="write a whole path, such as /opt/door")
+    if back == (bundle is not None):
+        raise EdgeoptError("push takes a bundle, or --back", remedy="name one of the two")
+    if bundle is None:
+        show(summarize(go_back(folder)), form)
+        return
+    options = CanaryOptions(frames, labels, budget, max_miss, least_agreement, max_drop, seconds)
+    with Progress(quiet=form != TERMINAL) as progress:
+        pushed = push(bundle, folder, options=options, trust=trust, tell=progress.progress)
+    show(summarize(pushed), form)
+    ctx.exit(pushed.exit_code)
+
+
+COMMAND = push

@@ -1,0 +1,47 @@
+"""A folder that one process at a time writes into."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO
+
+from edgeopt.errors import EdgeoptError, InvalidFileError
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+_LOCK = ".lock"
+
+
+def lock_folder(folder: Path, *, held: str, remedy: str) -> IO[bytes]:
+    """Return an open file that no other process holds; the system lets go of it when the process ends, however it ends.
+
+    Args:
+        folder: Created where it is absent.
+        held: What holds it where it is held, such as `another run writes into`.
+        remedy: What to do then, or where the folder cannot be written.
+
+    Raises:
+        InvalidFileError: If the folder cannot be written.
+        EdgeoptError: If another process holds it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / _LOCK).open("ab")
+    except OSError as error:
+        problem = f"{folder} cannot be written: {error.strerror or error}"
+        raise InvalidFileError(problem, remedy=f"{remedy}, free disk space or correct the permissions") from error
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        is_held = isinstance(error, BlockingIOError | PermissionError)
+        problem = f"{held} {folder}" if is_held else f"{folder} cannot be locked: {error}"
+        raise EdgeoptError(problem, remedy=f"wait for it, or {remedy}") from error
+    return file
