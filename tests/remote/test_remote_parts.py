@@ -212,7 +212,13 @@ def test_only_what_a_command_writes_may_come_back():
         if option.file_use in (FileUse.WRITE, FileUse.BOTH)
     }
     outs = {(verb, "--out") for verb in ("bench", "compare", "optimize")}
-    assert written == {*outs, ("bench", "--trace"), ("run", "--save"), ("check", "--baseline")}
+    assert written == {
+        *outs,
+        ("bench", "--trace"),
+        ("run", "--save"),
+        ("run", "--learn-drift"),
+        ("check", "--baseline"),
+    }
 
 
 def test_words_that_name_places_are_mapped_however_they_are_typed(tmp_path, monkeypatch):

@@ -176,9 +176,7 @@ def _modules() -> tuple[Any, Any]:
 
 
 def _invalid_signature() -> type[Exception]:
-    kind: type[Exception] = require(
-        "cryptography.exceptions", extra="sign", purpose="signing bundles"
-    ).InvalidSignature
+    kind: type[Exception] = require("cryptography.exceptions", extra="sign", purpose="signing bundles").InvalidSignature
     return kind
 
 

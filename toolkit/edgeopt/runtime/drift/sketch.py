@@ -34,7 +34,9 @@ class Sketch:
     source: str
     """`calibration`, or `field` where a running app looked at them."""
     frames: Annotated[int, Within(LEAST_FRAMES, MOST_FRAMES)]
+    """How many frames it is of."""
     reader: FigureReader
+    """How the figures are read."""
     values: Mapping[str, tuple[float, ...]]
     """By figure, its value in each frame that has it, in ascending order."""
     classes: Mapping[str, int]

@@ -68,17 +68,17 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class PlaceState:
-    """What a place remembers."""
+    """The memory of a place."""
 
     versions: tuple[Version, ...] = ()
     """In the order in which they were pushed, the last hundred."""
     highest_serial: int | None = None
-    """Of all that ran here."""
+    """Highest number of the releases that ran here; None: none was signed."""
     history: tuple[str, ...] = field(default=())
     """Names of the versions that ran, the newest last: the way back."""
 
 
-class Place:
+class BundlePlace:
     """A place that this process holds; others wait."""
 
     def __init__(self, folder: Path) -> None:
@@ -231,7 +231,7 @@ class Place:
 
 
 @contextmanager
-def open_place(folder: Path) -> Iterator[Place]:
+def open_place(folder: Path) -> Iterator[BundlePlace]:
     """Hold a place, new or old, until the end of the block.
 
     Raises:
@@ -246,7 +246,7 @@ def open_place(folder: Path) -> Iterator[Place]:
         )
     lock = lock_folder(folder, held="another push works in", remedy="push into another folder")
     try:
-        yield Place(folder)
+        yield BundlePlace(folder)
     finally:
         with suppress(OSError):
             lock.close()
