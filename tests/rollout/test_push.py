@@ -122,6 +122,19 @@ def test_recorded_frames_judge_where_they_are_passed(tmp_path, place):
     assert running(place).parent.name == made.version.name
 
 
+def test_a_bundle_that_takes_other_inputs_is_refused(tmp_path, place):
+    pushed(bundle(tmp_path / "a"), place)
+    other = model("net (float[1,3,32,32] z) => (float[1,4,30,30] y) { y = Conv(z, w) }", w=WEIGHTS)
+    samples = [{"z": numbers(1, 3, 32, 32)}]
+    made = bundle_with_test(tmp_path / "b", other, find_recipe("tensors"), samples, {"model.onnx": other.data})
+    refused = pushed(made.folder, place)
+    assert refused.version.fate is Fate.REFUSED
+    assert "does not take what the running bundle takes" in refused.version.reason
+    np.savez(tmp_path / "recorded.npz", z=numbers(2, 3, 32, 32))
+    with pytest.raises(EdgeoptError, match="the running bundle does not take the frames"):
+        pushed(made.folder, place, replace(SHORT, frames=tmp_path / "recorded.npz"))
+
+
 def test_a_missed_budget_is_refused(tmp_path, place):
     first = pushed(bundle(tmp_path / "a"), place)
     late = pushed(bundle(tmp_path / "b", 0.001), place, replace(SHORT, budget_ms=0.0001))

@@ -27,12 +27,32 @@ class _Read(click.Option):
 @click.option(
     "--to", "place", required=True, metavar="FOLDER", help="Place on the device, a whole path such as /opt/door."
 )
-@click.option("--frames", cls=_Read, type=FilePath(), help="Recorded frames on which both bundles answer.")
+@click.option(
+    "--frames",
+    cls=_Read,
+    type=FilePath(),
+    show_default="inputs that the running one stores",
+    help="Recorded frames on which both bundles answer.",
+)
 @click.option("--eval", "labels", cls=_Read, type=FilePath(), help=f"Labels that judge both: {LABEL_KINDS}.")
-@click.option("--budget", type=FrameBudget(), help="Time that a frame may take there, such as 33ms.")
-@click.option("--max-miss", type=ShareValue(), default=0.01, help="Share of the frames that may be late.")
-@click.option("--least-agreement", type=ShareValue(), help="Agreement with the running bundle's answers.")
-@click.option("--max-drop", type=ShareValue(), help="Accuracy that may be lost on the labels.")
+@click.option(
+    "--budget",
+    type=FrameBudget(),
+    show_default="1.25 times that of the running one",
+    help="Time that a frame may take there, such as 33ms.",
+)
+@click.option(
+    "--max-miss", type=ShareValue(), default=0.01, show_default="1%", help="Share of the frames that may be late."
+)
+@click.option(
+    "--least-agreement",
+    type=ShareValue(),
+    show_default="the recipe's",
+    help="Agreement with the running bundle's answers.",
+)
+@click.option(
+    "--max-drop", type=ShareValue(), show_default="the recipe's", help="Accuracy that may be lost on the labels."
+)
 @click.option("--seconds", type=Duration("s"), default="20s", show_default=True, help="How long both are measured.")
 @click.option("--trust", cls=_Read, type=FilePath(), help="Public key that signs every release from now on.")
 @click.option("--back", is_flag=True, help="Let the version run that ran before.")

@@ -75,6 +75,7 @@ class FieldDrift:
     """A drift that began, or one that is over."""
 
     kind: DriftKind
+    """Its kind."""
     figure: str
     """Name of the figure that moved first, such as `sharpness`."""
     is_rise: bool
@@ -86,6 +87,7 @@ class FieldDrift:
     frame: int
     """Frame at which it was noticed, counted from the begin of the watch."""
     is_over: bool = False
+    """Whether this is its end."""
 
     def __str__(self) -> str:
         words = WORDS[self.figure, 1 if self.is_rise else -1][1]

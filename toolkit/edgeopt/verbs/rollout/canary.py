@@ -26,6 +26,8 @@ SLOWER: Final = 1.25
 """So many times as slow as the running bundle may be a new one where no budget was named: a session's place in memory
 alone moves it by up to 20 %."""
 
+_NOT_COMPARED: Final = "not compared"
+
 
 @dataclass(frozen=True, slots=True)
 class CanaryOptions:
@@ -76,8 +78,7 @@ def prove(new: Path, running: Path | None, options: CanaryOptions, tell: Tell | 
     refused = ""
     if running is not None and options.labels is None:
         refused, text = _agreement(new, running, options)
-        if text:
-            facts.append(("answers", text))
+        facts.append(("answers", text))
     if refused:
         return Canary(refused, tuple(facts))
     wishes: dict[str, object] = {"seconds": options.seconds}
@@ -89,18 +90,26 @@ def prove(new: Path, running: Path | None, options: CanaryOptions, tell: Tell | 
 
 
 def _agreement(new: Path, running: Path, options: CanaryOptions) -> tuple[str, str]:
-    """Return why answers differ too much, and how much they agree; both empty where nothing can be compared."""
+    """Return why answers differ too much, empty where they do not, and how much they agree or why nobody knows."""
     with Runtime.load(running) as before, Runtime.load(new, strict=True) as after:
         recipe = after.bundle.recipe
         if GENERATION in (recipe.task, before.bundle.recipe.task) or recipe.generation.encoder:
-            return "", ""
+            return "", f"{_NOT_COMPARED}: --eval judges texts and sounds"
         if recipe.task != before.bundle.recipe.task:
-            return f"its task is {recipe.task}, and that of the running bundle {before.bundle.recipe.task}", ""
+            other = before.bundle.recipe.task
+            return f"its task is {recipe.task}, and that of the running bundle {other}", _NOT_COMPARED
         samples = _samples(before, options.frames)
         if not samples:
-            return "", "not compared: no frames were passed, and the running bundle stores none"
-        answers = [[runtime.predict(sample) for sample in samples] for runtime in (after, before)]
-        agreement = after.task.agreement(*answers)
+            return "", f"{_NOT_COMPARED}: no frames were passed, and the running bundle stores none"
+        try:
+            expected = [before.predict(sample) for sample in samples]
+        except ValueError as error:
+            raise EdgeoptError(f"the running bundle does not take the frames: {error}", remedy="pass others") from error
+        try:
+            answers = [after.predict(sample) for sample in samples]
+        except ValueError as error:
+            return f"it does not take what the running bundle takes: {error}", _NOT_COMPARED
+        agreement = after.task.agreement(answers, expected)
         least = recipe.least_agreement if options.least_agreement is None else options.least_agreement
         text = f"{agreement:.3f} agree with the running bundle's on {plural(len(samples), 'frame')}, {least:g} wanted"
         return ("" if agreement >= least else f"its answers differ: {text}"), text
