@@ -8,7 +8,8 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
+from time import sleep
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from edgeopt.graph.model import Model
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.current import CurrentRuntime
+from edgeopt.runtime.probation import FRAMES, MOST_MISSED
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.signature import make_keys, sign_bundle, signature_file
 from edgeopt.verbs.rollout.canary import CanaryOptions
@@ -113,10 +115,10 @@ def test_other_answers_are_refused(tmp_path, place):
 def test_recorded_frames_judge_where_they_are_passed(tmp_path, place):
     np.savez(tmp_path / "recorded.npz", x=numbers(5, *SHAPE[1:]))
     pushed(bundle(tmp_path / "a"), place)
-    options = replace(SHORT, frames=tmp_path / "recorded.npz")
+    options = replace(SHORT, frames=str(tmp_path / "recorded.npz"))
     made = pushed(bundle(tmp_path / "b", 0.001), place, options)
     assert "on 5 frames" in dict(made.canary.facts)["answers"]
-    missing = replace(SHORT, frames=tmp_path / "none.npz")
+    missing = replace(SHORT, frames=str(tmp_path / "none.npz"))
     with pytest.raises(InvalidFileError, match="does not exist"):
         pushed(bundle(tmp_path / "c", 0.002), place, missing)
     assert running(place).parent.name == made.version.name
@@ -132,7 +134,7 @@ def test_a_bundle_that_takes_other_inputs_is_refused(tmp_path, place):
     assert "does not take what the running bundle takes" in refused.version.reason
     np.savez(tmp_path / "recorded.npz", z=numbers(2, 3, 32, 32))
     with pytest.raises(EdgeoptError, match="the running bundle does not take the frames"):
-        pushed(made.folder, place, replace(SHORT, frames=tmp_path / "recorded.npz"))
+        pushed(made.folder, place, replace(SHORT, frames=str(tmp_path / "recorded.npz")))
 
 
 def test_a_missed_budget_is_refused(tmp_path, place):
@@ -273,36 +275,121 @@ def test_another_key_cannot_be_trusted_from_outside(tmp_path, place, keys):
         push(made, place, options=SHORT, trust=other)
 
 
-def test_an_app_follows_without_a_restart_and_keeps_what_works(tmp_path, place):
+class Heard:
+    """Hears which version answers, in any thread."""
+
+    def __init__(self) -> None:
+        self.changes = list[tuple[str, str]]()
+        self._changed = Event()
+
+    def __call__(self, name: str, problem: str) -> None:
+        self.changes.append((name, problem))
+        self._changed.set()
+
+    def wait(self) -> tuple[str, str]:
+        assert self._changed.wait(60)
+        self._changed.clear()
+        return self.changes[-1]
+
+
+FRAME = {"x": numbers(*SHAPE)}
+
+
+def test_an_app_needs_a_version(place):
     with pytest.raises(UnavailableError, match="nothing runs in"):
         CurrentRuntime(place)
-    first = pushed(bundle(tmp_path / "a"), place)
-    changes, changed = list[tuple[str, str]](), Event()
 
-    def hear(name: str, problem: str) -> None:
-        changes.append((name, problem))
-        changed.set()
 
-    frame = {"x": numbers(*SHAPE)}
-    with CurrentRuntime(place, every_s=0, on_change=hear) as current:
-        before = current.predict(frame)["y"]
-        second = pushed(bundle(tmp_path / "b", 0.01), place)
-        current.predict(frame)
-        assert changed.wait(60)
-        assert changes == [(second.version.name, "")]
+def test_an_app_follows_without_a_restart(tmp_path, place):
+    first, heard = pushed(bundle(tmp_path / "a"), place), Heard()
+    with CurrentRuntime(place, budget_ms=1e4, every_s=0, on_change=heard) as current:
+        before = current.predict(FRAME)["y"]
+        second = pushed(bundle(tmp_path / "b", 0.001), place)
+        current.predict(FRAME)
+        assert heard.wait() == (second.version.name, "")
         assert current.version == second.version.name
-        assert not np.array_equal(current.predict(frame)["y"], before)
-        changed.clear()
+        old = current._probation.before
+        for _ in range(FRAMES):
+            after = current.predict(FRAME)["y"]
+        assert not np.array_equal(after, before)
+        assert current._probation is None
+        with pytest.raises(UnavailableError):
+            old.predict(FRAME)
         go_back(place)
-        (place / "versions" / first.version.name / "bundle" / "model.onnx").write_bytes(b"gone")
-        current.predict(frame)
-        assert changed.wait(60)
-        assert changes[1][0] == first.version.name
-        assert "differs from its hash" in changes[1][1]
-        assert current.version == second.version.name
-        assert current.predict(frame)["y"].shape == (1, 4, 48, 48)
+        current.predict(FRAME)
+        assert heard.wait() == (first.version.name, "")
+        assert np.array_equal(current.predict(FRAME)["y"], before)
     with pytest.raises(UnavailableError):
-        current.predict(frame)
+        current.predict(FRAME)
+
+
+def test_an_app_goes_back_by_itself_where_answers_differ(tmp_path, place):
+    first, heard = pushed(bundle(tmp_path / "a"), place), Heard()
+    with CurrentRuntime(place, every_s=0, on_change=heard) as current:
+        other = pushed(bundle(tmp_path / "b", 1.0), place, replace(SHORT, least_agreement=0.0))
+        current.predict(FRAME)
+        assert heard.wait() == (other.version.name, "")
+        for _ in range(FRAMES):
+            current.predict(FRAME)
+        name, reason = heard.wait()
+        assert name == other.version.name
+        assert "agree with those before" in reason
+        assert current.version == first.version.name
+        for _ in range(10):
+            current.predict(FRAME)
+        assert len(heard.changes) == 2, "it is not tried again until another is pushed"
+
+
+def test_an_app_goes_back_by_itself_where_frames_are_late(tmp_path, place):
+    first, heard = pushed(bundle(tmp_path / "a"), place), Heard()
+    with CurrentRuntime(place, budget_ms=1e-4, every_s=0, on_change=heard) as current:
+        other = pushed(bundle(tmp_path / "b", 0.001), place)
+        current.predict(FRAME)
+        assert heard.wait() == (other.version.name, "")
+        for _ in range(MOST_MISSED + 1):
+            current.predict(FRAME)
+        assert heard.wait() == (other.version.name, "6 of 6 frames over 0.0001 ms")
+        assert current.version == first.version.name
+        assert current.predict(FRAME)["y"].shape == (1, 4, 48, 48)
+
+
+def test_an_app_keeps_what_works_where_another_does_not_load(tmp_path, place):
+    first, heard = pushed(bundle(tmp_path / "a"), place), Heard()
+    with CurrentRuntime(place, every_s=0, on_change=heard) as current:
+        second = pushed(bundle(tmp_path / "b", 0.001), place)
+        (place / "versions" / second.version.name / "bundle" / "model.onnx").write_bytes(b"gone")
+        current.predict(FRAME)
+        name, reason = heard.wait()
+        assert name == second.version.name
+        assert "differs from its hash" in reason
+        assert current.version == first.version.name
+        assert current.predict(FRAME)["y"].shape == (1, 4, 48, 48)
+
+
+def test_threads_of_an_app_lose_no_frame_while_versions_change(tmp_path, place):
+    pushed(bundle(tmp_path / "a"), place)
+    failures, stop = list[BaseException](), Event()
+
+    def serve(current: CurrentRuntime) -> None:
+        while not stop.is_set():
+            try:
+                current.predict(FRAME)
+            except BaseException as error:
+                failures.append(error)
+                return
+
+    with CurrentRuntime(place, every_s=0) as current:
+        threads = [Thread(target=serve, args=(current,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for i in range(1, 4):
+            name = pushed(bundle(tmp_path / str(i), i / 1e4), place).version.name
+            while current.version != name and not failures:
+                sleep(0.01)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
 
 
 def test_what_is_copied_is_whole(tmp_path, place):

@@ -30,9 +30,9 @@ class _Read(click.Option):
 @click.option(
     "--frames",
     cls=_Read,
-    type=FilePath(),
+    metavar="SOURCE",
     show_default="inputs that the running one stores",
-    help="Recorded frames on which both bundles answer.",
+    help="Frames that both bundles answer: a folder, a video, a camera's number or an address there.",
 )
 @click.option("--eval", "labels", cls=_Read, type=FilePath(), help=f"Labels that judge both: {LABEL_KINDS}.")
 @click.option(
@@ -64,7 +64,7 @@ def push(
     *,
     bundle: Path | None,
     place: str,
-    frames: Path | None,
+    frames: str | None,
     labels: Path | None,
     budget: float | None,
     max_miss: float,

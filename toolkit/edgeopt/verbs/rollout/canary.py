@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from edgeopt.errors import EdgeoptError
@@ -18,6 +19,7 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.selftest import read_stored
 from edgeopt.system.text import format_ms, plural
 from edgeopt.verbs.compare import compared
+from edgeopt.verbs.rollout.recording import is_live, record
 
 Tell = Callable[[str, int, int], None]
 _MOST_FRAMES: Final = 64
@@ -33,8 +35,9 @@ _NOT_COMPARED: Final = "not compared"
 class CanaryOptions:
     """The demands on a new bundle."""
 
-    frames: Path | None = None
-    """Recorded frames; None: the inputs that the running bundle stores, and the frames of its recipe."""
+    frames: str | None = None
+    """Recorded frames, by path, or a camera or address whose frames are recorded now; None: the inputs that the running
+    bundle stores, and the frames of its recipe."""
     labels: Path | None = None
     """Labels that judge both bundles; None: their answers are compared."""
     budget_ms: float | None = None
@@ -69,6 +72,10 @@ def prove(new: Path, running: Path | None, options: CanaryOptions, tell: Tell | 
     Raises:
         EdgeoptError: If the running bundle, the frames or the labels cannot be used.
     """
+    if options.frames is not None and is_live(options.frames):
+        with TemporaryDirectory(prefix="edgeopt-push-") as folder, Runtime.load(running or new) as runtime:
+            record(runtime, options.frames, Path(folder), tell)
+            return prove(new, running, replace(options, frames=folder), tell)
     facts = list[tuple[str, str]]()
     try:
         Runtime.load(new, strict=True).close()
@@ -115,9 +122,9 @@ def _agreement(new: Path, running: Path, options: CanaryOptions) -> tuple[str, s
         return ("" if agreement >= least else f"its answers differ: {text}"), text
 
 
-def _samples(before: Runtime, frames: Path | None) -> Sequence[Sample]:
+def _samples(before: Runtime, frames: str | None) -> Sequence[Sample]:
     if frames is not None:
-        opened = open_frames(frames).spread(_MOST_FRAMES)
+        opened = open_frames(Path(frames)).spread(_MOST_FRAMES)
         return [opened.read(i) for i in range(len(opened))]
     stored = read_stored(before.bundle)
     return stored.samples if stored else ()
