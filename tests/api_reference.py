@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt:Runtime",
             "edgeopt:Stream",
             "edgeopt.runtime.stream:Degradation",
-            "edgeopt.runtime.current:CurrentRuntime",
+            "edgeopt.runtime.rollout.current:CurrentRuntime",
             "edgeopt.runtime.drift.watch:DriftWatch",
             "edgeopt.runtime.drift.sketch:Sketch",
             "edgeopt:Pipeline",

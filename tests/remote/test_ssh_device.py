@@ -20,8 +20,8 @@ from ssh_server import Board, ssh_board
 from edgeopt.graph.model import Model, load_model
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.runtime.rollout.signature import make_keys, sign_bundle
 from edgeopt.runtime.selftest import choose_samples
-from edgeopt.runtime.signature import make_keys, sign_bundle
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_detector"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device's side needs a POSIX system")

@@ -20,10 +20,10 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.graph.model import Model
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
-from edgeopt.runtime.current import CurrentRuntime
-from edgeopt.runtime.probation import FRAMES, MOST_MISSED
+from edgeopt.runtime.rollout.current import CurrentRuntime
+from edgeopt.runtime.rollout.probation import FRAMES, MOST_MISSED
+from edgeopt.runtime.rollout.signature import make_keys, sign_bundle, signature_file
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.runtime.signature import make_keys, sign_bundle, signature_file
 from edgeopt.verbs.rollout.canary import CanaryOptions
 from edgeopt.verbs.rollout.place import Fate, open_place
 from edgeopt.verbs.rollout.push import Pushed, go_back, push

@@ -30,7 +30,7 @@ def sign(*, bundle: Path | None, key: Path | None, release: int | None, new_key:
     The signature lies beside the bundle, in bundle.signature.json; edgeopt push takes it along.
     """
     from edgeopt.errors import EdgeoptError
-    from edgeopt.runtime.signature import make_keys, sign_bundle
+    from edgeopt.runtime.rollout.signature import make_keys, sign_bundle
     from edgeopt.verbs.rollout.summary import summarize_keys, summarize_signature
 
     if new_key is not None:

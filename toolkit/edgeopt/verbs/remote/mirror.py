@@ -22,7 +22,7 @@ from edgeopt.measurement.check.baseline import raw_beside
 from edgeopt.recipes.inputs.frames import find_kind
 from edgeopt.recipes.inputs.pictures import PICTURES, VIDEOS
 from edgeopt.recipes.labels import Labels
-from edgeopt.runtime.signature import signature_file
+from edgeopt.runtime.rollout.signature import signature_file
 
 _RECIPE = "recipe.toml"
 

@@ -22,8 +22,8 @@ from typing import Final
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.runtime.bundle import read_bundle
-from edgeopt.runtime.current import CURRENT, TRUSTED, VERSIONS
-from edgeopt.runtime.signature import (
+from edgeopt.runtime.rollout.current import CURRENT, TRUSTED, VERSIONS
+from edgeopt.runtime.rollout.signature import (
     Signature,
     manifest_hash,
     read_signature,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines
-from edgeopt.runtime.signature import Signature, signature_file
+from edgeopt.runtime.rollout.signature import Signature, signature_file
 from edgeopt.verbs.rollout.place import Fate
 from edgeopt.verbs.rollout.push import Pushed
 

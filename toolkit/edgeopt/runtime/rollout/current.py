@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.graph.tensors import Sample
-from edgeopt.runtime.probation import Probation
+from edgeopt.runtime.rollout.probation import Probation
+from edgeopt.runtime.rollout.signature import require_signed
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.runtime.signature import require_signed
 from edgeopt.system.processes.closing import Closing
 
 CURRENT: Final = "current"

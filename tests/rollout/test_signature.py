@@ -16,7 +16,7 @@ from fixture_models import model, numbers
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import MANIFEST
-from edgeopt.runtime.signature import (
+from edgeopt.runtime.rollout.signature import (
     Signature,
     make_keys,
     manifest_hash,

@@ -26,7 +26,7 @@ _CONTEXT: Final = b"edgeopt bundle 1\n"
 _MOST_BYTES: Final = 64 << 10
 _LARGEST_SERIAL: Final = 2**53
 _NEW_KEY: Final = "make a pair with edgeopt sign --new-key FILE"
-_SIGN_AGAIN: Final = "sign the bundle again: edgeopt sign BUNDLE --key FILE"
+_SIGN_AGAIN: Final = "sign the bundle: edgeopt sign BUNDLE --key FILE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from edgeopt.system.text import format_budget
 
 FRAMES: Final = 200
 MOST_MISSED: Final = 5
-"""Of 200 frames: six and more come about in 1.7 % of the trials of a version of which 1 % of the frames are late."""
+"""Late frames of 200 that are let pass: six and more come about in 1.7 % of the trials of a version of which 1 % of the
+frames are late."""
 _EVERY: Final = 10
 """Frames from one that both versions answer to the next."""
 

@@ -1,0 +1,1 @@
+"""How many replicas keep an objective, simulated from measured service times."""
