@@ -266,6 +266,16 @@ def test_a_release_that_is_changed_on_the_device_does_not_come_back(tmp_path, pl
     assert running(place).parent.name != old.name
 
 
+@pytest.mark.parametrize("text", [None, "no key"])
+def test_a_key_that_is_none_locks_nobody_out(tmp_path, place, keys, text):
+    wrong = tmp_path / "wrong.pub"
+    if text is not None:
+        wrong.write_text(text)
+    with pytest.raises(InvalidFileError, match="does not exist" if text is None else "holds no public key"):
+        push(bundle(tmp_path / "a"), place, options=SHORT, trust=wrong)
+    assert not (place / "trusted.pub").exists()
+
+
 def test_another_key_cannot_be_trusted_from_outside(tmp_path, place, keys):
     made = bundle(tmp_path / "a")
     sign_bundle(made, keys[0], 1)

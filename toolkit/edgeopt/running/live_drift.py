@@ -23,6 +23,8 @@ def watch_frames(served: Runtime | Pipeline, source: str, options: LiveOptions) 
     Raises:
         EdgeoptError: If there is nothing to compare with, or several models run.
     """
+    if not options.drift and options.false_alarms != LiveOptions.false_alarms:
+        raise EdgeoptError("--false-alarms is for --drift", remedy="add --drift bundle, or leave it out")
     if not options.drift and options.learn_drift is None:
         return None
     if isinstance(served, Pipeline):

@@ -358,12 +358,13 @@ class _Recorder:
         if not self._is_sketched:
             try:
                 session = self._open(self._first)
+            except EdgeoptError as error:
+                self._sketched = _no_sketch(error)
+            else:
                 try:
                     self._sketch(self._first, session)
                 finally:
                     session.close()
-            except EdgeoptError as error:
-                self._sketched = Note(NoteKind.SKIPPED, f"drift cannot be watched: {error.problem}", error.remedy)
         if isinstance(self._sketched, Note):
             self._notes.append(self._sketched)
             return None
@@ -373,8 +374,11 @@ class _Recorder:
         candidate, self._is_sketched = part.candidate, True
         is_integer = candidate.precision.startswith("w8")
         held = held_ranges(load_model(self._run.workspace.path(candidate.file), candidate.name)) if is_integer else {}
-        task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
-        self._sketched = sketch_frames(self._run, session, task, part.name, held)
+        try:
+            task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
+            self._sketched = sketch_frames(self._run, session, task, part.name, held)
+        except EdgeoptError as error:
+            self._sketched = _no_sketch(error)
 
     def record(self, part: _Part) -> Recorded | None:
         """Return what a model makes of the samples; None where it does not run here."""
@@ -413,6 +417,10 @@ class _Recorder:
         if candidate.compiled:
             return run.open_candidate(candidate, model)
         return engine.open(self._embedded.put_into(model), part.precision if part.judged_as else candidate.precision)
+
+
+def _no_sketch(error: EdgeoptError) -> Note:
+    return Note(NoteKind.SKIPPED, f"drift cannot be watched: {error.problem}", error.remedy)
 
 
 def _selftest(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> tuple[SelfTest, bytes]:

@@ -94,7 +94,7 @@ def sign_bundle(bundle: Path, key: Path, serial: int) -> Signature:
         raise InvalidFileError(f"{key} holds a key of another kind", remedy=remedy)
     digest = manifest_hash(bundle)
     signed = base64.b64encode(private.sign(_message(serial, digest))).decode()
-    signature = Signature(serial, digest, _key_id(private.public_key(), serialization), signed)
+    signature = Signature(serial, digest, _key_id(private.public_key()), signed)
     write_beside(signature_file(bundle), json.dumps({"schema": SCHEMA, **asdict(signature)}, indent=2) + "\n")
     return signature
 
@@ -119,14 +119,7 @@ def require_signed(bundle: Path, public_key: Path) -> Signature:
         MissingDependencyError: If cryptography is not installed.
         InvalidFileError: If the file holds no public key, or the bundle is not signed with it.
     """
-    serialization, ed25519 = _modules()
-    remedy = f"pass the public key, as {_NEW_KEY.removeprefix('make a pair with ')} writes it"
-    try:
-        public = serialization.load_pem_public_key(read_file(public_key, remedy=remedy, most_bytes=_MOST_BYTES))
-    except ValueError as error:
-        raise InvalidFileError(f"{public_key} holds no public key", remedy=remedy) from error
-    if not isinstance(public, ed25519.Ed25519PublicKey):
-        raise InvalidFileError(f"{public_key} holds a key of another kind", remedy=remedy)
+    public = read_public_key(public_key)
     signature, folder = read_signature(bundle), _folder_of(bundle)
     if signature is None:
         raise InvalidFileError(f"{folder} is not signed, and {public_key} says who may release", remedy=_SIGN_AGAIN)
@@ -137,10 +130,28 @@ def require_signed(bundle: Path, public_key: Path) -> Signature:
             base64.b64decode(signature.signature, validate=True), _message(signature.serial, signature.manifest_sha256)
         )
     except (_invalid_signature(), binascii.Error, ValueError) as error:
-        known = _key_id(public, serialization)
+        known = _key_id(public)
         problem = f"{folder} is not signed with {public_key} (key {known}, the signature names {signature.key_id})"
         raise InvalidFileError(problem, remedy="sign it with the private key of this pair") from error
     return signature
+
+
+def read_public_key(path: Path) -> Any:
+    """Return a public key.
+
+    Raises:
+        MissingDependencyError: If cryptography is not installed.
+        InvalidFileError: If the file holds none of Ed25519.
+    """
+    serialization, ed25519 = _modules()
+    remedy = "pass the public key, as edgeopt sign --new-key FILE writes it"
+    try:
+        public = serialization.load_pem_public_key(read_file(path, remedy=remedy, most_bytes=_MOST_BYTES))
+    except ValueError as error:
+        raise InvalidFileError(f"{path} holds no public key", remedy=remedy) from error
+    if not isinstance(public, ed25519.Ed25519PublicKey):
+        raise InvalidFileError(f"{path} holds a key of another kind", remedy=remedy)
+    return public
 
 
 def manifest_hash(bundle: Path) -> str:
@@ -162,7 +173,8 @@ def _message(serial: int, digest: str) -> bytes:
     return _CONTEXT + f"{serial}\n{digest}\n".encode()
 
 
-def _key_id(public: Any, serialization: Any) -> str:
+def _key_id(public: Any) -> str:
+    serialization, _ = _modules()
     raw = public.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return hashlib.sha256(raw).hexdigest()[:16]
 

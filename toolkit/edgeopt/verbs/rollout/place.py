@@ -26,6 +26,7 @@ from edgeopt.runtime.rollout.current import CURRENT, TRUSTED, VERSIONS
 from edgeopt.runtime.rollout.signature import (
     Signature,
     manifest_hash,
+    read_public_key,
     read_signature,
     require_newer,
     require_signed,
@@ -110,8 +111,10 @@ class BundlePlace:
         """Keep a public key, with which every release must be signed from now on.
 
         Raises:
+            InvalidFileError: If the file holds no public key.
             EdgeoptError: If another one is kept.
         """
+        read_public_key(public_key)
         key = public_key.read_bytes()
         if self.trusted is not None and self.trusted.read_bytes() != key:
             raise EdgeoptError(
