@@ -40,7 +40,7 @@ class Sketch:
     values: Mapping[str, tuple[float, ...]]
     """By figure, its value in each frame that has it, in ascending order."""
     classes: Mapping[str, int]
-    """By index of a class, how many things of it every second answer named."""
+    """By index of a class, how many things of it every fourth answer named."""
 
     def __post_init__(self) -> None:
         for name, values in self.values.items():
@@ -62,7 +62,7 @@ def sketch_of(
 ) -> Sketch | None:
     """Return the sketch of frames; None where they are fewer than 32.
 
-    Classes are counted in every second frame, and how rare classes are is ranked among the others: these, as frames of
+    Classes are counted in every fourth frame, and how rare classes are is ranked among the others: these, as frames of
     the field, are not in the counts.
 
     Args:
@@ -74,8 +74,9 @@ def sketch_of(
     if len(looks) < LEAST_FRAMES:
         return None
     looks = looks[:MOST_FRAMES]
-    counts = Counter(index for _, classes in looks[1::2] for index in classes)
-    values: dict[str, list[float]] = {SURPRISE: [surprise(classes, counts) for _, classes in looks[::2]]}
+    counts = Counter(index for _, classes in looks[3::4] for index in classes)
+    ranked = [classes for place, (_, classes) in enumerate(looks) if place % 4 != 3]
+    values: dict[str, list[float]] = {SURPRISE: [surprise(classes, counts) for classes in ranked]}
     for figures, _ in looks:
         for name, value in figures.items():
             values.setdefault(name, []).append(value)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Final
 
+import numpy as np
+
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.runtime.drift.figures import FigureReader, Figures, of_answer, reader_of
@@ -121,7 +123,8 @@ class DriftWatch:
         self._shifts: dict[str, float] = {}
         values = sketch.values if sketch else {}
         self._values = {name: values[name] for name in values if (name, 1) in WORDS}
-        self._scores = {name: normal_scores(len(listed)).tolist() for name, listed in self._values.items()}
+        self._sums = {name: [0.0, *np.cumsum(normal_scores(len(each))).tolist()] for name, each in self._values.items()}
+        """By figure, the sums of the scores below each rank: the mean of a run of equal values is at hand."""
         self._classes = {int(index): number for index, number in sketch.classes.items()} if sketch else {}
         self._charts = self._charts_for(false_alarms_per_week / looks_per_week(fps, every))
 
@@ -218,10 +221,12 @@ class DriftWatch:
                 continue
             listed = self._values[name]
             below, upto = bisect_left(listed, value), bisect_right(listed, value)
-            score = self._scores[name][(below + upto) // 2]  # the middle of equal values: a chart falls the sooner
+            sums = self._sums[name]
+            score = (sums[upto + 1] - sums[below]) / (upto - below + 1)  # equal values: E[exp(mean)] <= E[exp(drawn)]
             self._shifts[name] = self._shifts.get(name, 0.0) * (1 - _RECENT) + score * _RECENT
             for chart in charts:
-                if chart.add(score, frame):
+                is_at_rest = not chart.sum and chart.direction * score <= chart.tolerance  # most are, most of the time
+                if not is_at_rest and chart.add(score, frame):
                     changes += self._changed(chart, frame)
         return changes
 
