@@ -30,3 +30,11 @@ def test_ranges_are_those_of_grids_of_one_scale():
 def test_an_input_that_is_read_in_float_too_is_held_whole():
     model = Model(parser.parse_model(QDQ.replace("Add(e, y)", "Add(e, x)")), "net")
     assert "x" not in held_ranges(model)
+
+
+def test_numbers_are_followed_through_what_only_moves_them():
+    turned = QDQ.replace(
+        "q = QuantizeLinear(x, s, z)", "t0 = Transpose(x) t1 = Identity(t0) q = QuantizeLinear(t1, s, z)"
+    )
+    turned = turned.replace("y = DequantizeLinear(r, t, m)", "y0 = DequantizeLinear(r, t, m) y = Transpose(y0)")
+    assert held_ranges(Model(parser.parse_model(turned), "net")) == {"x": (-5.0, 122.5), "y": (-32.0, 31.75)}

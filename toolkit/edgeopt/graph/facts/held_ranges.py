@@ -10,6 +10,9 @@ import onnx_ir as ir
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 
+_KEEPS_NUMBERS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Ops that move numbers and change none, such as the turn to channels last before the first quantizer."""
+
 
 def held_ranges(model: Model) -> dict[str, tuple[float, float]]:
     """Return by input and output the least and the largest number that its own quantizer holds.
@@ -19,8 +22,10 @@ def held_ranges(model: Model) -> dict[str, tuple[float, float]]:
     graph = Graph.from_model(model)
     ranges = dict(_of_inputs(graph))
     for value in graph.outputs:
-        node = graph.producer(value, "DequantizeLinear")
-        if node is not None and value.name and (held := _held(graph, node)):
+        node = graph.producer(value)
+        while node is not None and node.op_type in _KEEPS_NUMBERS:
+            node = graph.producer(node.inputs[0])
+        if node is not None and node.op_type == "DequantizeLinear" and value.name and (held := _held(graph, node)):
             ranges[value.name] = held
     return ranges
 
@@ -28,6 +33,8 @@ def held_ranges(model: Model) -> dict[str, tuple[float, float]]:
 def _of_inputs(graph: Graph) -> Iterator[tuple[str, tuple[float, float]]]:
     for value in graph.inputs:
         readers = graph.consumers(value)
+        while len(readers) == 1 and readers[0].op_type in _KEEPS_NUMBERS:
+            readers = graph.consumers(readers[0].outputs[0])
         held = [_held(graph, node) for node in readers if node.op_type == "QuantizeLinear"]
         if value.name and held and len(held) == len(readers) and held[0] is not None and len(set(held)) == 1:
             yield value.name, held[0]
