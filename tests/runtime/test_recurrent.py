@@ -14,6 +14,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.setup import open_setup
 from edgeopt.measurement.turns.fed_back import feed_back
+from edgeopt.runtime.rollout.probation import FRAMES, Probation
 from edgeopt.runtime.schedule.model import Model as Scheduled
 from edgeopt.runtime.schedule.scheduler import Scheduler
 
@@ -47,6 +48,18 @@ def looped(heard) -> list[np.ndarray]:
         found.append(outputs["speech"].copy())
     session.close()
     return found
+
+
+def test_a_version_on_probation_is_not_compared_with_one_that_heard_each_tenth_frame(folder, heard):
+    with edgeopt.Runtime.load(folder / "bundle") as before, edgeopt.Runtime.load(folder / "bundle") as after:
+        for remembers, expected in ((True, ""), (False, "of its answers")):
+            with Probation(before, after, None) as probation:
+                assert probation._remembers
+                probation._remembers = remembers
+                frames = [{"x": heard[i % len(heard)]} for i in range(FRAMES)]
+                reasons = [probation.observe(frame, after.predict(frame), 0) for frame in frames]
+            assert expected in reasons[-1]
+            assert bool(reasons[-1]) == bool(expected), "without the rule the same model would be withdrawn"
 
 
 def test_states_are_kept_between_calls_and_begin_anew_after_a_reset(runtime, heard):
