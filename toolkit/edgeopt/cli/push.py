@@ -82,12 +82,11 @@ def push(
     or answers otherwise is refused, and the running one stays. Signed releases: edgeopt sign.
     """
     from edgeopt.verbs.rollout.canary import CanaryOptions
+    from edgeopt.verbs.rollout.place import whole_place
     from edgeopt.verbs.rollout.push import go_back, push
     from edgeopt.verbs.rollout.summary import summarize
 
-    folder = Path(place).expanduser()
-    if not folder.is_absolute():
-        raise EdgeoptError(f"{place} depends on where the command runs", remedy="write a whole path, such as /opt/door")
+    folder = whole_place(place)
     if back == (bundle is not None):
         raise EdgeoptError("push takes a bundle, or --back", remedy="name one of the two")
     if bundle is None:

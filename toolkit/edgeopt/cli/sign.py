@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from time import time
 
 import click
 
@@ -40,7 +39,7 @@ def sign(*, bundle: Path | None, key: Path | None, release: int | None, new_key:
         return
     if bundle is None or key is None:
         raise EdgeoptError("sign needs a bundle and a key", remedy="write edgeopt sign BUNDLE --key FILE")
-    show(summarize_signature(bundle, sign_bundle(bundle, key, int(time()) if release is None else release)), form)
+    show(summarize_signature(bundle, sign_bundle(bundle, key, release)), form)
 
 
 COMMAND = sign

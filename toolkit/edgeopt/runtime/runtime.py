@@ -125,6 +125,11 @@ class Runtime(Closing):
             self._writer.close()
 
     @property
+    def answers_frames(self) -> bool:
+        """Whether `predict` answers; else `generate` writes."""
+        return self._writer is None
+
+    @property
     def language_model(self) -> LanguageModel:
         """The model that writes, for what `generate` does not say: its tokenizer, context, memory.
 

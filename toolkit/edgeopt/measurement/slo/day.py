@@ -20,7 +20,7 @@ _HEADROOMS: Final = (0.0, 0.1, 0.25, 0.5, 1.0)
 _GRID: Final = 1.1
 """Rates are rounded up to steps of 10 %."""
 _TRIALS: Final = 6
-"""Trials of each step; the peak is planned with all."""
+"""Trials of each step: a day has many steps."""
 _MOST_RATES: Final = 100_000
 _MOST_SIMULATED: Final = 20_000
 _REMEDY: Final = "write requests a second, a number a line, one for each interval"

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.slo.routing import Routing, Seconds, responses
+from edgeopt.system.order_statistic import order_statistic
 
 _TRIALS: Final = 20
 """Each with other arrivals and other blocks of the measured services: its largest number is a bound at 95 %."""
@@ -36,8 +37,7 @@ class Objective:
 
     def quantile_s(self, responses_s: Seconds) -> float:
         """Return the response that the share of them keeps."""
-        place = math.ceil(self.share * len(responses_s)) - 1
-        return float(np.partition(responses_s, place)[place])
+        return order_statistic(np.sort((responses_s * 1e9).astype(np.int64)), self.share) / 1e9
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Drifts: kinds of drift, their words, and its state."""
+"""Drifts: their kinds, their words, and the state of a watch."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import time
 from typing import Annotated, Any, Final
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
@@ -77,8 +78,13 @@ def make_keys(path: Path) -> Path:
     return public_path
 
 
-def sign_bundle(bundle: Path, key: Path, serial: int) -> Signature:
+def sign_bundle(bundle: Path, key: Path, serial: int | None = None) -> Signature:
     """Sign a bundle, and write the signature beside it.
+
+    Args:
+        bundle: Its folder.
+        key: File of the private key.
+        serial: Number of the release; None: the seconds since 1970.
 
     Raises:
         MissingDependencyError: If cryptography is not installed.
@@ -92,7 +98,7 @@ def sign_bundle(bundle: Path, key: Path, serial: int) -> Signature:
         raise InvalidFileError(f"{key} holds no private key that can be used", remedy=remedy) from error
     if not isinstance(private, ed25519.Ed25519PrivateKey):
         raise InvalidFileError(f"{key} holds a key of another kind", remedy=remedy)
-    digest = manifest_hash(bundle)
+    serial, digest = int(time()) if serial is None else serial, manifest_hash(bundle)
     signed = base64.b64encode(private.sign(_message(serial, digest))).decode()
     signature = Signature(serial, digest, _key_id(private.public_key()), signed)
     write_beside(signature_file(bundle), json.dumps({"schema": SCHEMA, **asdict(signature)}, indent=2) + "\n")

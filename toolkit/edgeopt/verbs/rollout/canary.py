@@ -14,7 +14,7 @@ from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.samples import FRAME
 from edgeopt.measurement.statistics.budget import Verdict, judge_budget
 from edgeopt.recipes.inputs.frames import open_frames
-from edgeopt.recipes.texts.generation import GENERATION
+from edgeopt.runtime.bundle import parse_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.selftest import read_stored
 from edgeopt.system.text import format_ms, plural
@@ -100,7 +100,7 @@ def _agreement(new: Path, running: Path, options: CanaryOptions) -> tuple[str, s
     """Return why answers differ too much, empty where they do not, and how much they agree or why nobody knows."""
     with Runtime.load(running) as before, Runtime.load(new, strict=True) as after:
         recipe = after.bundle.recipe
-        if GENERATION in (recipe.task, before.bundle.recipe.task) or recipe.generation.encoder:
+        if not (before.answers_frames and after.answers_frames):
             return "", f"{_NOT_COMPARED}: --eval judges texts and sounds"
         if recipe.task != before.bundle.recipe.task:
             other = before.bundle.recipe.task
@@ -163,7 +163,6 @@ def _accuracy(row: Compared, options: CanaryOptions, new: Path) -> tuple[str, st
     quality = row.quality
     assert quality is not None
     assert quality.loss is not None
-    with Runtime.load(new, strict=True) as runtime:
-        allowed = runtime.bundle.recipe.evaluation.max_drop if options.max_drop is None else options.max_drop
+    allowed = parse_bundle(new).recipe.evaluation.max_drop if options.max_drop is None else options.max_drop
     text = f"{quality.metric} {quality.value:.4f}, {quality.loss_name} {quality.loss}, {allowed:g} allowed"
     return (f"it loses accuracy, proven: {text}" if quality.loss.low > allowed else ""), text

@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -75,7 +75,7 @@ class PlaceState:
     """In the order in which they were pushed, the last hundred."""
     highest_serial: int | None = None
     """Highest number of the releases that ran here; None: none was signed."""
-    history: tuple[str, ...] = field(default=())
+    history: tuple[str, ...] = ()
     """Names of the versions that ran, the newest last: the way back."""
 
 
@@ -231,6 +231,18 @@ class BundlePlace:
             return PlaceState()
         values = read_object(path, schema=SCHEMA, remedy=_REMEDY)
         return parse_table(PlaceState, {key: value for key, value in values.items() if key != "schema"}, str(path))
+
+
+def whole_place(text: str) -> Path:
+    """Return the folder that a text names, the same wherever a command runs.
+
+    Raises:
+        EdgeoptError: If it depends on that.
+    """
+    folder = Path(text).expanduser()
+    if not folder.is_absolute():
+        raise EdgeoptError(f"{text} depends on where the command runs", remedy="write a whole path, such as /opt/door")
+    return folder
 
 
 @contextmanager
