@@ -22,6 +22,7 @@ from edgeopt.steps.quantize.integer_types import confirmed_rules
 from edgeopt.system.declared import target
 from edgeopt.system.declared.target import Int8Rules, TargetChoice, find_target, read_target
 from edgeopt.system.disk import assets
+from edgeopt.system.machine.processor import Processor
 
 BLOCKED = "import sys; sys.modules['openvino'] = None\n"
 
@@ -73,7 +74,7 @@ def test_the_profile_of_the_cpu_offers_openvino_beside_onnx_runtime_and_the_expl
     ],
 )
 def test_a_precision_is_offered_where_the_processor_has_its_instructions(monkeypatch, flags, missing):
-    monkeypatch.setattr(target, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(target, "this_processor", lambda: Processor("x86-64", flags))
     profile = find_target("openvino-cpu")
     assert {one for one in profile.precisions if profile.why_no_precision(one)} == missing
     for one in missing:
@@ -82,7 +83,7 @@ def test_a_precision_is_offered_where_the_processor_has_its_instructions(monkeyp
 
 @pytest.mark.parametrize(("flags", "is_reduced"), [({"avx2"}, True), ({"avx2", "avx_vnni"}, False)])
 def test_weights_have_fewer_steps_where_two_products_would_saturate(monkeypatch, flags, is_reduced):
-    monkeypatch.setattr(target, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(target, "this_processor", lambda: Processor("x86-64", flags))
     rules, notes = confirmed_rules(find_target("openvino-cpu"))
     assert rules.reduce_range == is_reduced
     assert not notes

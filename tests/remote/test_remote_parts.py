@@ -18,12 +18,12 @@ from onnx import TensorProto, helper, save_model
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.system.declared.options import FileUse, options_of
-from edgeopt.verbs.remote import VERBS, job, perform, ssh, wheelhouse
+from edgeopt.verbs.remote import VERBS, command, job, perform, ssh, wheelhouse
 from edgeopt.verbs.remote.address import Address, read_address
+from edgeopt.verbs.remote.command import CommandWord
 from edgeopt.verbs.remote.device import NO_PACKAGES, Device
 from edgeopt.verbs.remote.job import place_of
 from edgeopt.verbs.remote.mirror import files_behind, mirrored
-from edgeopt.verbs.remote.perform import CommandWord
 from edgeopt.verbs.remote.ssh import Connection
 from edgeopt.verbs.remote.wheel import make_wheel
 from edgeopt.workloads import kinds
@@ -225,7 +225,7 @@ def test_words_that_name_places_are_mapped_however_they_are_typed(tmp_path, monk
     (tmp_path / "here").mkdir()
     (tmp_path / "net.onnx").touch()
     monkeypatch.chdir(tmp_path / "here")
-    there = f"{perform.FILES}/{mirrored(tmp_path)}"
+    there = f"{command.FILES}/{mirrored(tmp_path)}"
     for text in (f"{tmp_path}/res/", f"{tmp_path}//res", f"{tmp_path}/./res", "../res"):
         assert CommandWord(text, is_written=True).there == f"{there}/res"
     assert CommandWord("../net.onnx", is_read=True).there == f"{there}/net.onnx"
@@ -260,7 +260,7 @@ def test_toml_files_that_name_each_other_are_taken_once(tmp_path):
 
 def test_both_sides_mean_the_same_by_their_words():
     text = SIDE.read_text()
-    assert f'FILES = "{perform.FILES}"' in text
+    assert f'FILES = "{command.FILES}"' in text
     assert f"STOPPED = {job.STOPPED}" in text
     assert f'NO_PACKAGES = "{NO_PACKAGES}"' in text
     assert f'MARKER = "{ssh.MARKER.decode()}"' in text

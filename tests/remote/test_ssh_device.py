@@ -195,10 +195,31 @@ def test_what_is_wrong_with_the_command_itself_is_said_in_its_own_words(board, p
     code, _, said = finished("bench", "nothing.onnx")
     assert code == 1
     assert "no model file or shipped model named 'nothing.onnx'" in whole(said)
-    code, _, said = finished("optimize", "mine/model.onnx", "-t", "cpu", "--resume")
+    code, _, said = finished("optimize", "mine/model.onnx", "-t", "cpu", "--resume", "--search-there")
     assert code == 1
     assert "name it: --out FOLDER" in whole(said)
     assert not board.jobs
+
+
+def test_candidates_are_made_here_and_the_device_measures_and_chooses(board, project):
+    briefly = ("mine/model.onnx", "-t", "cpu", "--steps", "simplify,fuse", "--time-limit", "40s")
+    code, _, said = finished("optimize", *briefly)
+    assert code in (0, 2, 4), said
+    assert "making candidates here for board, which measures them" in whole(said)
+    out = project / "out" / "mine-cpu"
+    report = json.loads((out / "report.json").read_text())
+    assert said.count("from disk") == 3, "the device makes none of them again"
+    assert {candidate["name"] for candidate in report["candidates"]} == {"baseline", "simplify", "fuse"}
+    assert all(candidate["latency"] for candidate in report["candidates"])
+    assert "candidates were made on another machine" in json.dumps(report["notes"])
+    assert (out / "bundle" / "manifest.json").is_file()
+    assert not board.jobs
+
+
+def test_what_the_device_must_search_for_is_said(board, project):
+    code, _, said = finished("optimize", "mine/model.onnx", "-t", "cpu", "--dry-run")
+    assert code == 0, said
+    assert "candidates are made on board too: a plan is made where it runs" in whole(said)
 
 
 def test_a_bundle_is_pushed_proven_there_and_goes_back(board, project, tmp_path_factory):

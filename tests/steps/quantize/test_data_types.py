@@ -12,6 +12,7 @@ from edgeopt.steps.quantize.integer_types import TypeSpeeds, confirmed_rules, ty
 from edgeopt.system.declared import target
 from edgeopt.system.declared.target import Int8Rules, Target, find_target
 from edgeopt.system.disk.caches import cache_folder
+from edgeopt.system.machine.processor import Processor
 
 HERE = Target(
     "here", "cpu", "onnxruntime", "", ("CPUExecutionProvider",), ("fp32", "w8a8"), Int8Rules(reduce_range=True)
@@ -72,8 +73,7 @@ def test_what_this_processor_cannot_confirm_is_left_alone(other: Target) -> None
 def test_weights_that_saturate_on_this_processor_are_warned_of(
     monkeypatch: pytest.MonkeyPatch, flags: set[str], architecture: str, name: str, is_warned: bool
 ) -> None:
-    monkeypatch.setattr(target, "cpu_flags", lambda: frozenset(flags))
-    monkeypatch.setattr(target, "cpu_architecture", lambda: architecture)
+    monkeypatch.setattr(target, "this_processor", lambda: Processor(architecture, flags))
     _, notes = confirmed_rules(find_target(name), lambda: TypeSpeeds(3.0, 2.0))
     warned = [note for note in notes if note.kind is NoteKind.WARNING]
     assert [f"8-bit weights of {name}" in note.detail for note in warned] == [True] * is_warned

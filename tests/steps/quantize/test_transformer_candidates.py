@@ -17,7 +17,7 @@ from edgeopt.steps.convert.precisions import CONVERSIONS, eight_bits, four_bits,
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.steps.quantize.search.attempt import Attempt, for_labels
 from edgeopt.system.declared.target import Target, find_target
-from edgeopt.system.machine.processor import cpu_architecture
+from edgeopt.system.machine.processor import Processor, cpu_architecture
 
 FAR = "raspberry-pi-5" if cpu_architecture() == "x86-64" else "cpu-x86-vnni"
 """A target that is not this machine: nothing is timed, so that the test is quick and no timing decides it."""
@@ -69,10 +69,10 @@ def test_float16_is_offered_to_a_gpu_and_never_to_a_processor_that_casts_back(mo
         Target("t", "cpu", "onnxruntime", "", (provider,), ("fp32", "fp16"))
         for provider in ("CUDAExecutionProvider", "CPUExecutionProvider")
     )
-    monkeypatch.setattr("edgeopt.steps.convert.precisions.cpu_architecture", lambda: "x86-64")
+    monkeypatch.setattr("edgeopt.system.declared.target.this_processor", lambda: Processor("x86-64", frozenset()))
     assert why_not_converted("fp16", gpu, True) == ""
     assert "no kernels in float16" in why_not_converted("fp16", processor, True)
-    monkeypatch.setattr("edgeopt.steps.convert.precisions.cpu_architecture", lambda: "arm64")
+    monkeypatch.setattr("edgeopt.system.declared.target.this_processor", lambda: Processor("arm64", frozenset()))
     assert why_not_converted("fp16", processor, True) == ""
 
 

@@ -17,11 +17,14 @@ from edgeopt.system.declared.options import FileUse
 from edgeopt.system.text import printable
 
 if TYPE_CHECKING:
-    from edgeopt.verbs.remote.perform import CommandWord
+    from edgeopt.verbs.remote.command import CommandWord
+    from edgeopt.verbs.remote.search import Search
 
 ON = "on"
 """Name in Python of the option."""
-_FLAG = "--on"
+SEARCH_THERE = "search_there"
+"""Name in Python of the option of commands that search."""
+_FLAG, _THERE = "--on", "--search-there"
 _OF_THIS_TERMINAL = ("chat", "view")
 """Options of what a person does while the command runs."""
 
@@ -31,9 +34,18 @@ class DeviceCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
-        if address := ctx.params.pop(ON, None):
-            ctx.exit(run_on_device(ctx, address, _words(ctx)))
+        address, searches_there = ctx.params.pop(ON, None), ctx.params.pop(SEARCH_THERE, False)
+        if address:
+            words = _words(ctx)
+            ctx.exit(run_on_device(ctx, address, words, None if searches_there else self.search_of(ctx)))
+        if searches_there:
+            raise EdgeoptError(f"{_THERE} is for a device elsewhere", remedy=f"name it: {_FLAG} ssh://USER@HOST")
         return super().invoke(ctx)
+
+    def search_of(self, ctx: click.Context) -> Search | None:
+        """Return the part of the command that runs here before the device goes on; None: it has none."""
+        del ctx
+        return None
 
 
 def device_option() -> click.Option:
@@ -45,36 +57,52 @@ def device_option() -> click.Option:
     )
 
 
-def run_on_device(ctx: click.Context, address: str, words: Sequence[CommandWord]) -> int:
+def search_option() -> click.Option:
+    """Return the option that leaves the search for candidates to the device too."""
+    return click.Option(
+        [_THERE, SEARCH_THERE],
+        is_flag=True,
+        help="With --on: make the candidates on the device too; else it only measures and chooses.",
+    )
+
+
+def listening(ctx: click.Context, limit_s: float | None = None, *, is_whole: bool = False) -> Progress:
+    """Return what shows the progress of a command: nothing where another form than the terminal's is printed."""
+    return Progress(quiet=ctx.params.get("form", TERMINAL) != TERMINAL, limit_s=limit_s, is_whole=is_whole)
+
+
+def run_on_device(ctx: click.Context, address: str, words: Sequence[CommandWord], search: Search | None = None) -> int:
     """Run the command of a context on a device, and return its exit code.
 
     Args:
         ctx: Of the command.
         address: Of the device.
         words: The command line behind the command's name.
+        search: The part of it that is done here first; None: it has none.
 
     Raises:
         EdgeoptError: If the device cannot do it.
     """
-    from edgeopt.verbs.remote.perform import CommandWord, Hearer, RemoteCommand, run_remotely
+    from edgeopt.verbs.remote.command import CommandWord, RemoteCommand
+    from edgeopt.verbs.remote.perform import Hearer, run_remotely
 
     for name in _OF_THIS_TERMINAL:
         if ctx.params.get(f"option_{name}"):
             raise EdgeoptError(f"--{name} is for the machine that you sit at", remedy=f"leave {_FLAG} out, or --{name}")
-    if ctx.params.get("option_resume") and not ctx.params.get("option_out"):
+    if search is None and ctx.params.get("option_resume") and not ctx.params.get("option_out"):
         raise EdgeoptError(
             f"--resume with {_FLAG} does not know which folder to take along", remedy="name it: --out FOLDER"
         )
     width, target = line_width(), ctx.params.get("option_target")
     variables = {"COLUMNS": str(width)} if width else {}
     command = RemoteCommand((CommandWord(ctx.info_name or ""), *words), str(target or ""), variables)
-    with Progress(quiet=ctx.params.get("form", TERMINAL) != TERMINAL) as progress:
-        return run_remotely(address, command, Hearer(progress.progress, progress.say, _print))
+    with listening(ctx) as progress:
+        return run_remotely(address, command, Hearer(progress.progress, progress.say, _print), search)
 
 
 def _words(ctx: click.Context) -> list[CommandWord]:
     """Return the command line anew, each word with what the command does with the file that it may name."""
-    from edgeopt.verbs.remote.perform import CommandWord
+    from edgeopt.verbs.remote.command import CommandWord
 
     default = click.core.ParameterSource.DEFAULT
     given = [each for each in ctx.command.params if ctx.get_parameter_source(each.name or "") is not default]

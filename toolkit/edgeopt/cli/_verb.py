@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeopt.cli._groups import GroupedCommand
-from edgeopt.cli._remote import ON, DeviceCommand, device_option
+from edgeopt.cli._remote import ON, SEARCH_THERE, DeviceCommand, device_option, listening, search_option
 from edgeopt.cli._values import default_text, type_of
 from edgeopt.system.declared.options import FileUse, Option, Syntax, default_of, options_of
 from edgeopt.verbs._perform import refuse
-from edgeopt.verbs.remote import VERBS
+from edgeopt.verbs.remote import SEARCHING, VERBS
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
+
+if TYPE_CHECKING:
+    from edgeopt.verbs.remote.search import Search
 
 PRINTED = "What is printed"
 """Heading of what the command line adds to every verb."""
@@ -123,14 +126,28 @@ class VerbCommand(DeviceCommand, GroupedCommand):
         if verb in VERBS:
             extra["params"] = [*extra["params"], device_option()]
             groups[_heading_of_devices(headings)] = [ON]
+        if verb in SEARCHING:
+            extra["params"] = [*extra["params"], search_option()]
+            groups[_heading_of_devices(headings)] += [SEARCH_THERE]
         for each in options:
             groups.setdefault(each.uses[0].option.group, []).append(each.name or "")
-        own = (each.name or "" for each in extra["params"] if isinstance(each, click.Option) and each.name != ON)
-        printed = dict.fromkeys(own)
+        own = (each.name or "" for each in extra["params"] if isinstance(each, click.Option))
+        printed = dict.fromkeys(name for name in own if name not in (ON, SEARCH_THERE))
         groups[PRINTED] = [*groups.pop(PRINTED, []), *printed]
         extra["params"] = [*extra["params"], *options]
         filled = {heading: tuple(names) for heading, names in groups.items() if names}
         super().__init__(*args, groups=filled, **extra)
+
+    def search_of(self, ctx: click.Context) -> Search | None:
+        """Return the search of a verb that makes candidates."""
+        if ctx.info_name not in SEARCHING:
+            return None
+        from edgeopt.verbs.remote.search import Search
+
+        source = named_source(ctx, ctx.params.get("model"))
+        values = read_values(ctx, source)
+        limit_s = values.get("time_limit_s")
+        return Search(ctx.info_name, source, values, lambda: listening(ctx, limit_s, is_whole=True))
 
 
 def _heading_of_devices(headings: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,7 +133,9 @@ def require_no_clock(options: Options) -> None:
         raise EdgeoptError("a replay cannot stop by a time limit", remedy="leave --time-limit out")
 
 
-def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, quantized: str = "") -> Plan:
+def make_plan(
+    recipe: Recipe, target: Target, options: Options, threads: int, quantized: str = "", made: Sequence[str] = ()
+) -> Plan:
     """Return what will be done.
 
     Args:
@@ -142,6 +144,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         options: The user's wishes.
         threads: What 0 threads means for this model on this machine.
         quantized: Why the model must not be quantized; empty: it may.
+        made: Steps whose candidates another machine made: what they need need not be here.
 
     Raises:
         NotFoundError: If a step to do or to skip does not exist.
@@ -190,6 +193,8 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         elif step.why_not(target):
             if name in wanted:
                 notes.append(_left_out(name, step, step.why_not(target)))
+        elif name in made:
+            planned[name] = step
         elif reason := _why_left_out(name, step, recipe, target, quantized, synthetic or calib is not None):
             notes.append(reason)
         else:
@@ -242,8 +247,8 @@ def _tried(recipe: Recipe, target: Target, skipped: Set[str]) -> Mapping[str, St
 
 
 def _why_no_times(target: Target) -> str:
-    """Return why nothing that the target runs is timed on this machine; empty where it is."""
-    return f"{target.name} has no times here" if is_compiled(target) else target.why_not_here() or ""
+    """Return why nothing that the target runs is timed; empty where it is, here or on the machine that it is on."""
+    return f"{target.name} has no times here" if is_compiled(target) else target.why_untimed() or ""
 
 
 def _path(asked: str, recipe: Recipe, shipped: str) -> Path | None:

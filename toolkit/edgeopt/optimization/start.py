@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime.tensorrt import ENGINES
+from edgeopt.graph.files.large_constants import FOLDER, kept_in
 from edgeopt.measurement.accuracy.division import Division, divide, why_too_few, without
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled, with_states
 from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
@@ -24,13 +27,14 @@ from edgeopt.optimization.deployment.emission import require_emitters
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.resume import describe_run, open_workspace, stored_candidates
 from edgeopt.optimization.options import Options
-from edgeopt.optimization.plan import SYNTHETIC, Plan
+from edgeopt.optimization.plan import SYNTHETIC, Plan, head
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.drafting.hugging_face import folder_of
 from edgeopt.recipes.inputs.feeding import fed, synthetic
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.metrics import find_metric
+from edgeopt.report.document import Value
 from edgeopt.runtime.devices.availability import is_by_rule
 from edgeopt.steps._context import (
     AGREEMENT_PICTURES,
@@ -40,6 +44,7 @@ from edgeopt.steps._context import (
     Files,
     Listener,
 )
+from edgeopt.system.declared.target import Target
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer
 from edgeopt.system.text import plural, typed_duration
 from edgeopt.system.toml import read_json
@@ -73,7 +78,9 @@ class Material:
     notes: tuple[Note, ...] = ()
 
 
-def read_given(model: str, target: str, recipe: str | None, options: Options) -> tuple[OpenedModel, Frames | None]:
+def read_given(
+    model: str, target: str | Target, recipe: str | None, options: Options
+) -> tuple[OpenedModel, Frames | None]:
     """Return model, recipe and target, and the calibration pictures or tensors that were asked for."""
     frames = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
     shapes = frames.shapes if frames else None
@@ -172,6 +179,40 @@ def read_as_the_recipe_says(
         text = f"whether recipe {choice.recipe.name!r} reads the model right was not found out in time"
         context.notes.append(Note(NoteKind.WARNING, text, LONGER))
         session.close()
+
+
+@contextmanager
+def begun(
+    given: OpenedModel,
+    asked: Frames | None,
+    plan: Plan,
+    out: Path,
+    resume: bool,
+    replay: Replay | None,
+    listener: Listener,
+    began_s: float,
+) -> Iterator[Run]:
+    """Begin a run and tell of it; its folder is locked as long as the `with` lasts.
+
+    Args:
+        given: As `start_run`, like all others.
+        asked: The calibration frames that were asked for.
+        plan: What will be done.
+        out: The output folder.
+        resume: Whether what an earlier run left there is taken up.
+        replay: Whose decisions hold.
+        listener: Hears progress.
+        began_s: When its time limit began.
+    """
+    run = start_run(given, asked, plan, out, resume, replay, listener, began_s)
+    with run.workspace, kept_in(run.workspace.path(FOLDER) if given.model.is_outside else None):
+        what = head(plan, given.model.name, given.recipe, given.target, given.choice.reason)
+        for value in (*what, *map(Value.of_note, (*plan.notes, *run.of_labels))):
+            run.listener.say(str(value))
+        run.listener.say("")
+        read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, out)
+        heed_slowness(run)
+        yield run
 
 
 def heed_slowness(run: Run) -> None:
@@ -300,7 +341,8 @@ def start_run(
     if labelled and find_metric(context.recipe.evaluation.metric).is_share:
         context.search_agreement = max(context.recipe.least_agreement, 1 - _LOST_BY_CHANGE * plan.max_drop)
     of_labels = _notes_of_labels(labelled, plan, no_proof=material.no_proof)
-    notes = [*engines.notes, *material.notes, *of_labels]
+    of_handover = workspace.handover.told if workspace.handover else ()
+    notes = [*engines.notes, *material.notes, *of_labels, *of_handover]
     return Run(
         context=replace(context, alternatives=engines.others, replay=replay, untimed=engines.untimed, notes=notes),
         plan=plan,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import itertools
 import json
@@ -98,7 +99,7 @@ class Host:
         self.server = PageServer(package.files)
         self._keys = itertools.count(1)
         self._browser: Chromium | None = None
-        self._has_page = True
+        self._page: Any = None
         try:
             hello = self._start(provider)
             self.program = f"{hello['browser']}, {NAME} {package.version}"
@@ -115,6 +116,7 @@ class Host:
         """Start the browser; return what its page finds of WebGPU."""
         page = self.server.expect(PAGE)
         self._browser = Chromium(self.server.address, kind)
+        self._page = None
         self._page = self._wait_for(page)
         try:
             hello: Mapping[str, bool | str] = json.loads(self._page.recv(timeout=_START_SECONDS))
@@ -139,7 +141,8 @@ class Host:
     @property
     def is_alive(self) -> bool:
         """Whether the browser runs, and its page with it: one that ran out of memory leaves an empty window."""
-        return self._has_page and self._browser is not None and not self._browser.has_ended()
+        has_page = self._page is None or self._page.protocol.close_code is None  # the worker's socket may close before
+        return has_page and self._browser is not None and not self._browser.has_ended()
 
     def last_words(self) -> str:
         """Return what the browser wrote last, to end a sentence with; nothing where it runs."""
@@ -163,10 +166,8 @@ class Host:
         self._tell("end", key)
 
     def _tell(self, word: str, key: str) -> None:
-        try:
+        with contextlib.suppress(self.closed_error):  # who waits for a worker sees it
             self._page.send(json.dumps({"word": word, "key": key}))
-        except self.closed_error:
-            self._has_page = False  # who waits for a worker finds out
 
     def close(self) -> None:
         """End browser and server."""

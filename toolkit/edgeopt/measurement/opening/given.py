@@ -72,7 +72,7 @@ class OpenedModel:
 
 def open_given(
     model: str,
-    target: str,
+    target: str | Target,
     recipe: str | None,
     *,
     sizes: Shapes | None = None,
@@ -83,7 +83,7 @@ def open_given(
 
     Args:
         model: Path of an ONNX file, or the name of a shipped model.
-        target: Shipped name, or path of a TOML file.
+        target: Shipped name, or path of a TOML file; or the profile itself, of a device elsewhere.
         recipe: Shipped name or path; None: read from the model.
         sizes: Whole shapes of inputs by name, for what the model leaves free.
         fed: Shapes of the tensors that it will be fed, one sample; None: pictures.
@@ -92,7 +92,8 @@ def open_given(
     Raises:
         EdgeoptError: If one cannot be found, read or bound, or the recipe knows no metric on labels.
     """
-    device, path = find_device(target), find_model(model)
+    device = find_device(target) if isinstance(target, str) else target
+    path = find_model(model)
     loaded = load_model(path)
     inputs = fix_sizes(loaded.inputs, sizes or {})
     choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, fed, may_rival=bool(labels))

@@ -70,7 +70,7 @@ def open_engines(
         own = stand_in(correction.applied_to(host))
         others = [open_engine(target, 1)]
     else:
-        own = open_engine(target, threads)
+        own = _without_saturation(open_engine(target, threads))
         others, notes = _alternatives(target, threads, correction, fault_of)
     own = replace(own, cache_folder=cache_folder)
     return Engines(own, tuple(others), tuple(notes), _why_untimed(target, others))
@@ -79,6 +79,12 @@ def open_engines(
 def stand_in(host: Target) -> Engine:
     """Return this machine's processor as it judges for another device: without its own saturation."""
     return replace(open_engine(host, engine_threads(0)), entries=UNFUSED)
+
+
+def _without_saturation(engine: Engine) -> Engine:
+    """Return an engine as it judges here for another processor, whose sums of products this one could not hold."""
+    is_judging = engine.target.why_not_here() is not None and engine.target.saturates_here
+    return replace(engine, entries=UNFUSED) if is_judging else engine
 
 
 def on_processor(target: Target) -> Target:
@@ -109,9 +115,9 @@ def _alternatives(
     """Return the engines beside the target's own that are here, and what is told of those that are not."""
     engines, notes, absent = list[Engine](), list[Note](), list[Target]()
     for name in target.alternatives:
-        other = find_target(name)
+        other = target.beside(find_target(name))
         # unmeasured, one engine is no better than another
-        reason = target.why_not_here() or other.why_not_here() or why_unavailable(other)
+        reason = target.why_untimed() or other.why_unfit() or why_unavailable(other)
         if isinstance(reason, Missing) and reason.reason.endswith(NOT_INSTALLED):
             absent.append(other)
             continue
@@ -139,5 +145,5 @@ def _why_untimed(target: Target, others: Sequence[Engine]) -> str:
     if is_compiled(target):
         return "" if others[0].executor.has_device(target.providers) else "no device"
     if reason := target.why_not_here():
-        return f"this machine is not the target: {reason}"
+        return f"this machine is not the target: {reason}" if target.why_untimed() else reason
     return "no device" if is_by_rule(target) else ""

@@ -12,7 +12,7 @@ from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.paces import least_int8_speed, why_cut_short
 from edgeopt.optimization.candidates.rival_forms import Rival, like_which, make_alike, rival_name
 from edgeopt.optimization.candidates.scoring import add_candidate
-from edgeopt.optimization.folder.resume import finished_candidates, outcome_on_disk
+from edgeopt.optimization.folder.resume import finished_candidates, made_none, outcome_on_disk
 from edgeopt.optimization.plan import all_steps
 from edgeopt.optimization.run import Run
 from edgeopt.steps._attention import fuse_attention, joins_attention
@@ -130,10 +130,10 @@ def _with_joined_attention(
 
 
 def _runnable(run: Run, engine: Engine) -> list[str]:
-    """Return the precisions of a profile that this machine has; where it is not the target, all."""
+    """Return the precisions of a profile that the device has; where no device measures them, all."""
     result = []
     for precision in engine.target.precisions:
-        if not run.context.target.why_not_here() and (reason := engine.target.why_no_precision(precision)):
+        if not run.context.target.why_untimed() and (reason := engine.target.why_no_precision(precision)):
             run.context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
         else:
             result.append(precision)
@@ -155,6 +155,8 @@ def _searched(
     parent = rival or dense
     if finished := finished_candidates(run, first):
         return [outcome_on_disk(run, candidate) for candidate in finished]
+    if made_none(run, first):
+        return []
     if engine is run.context.engine:
         made = [
             candidate for candidate in run.candidates if candidate.precision == step.precision and not candidate.profile

@@ -15,7 +15,7 @@ from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.other_engines import offer_as_it_is, offer_engines
 from edgeopt.optimization.candidates.rival_forms import Rival, going_on, like_which, make_alike, rival_name
 from edgeopt.optimization.candidates.scoring import add_candidate
-from edgeopt.optimization.folder.resume import finished_candidates, outcome_on_disk
+from edgeopt.optimization.folder.resume import finished_candidates, made_none, outcome_on_disk
 from edgeopt.optimization.run import Run
 from edgeopt.steps import Step
 from edgeopt.steps._context import Setting, numbered, out_of_time
@@ -56,7 +56,7 @@ def _make_integers(run: Run, rival: Rival, dense: Rival, name: str, step: Step) 
     """Make and score the integer forms of a rival; none where the dense model has none that keeps its accuracy."""
     first, engine = rival_name(rival, name), run.context.engine
     like = like_which(run, name)
-    if not like:
+    if not like or made_none(run, first):
         return []
     if monotonic() > run.context.searches_end:
         run.context.notes.append(out_of_time(first))

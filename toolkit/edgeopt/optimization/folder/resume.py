@@ -17,6 +17,7 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames
 from edgeopt.measurement.opening.given import OpenedModel
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.engines import Engines
+from edgeopt.optimization.folder.handover import forget_handover, read_handover
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.plan import FINETUNE, SYNTHETIC, Plan
@@ -52,6 +53,7 @@ def describe_run(
         "model": given.model.fingerprint,
         "recipe": repr(replace(given.recipe, folder=Path())),
         "target": repr(given.target),
+        "profile": given.target.name,
         "shapes": {name: list(shape) for name, shape in fixed_shapes(given.recipe, given.model.inputs).items()},
         "plan": _plan_values(plan),
         "calibration": fingerprint_files(frames.paths) if calibrates else "",
@@ -100,9 +102,16 @@ def open_workspace(folder: Path, description: Mapping[str, Any], *, resume: bool
         InvalidFileError: If the folder holds something else, or cannot be written.
         EdgeoptError: If another run writes there.
     """
+    handover = read_handover(folder) if resume else None
+    why = handover.why_another(description) if handover else ""
+    if handover and not why:
+        workspace = Workspace.open(folder, handover.run, resume=True)
+        workspace.handover = handover
+        return workspace
     workspace = Workspace.open(folder, description, resume=resume)
     if resume:
         workspace.notes += _why_not_taken_up(workspace, description)
+    forget_handover(workspace)
     return workspace
 
 
@@ -131,6 +140,11 @@ def finished_candidates(run: Run, name: str) -> Sequence[Candidate]:
         text = f"{name} was interrupted after {plural(len(torn), 'candidate')}: it is made again, whole"
         run.context.notes.append(Note(NoteKind.INFO, text))
     return ()
+
+
+def made_none(run: Run, name: str) -> bool:
+    """Whether the machine that made the candidates made none in a step: it is not tried again here."""
+    return run.workspace.handover is not None and run.workspace.finished(name) == ()
 
 
 def stored_candidates(run: Run, name: str) -> Sequence[Candidate]:

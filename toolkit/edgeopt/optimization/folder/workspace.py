@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.files.outside import sha256_of
@@ -21,6 +21,9 @@ from edgeopt.optimization.candidate import Candidate, candidate_from_json
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.toml import read_json
+
+if TYPE_CHECKING:
+    from edgeopt.optimization.folder.handover import Handover
 
 MARK = "run.json"
 _STEPS = "candidates/steps.json"
@@ -42,6 +45,8 @@ class Workspace:
             before: What the mark of an earlier run there says; nothing where there was none.
         """
         self.folder, self.key, self.before = folder, key, before
+        self.handover: Handover | None = None
+        """What the machine left that made the candidates; None: this one makes them."""
         self.notes = list[Note]()
         """What the user should know of what was found there."""
         self._lock, self._hashes = lock, dict[str, str]()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from edgeopt import executors
 from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError
 from edgeopt.executors import Executor, SessionOptions
 from edgeopt.system.declared import registry
-from edgeopt.system.declared.target import Target, find_target
+from edgeopt.system.declared.target import Target, elsewhere, find_target
+from edgeopt.system.machine.processor import Processor
 
 _NO_TOOLCHAIN = frozenset({"onnxruntime", "openvino"})
 """Executors that reach an NPU only on a machine that has it; what can be installed anywhere is asked for instead."""
@@ -27,6 +30,31 @@ def find_device(name: str) -> Target:
         target = find_target(name, lambda other: why_unavailable(other) or why_absent(other))
     except UnavailableError:
         target = find_target(name, why_unavailable)
+    return checked(target)
+
+
+def find_device_elsewhere(name: str, address: str, processor: Processor) -> Target:
+    """Return a profile as one on another machine, whose engine is here too; of one that chooses what fits there.
+
+    Args:
+        name: Shipped name, or path of a TOML file.
+        address: Of the machine, as `--on` takes it.
+        processor: Of the machine.
+
+    Raises:
+        NotFoundError: As `find_device`.
+        InvalidFileError: If the file is wrong.
+        UnavailableError: If none fits there, or its engine is not here.
+    """
+    return checked(find_target(name, why_unavailable, partial(elsewhere, address=address, processor=processor)))
+
+
+def checked(target: Target) -> Target:
+    """Return a profile whose rewrites and options exist.
+
+    Raises:
+        NotFoundError: If one does not.
+    """
     known = registry.names_in("passes")
     for rewrite in target.rewrites:
         if rewrite not in known:

@@ -16,7 +16,6 @@ from edgeopt.steps.convert.weight_only import is_mostly_matrices, make_weight_on
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
 from edgeopt.system.declared.target import Target
-from edgeopt.system.machine.processor import cpu_architecture
 
 Conversion = Callable[[Model, Target, Sequence[Tensors]], list[Outcome]]
 
@@ -35,7 +34,7 @@ def why_not_converted(precision: str, target: Target, may_quantize: bool) -> str
         target: Whose engine would run it.
         may_quantize: Whether the user left the step quantize in.
     """
-    if precision == "fp16" and target.providers[0] == CPU and cpu_architecture() != "arm64":
+    if precision == "fp16" and target.providers[0] == CPU and target.processor.architecture != "arm64":
         return "this processor has no kernels in float16, so that every op would be cast and cast back"
     return "" if precision == "fp16" or may_quantize else "the step quantize is left out"
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
 from edgeopt.system.disk import assets
-from edgeopt.system.machine.processor import cpu_architecture, cpu_flags
+from edgeopt.system.machine.processor import Processor, this_processor
 from edgeopt.system.text import short
 from edgeopt.system.toml import DURATION_MS, THREADS, Within, parse_table, read_toml
 
@@ -137,24 +137,43 @@ class Target:
         if not self.precisions:
             raise ValueError("precisions are one or more")
 
+    @property
+    def processor(self) -> Processor:
+        """The processor of the device that candidates are measured on: this machine's."""
+        return this_processor()
+
     def why_not_here(self) -> str | None:
         """Return None if this machine is such a device, otherwise what differs."""
-        if self.architectures and cpu_architecture() not in self.architectures:
-            return f"this machine is {cpu_architecture()}, not {' or '.join(self.architectures)}"
-        if self.instructions and not set(self.instructions) & cpu_flags():
+        return self.why_unfit()
+
+    def why_unfit(self) -> str | None:
+        """Return None if the machine that candidates are measured on is such a device, otherwise what differs."""
+        mine = self.processor
+        if self.architectures and mine.architecture not in self.architectures:
+            return f"this machine is {mine.architecture}, not {' or '.join(self.architectures)}"
+        if self.instructions and not set(self.instructions) & mine.flags:
             return f"this processor has none of {', '.join(self.instructions)}"
         return None
 
+    def why_untimed(self) -> str | None:
+        """Return None if candidates are measured in the end, otherwise why they cannot be."""
+        return self.why_not_here()
+
+    def beside(self, other: Target) -> Target:
+        """Return another profile as one of the same machine."""
+        return other
+
     @property
     def rules_here(self) -> Int8Rules:
-        """The INT8 rules as they hold on this machine's processor."""
-        is_wide = bool(set(self.int8.full_range_flags) & cpu_flags())
+        """The INT8 rules as they hold on the device's processor."""
+        is_wide = bool(set(self.int8.full_range_flags) & self.processor.flags)
         return replace(self.int8, reduce_range=self.int8.reduce_range and not is_wide)
 
     @property
     def saturates_here(self) -> bool:
         """Whether this processor adds products of the target's integers in 16 bits that do not hold them."""
-        is_narrow = cpu_architecture() == "x86-64" and not _WIDE_SUMS & cpu_flags()
+        mine = this_processor()
+        is_narrow = mine.architecture == "x86-64" and not _WIDE_SUMS & mine.flags
         rules = self.rules_here
         return is_narrow and self.device == "cpu" and rules.weight_dtype == "int8" and not rules.reduce_range
 
@@ -164,9 +183,10 @@ class Target:
         return next((precision for precision in self.precisions if precision.startswith(("fp", "bf"))), "fp32")
 
     def why_no_precision(self, precision: str) -> str | None:
-        """Return None if this machine's processor can run a precision, otherwise what it lacks."""
+        """Return None if the device's processor can run a precision, otherwise what it lacks."""
         flags = self.needs.get(precision, ())
-        return f"this processor has none of {', '.join(flags)}" if flags and not set(flags) & cpu_flags() else None
+        is_lacking = flags and not set(flags) & self.processor.flags
+        return f"this processor has none of {', '.join(flags)}" if is_lacking else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,21 +232,62 @@ def declared_target(name: str) -> Target | TargetChoice:
     return read_target(path)
 
 
-def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lambda _: None) -> Target:
+@dataclass(frozen=True, slots=True)
+class TargetElsewhere(Target):
+    """A target on another machine: candidates are made here, and measured there."""
+
+    address: str = ""
+    """Of that machine, as `--on` takes it."""
+    processor_there: Processor = Processor("", frozenset())  # noqa: RUF009, frozen
+
+    @property
+    def processor(self) -> Processor:
+        """The processor of that machine."""
+        return self.processor_there
+
+    def why_not_here(self) -> str | None:
+        """Return where it is."""
+        return f"candidates are measured on {self.address}"
+
+    def why_untimed(self) -> str | None:
+        """Return None if that machine is such a device, otherwise what differs."""
+        return self.why_unfit()
+
+    def beside(self, other: Target) -> Target:
+        """Return another profile as one of that machine."""
+        return elsewhere(other, self.address, self.processor_there)
+
+
+def elsewhere(target: Target, address: str, processor: Processor) -> TargetElsewhere:
+    """Return a target as one on another machine."""
+    values = {each.name: getattr(target, each.name) for each in fields(Target)}
+    return TargetElsewhere(**values, address=address, processor_there=processor)
+
+
+def _same(target: Target) -> Target:
+    return target
+
+
+def find_target(
+    name: str,
+    why_unavailable: Callable[[Target], str | None] = lambda _: None,
+    placed: Callable[[Target], Target] = _same,
+) -> Target:
     """Return the profile called `name`, or the one in the TOML file at that path; of one that chooses the chosen one.
 
     Args:
         name: Shipped name, or path of a TOML file.
         why_unavailable: What is missing to use a profile here, beside the device itself; asked by profiles that choose.
+        placed: Says on which machine a profile is meant, as `elsewhere`; that of this one is as it is written.
 
     Raises:
         NotFoundError: If it is neither.
         InvalidFileError: If the file is wrong.
-        UnavailableError: If a profile that chooses finds none that fits this machine.
+        UnavailableError: If a profile that chooses finds none that fits the machine.
     """
     target = declared_target(name)
     if isinstance(target, Target):
-        return target
+        return placed(target)
     reasons = []
     for choice in target.choose:
         if choice not in target_names():
@@ -238,7 +299,8 @@ def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lam
             raise InvalidFileError(
                 f"target {name!r}: {choice!r} chooses itself", remedy="name profiles of one device each"
             )
-        if (reason := chosen.why_not_here() or why_unavailable(chosen)) is None:
+        chosen = placed(chosen)
+        if (reason := chosen.why_unfit() or why_unavailable(chosen)) is None:
             description = f"{chosen.description} (chosen by {name})"
             return replace(chosen, description=description, alternatives=target.alternatives or chosen.alternatives)
         reasons.append(f"{choice}: {reason}")

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Set
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_ARCHITECTURES = {"amd64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
+ARCHITECTURES = {"amd64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
+"""The word of targets for what a system calls its processors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A processor as targets look at it."""
+
+    architecture: str
+    """As `architecture_of`."""
+    flags: Set[str]
+    """As `cpu_flags`."""
+
+
+def this_processor() -> Processor:
+    """Return the processor of this machine."""
+    return Processor(cpu_architecture(), cpu_flags())
+
+
+def architecture_of(machine: str) -> str:
+    """Return `x86-64`, `arm64`, or the system's own word for a processor, in small letters."""
+    return ARCHITECTURES.get(machine.lower(), machine.lower())
 
 
 @cache
 def cpu_architecture() -> str:
-    """Return `x86-64`, `arm64`, or the system's own word."""
-    return _ARCHITECTURES.get(platform.machine().lower(), platform.machine().lower())
+    """Return the architecture of this machine, as `architecture_of`."""
+    return architecture_of(platform.machine())
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -5,3 +5,5 @@ The device needs a POSIX shell, Python 3.11 or later and `ssh`; edgeopt brings i
 
 VERBS = ("inspect", "bench", "check", "compare", "optimize", "run")
 """Commands that take `--on`: they read files, end by themselves, and most write files."""
+SEARCHING = ("optimize",)
+"""Those of them that make candidates, which is done here where it can be: the device measures, and chooses."""

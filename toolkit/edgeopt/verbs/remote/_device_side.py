@@ -87,10 +87,21 @@ def status(key: str) -> None:
 
 
 def facts() -> None:
-    """Answer what decides which wheels fit: the Python, the system, the processor and the C library."""
+    """Answer what decides which wheels and targets fit: the Python, the system, the processor and the C library."""
     libc, version = platform.libc_ver()
     python = ".".join(map(str, sys.version_info[:2]))
-    answer({"python": python, "system": sys.platform, "machine": platform.machine(), "libc": [libc, version]})
+    values = {"python": python, "system": sys.platform, "machine": platform.machine(), "libc": [libc, version]}
+    answer({**values, "flags": _processor_flags()})
+
+
+def _processor_flags() -> list[str]:
+    """Return the processor's instruction flags in Linux words; none where the system tells of none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    names = ("flags", "Features")
+    return next((line.partition(":")[2].split() for line in lines if line.partition(":")[0].strip() in names), [])
 
 
 def prepare(key: str, name: str, extras: str, wheels: str = "{}") -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.files.outside import sha256_of
+from edgeopt.system.machine.processor import Processor, architecture_of
 from edgeopt.system.text import format_bytes, plural
 from edgeopt.verbs.remote.ssh import Connection, LostError
 from edgeopt.verbs.remote.wheel import Wheel
@@ -96,6 +97,14 @@ class Device:
         if self._facts is None:
             self._facts = self.ask("facts")
         return self._facts
+
+    @property
+    def processor(self) -> Processor | None:
+        """The device's processor; None where its system tells no instructions of it."""
+        flags = self.facts.get("flags") if isinstance(self.facts, dict) else None
+        if not isinstance(flags, list) or not flags:
+            return None
+        return Processor(architecture_of(self.machine), frozenset(map(str, flags)))
 
     def prepare(self, wheel: Wheel, extras: Sequence[str], tell: Tell) -> str:
         """Make the environment of a wheel unless it is there, and return its key.

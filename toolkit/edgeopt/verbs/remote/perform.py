@@ -8,28 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import EXIT_INTERRUPTED, EdgeoptError, UnavailableError, UnsupportedError
-from edgeopt.measurement.check.baseline import raw_beside
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.system.declared.target import Target, declared_target, find_target
+from edgeopt.system.machine.processor import ARCHITECTURES
 from edgeopt.system.text import plural
 from edgeopt.verbs.remote.address import read_address
+from edgeopt.verbs.remote.command import RemoteCommand
 from edgeopt.verbs.remote.device import Device, Tell
 from edgeopt.verbs.remote.job import STOPPED, Job, JobRequest, Write, is_lost
-from edgeopt.verbs.remote.mirror import files_behind, is_sendable, mirrored, whole_path
+from edgeopt.verbs.remote.mirror import files_behind, mirrored
+from edgeopt.verbs.remote.search import Search
 from edgeopt.verbs.remote.ssh import Connection, LostError
 from edgeopt.verbs.remote.wheel import make_wheel
 
-FILES = "@FILES@"
-"""As the device's side has it: stands in an argument for the folder that mirrors this machine."""
-_DEFAULT_OUT = Path("out")
-"""Folder below this one in which commands write where no place was named."""
 _CPU, _COMMON = "cpu", ("serve", "sign")
 """Extras that commands may need: ONNX Runtime; what reads and writes texts, and what checks signatures."""
 _BUILDS = {"onnxruntime-gpu": "gpu", "onnxruntime-webgpu": "webgpu"}
 """Packages that hold ONNX Runtime built for a device, and the extra that brings each in place of `cpu`: two builds in
 one environment overwrite each other's files."""
-_FAMILIES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
-"""Words of `uname -m` for processors that all engines beside ONNX Runtime have wheels for, and the word of targets."""
 _SIGNALS_FROM = 128
 """A shell's exit code of a program that a signal ended is this and the signal's number."""
 
@@ -49,7 +45,7 @@ def extras_for(target: str, machine: str) -> frozenset[str]:
     """
     if not target:
         return frozenset((_CPU, *_COMMON))
-    chosen, family = find_target(target), _FAMILIES.get(machine.lower(), "")
+    chosen, family = find_target(target), ARCHITECTURES.get(machine.lower(), "")
     is_fixed = isinstance(declared_target(target), Target)  # `cpu` is another profile on the device
     if is_fixed and family and chosen.architectures and family not in chosen.architectures:
         raise UnsupportedError(
@@ -63,57 +59,6 @@ def extras_for(target: str, machine: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandWord:
-    """One word of a command line."""
-
-    text: str
-    is_read: bool = False
-    """Whether it may name a file or folder here that the command reads."""
-    is_written: bool = False
-    """Whether it names a place here into which the command writes."""
-
-    @property
-    def is_path(self) -> bool:
-        """Whether it stands for the place of the same name on the device."""
-        return self.is_written or (self.is_read and is_sendable(self.text))
-
-    @property
-    def there(self) -> str:
-        """The word on the device: a relative name below this folder is the same there."""
-        path = Path(self.text)
-        if not self.is_path or not (path.is_absolute() or ".." in path.parts):
-            return self.text
-        return f"{FILES}/{mirrored(path)}"
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteCommand:
-    """A command as it was typed here."""
-
-    words: tuple[CommandWord, ...]
-    """Words behind `edgeopt`, without the option that names the device."""
-    target: str
-    """Name or file of the target; empty: none was named."""
-    variables: Mapping[str, str]
-    """Variables of its environment, such as the width of the terminal."""
-
-    @property
-    def reads(self) -> list[Path]:
-        """Files and folders here that it reads."""
-        return [Path(word.text) for word in self.words if word.is_read and is_sendable(word.text)]
-
-    @property
-    def writes(self) -> dict[str, Path]:
-        """Places here into which it writes, by their names in the mirror; raw samples lie beside a file of figures."""
-        places = [_DEFAULT_OUT]
-        for word in self.words:
-            if word.is_written:
-                path = Path(word.text)
-                places += [path, raw_beside(path)] if path.suffix == ".json" else [path]
-        return {mirrored(place): whole_path(place) for place in places}
-
-
-@dataclass(frozen=True, slots=True)
 class Hearer:
     """Listener to a remote command."""
 
@@ -122,11 +67,17 @@ class Hearer:
     write: Write
 
 
-def run_remotely(address: str, command: RemoteCommand, hearer: Hearer) -> int:
+def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: Search | None = None) -> int:
     """Run a command on a device as if it ran here, and return its exit code.
 
     Files that it reads are sent, by content: what the device has is not sent again. What it writes comes back to the
     places where it would have written here.
+
+    Args:
+        address: Of the device.
+        command: As it was typed.
+        hearer: Hears what it prints.
+        search: The part of it that is done here first; None: it runs there from its beginning.
 
     Raises:
         EdgeoptError: If the device cannot be reached, has no room, or stopped the command.
@@ -137,6 +88,8 @@ def run_remotely(address: str, command: RemoteCommand, hearer: Hearer) -> int:
         wheel = make_wheel()
         extras = extras_for(command.target, device.machine)
         worker = device.prepare(wheel, sorted(extras & wheel.extras), hearer.tell)
+        if search is not None:
+            command = search.made_here(command, device, hearer.say)
         files = files_behind(command.reads)
         hashes = connection.patiently(lambda: device.send(files, hearer.tell), hearer.say)
         arguments = tuple(word.there for word in command.words)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.export.network import NetworkInput
+from edgeopt.optimization.elsewhere import Made, make_for, why_not_made_here
 from edgeopt.optimization.optimize import optimize, show_plan
 from edgeopt.optimization.report.summary import summarize as summarize_report
 from edgeopt.optimization.result import Report
 from edgeopt.report.document import Document
+from edgeopt.runtime.devices.availability import find_device_elsewhere
 from edgeopt.steps._context import Listener
+from edgeopt.system.machine.processor import Processor
 from edgeopt.workloads import began_of
 from edgeopt.workloads.frames.options import FrameOptimize
 
 
 def work(source: str, options: FrameOptimize, listener: Listener | None) -> Report | Document:
     """Make it fast and prove it; with `dry_run` only say how."""
-    if options.fps is not None:
-        if options.budget_ms is not None:
-            raise EdgeoptError("--budget and --fps both say how long a frame may take", remedy="give one of them")
-        options = replace(options, budget_ms=1000 / options.fps)
+    options = _with_budget(options)
     if options.dry_run:
         return show_plan(source, target=options.target, recipe=options.recipe, options=options)
     return optimize(
@@ -34,6 +34,40 @@ def work(source: str, options: FrameOptimize, listener: Listener | None) -> Repo
         task=options.task,
         began_s=began_of(listener),
     )
+
+
+def make_elsewhere(
+    source: str, options: FrameOptimize, address: str, processor: Processor, listener: Listener | None
+) -> Made | str:
+    """Make the candidates here for a device elsewhere, which measures them; return why not where that cannot be."""
+    options = _with_budget(options)
+    if options.dry_run:
+        return "a plan is made where it runs"
+    try:
+        target = find_device_elsewhere(options.target, address, processor)
+    except UnavailableError as error:
+        return error.problem
+    return why_not_made_here(target, options) or make_for(
+        source,
+        target,
+        named=options.target,
+        out=options.out,
+        recipe=options.recipe,
+        options=options,
+        listener=listener,
+        inputs=[NetworkInput(*each) for each in options.inputs],
+        task=options.task,
+        began_s=began_of(listener),
+    )
+
+
+def _with_budget(options: FrameOptimize) -> FrameOptimize:
+    """Return the options with frames a second as a budget."""
+    if options.fps is None:
+        return options
+    if options.budget_ms is not None:
+        raise EdgeoptError("--budget and --fps both say how long a frame may take", remedy="give one of them")
+    return replace(options, budget_ms=1000 / options.fps)
 
 
 def summarize(result: Report | Document) -> Document:

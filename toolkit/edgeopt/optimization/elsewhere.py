@@ -1,0 +1,89 @@
+"""The candidates of a run made here for a device elsewhere, which takes them up, measures them and chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+
+from edgeopt.executors._guard import guarded
+from edgeopt.export.network import NetworkInput
+from edgeopt.optimization.candidates.make import make_candidates
+from edgeopt.optimization.folder.handover import forget_handover, hand_over
+from edgeopt.optimization.optimize import exported_first, folder_of_run, planned
+from edgeopt.optimization.options import Options
+from edgeopt.optimization.run import Silence
+from edgeopt.optimization.start import begun, read_given
+from edgeopt.runtime.devices.availability import is_compiled
+from edgeopt.steps._context import Listener
+from edgeopt.steps._pruning import parse_pruning
+from edgeopt.system.declared.target import Target
+
+
+def why_not_made_here(target: Target, options: Options) -> str:
+    """Return why candidates for a device elsewhere cannot be made here; empty where they can."""
+    if options.replay:
+        return "a replay makes what another run made"
+    if is_compiled(target):
+        return f"{target.name} compiles on the device"
+    pruning = parse_pruning(options.prune, options.keep_layers)
+    if pruning and pruning.speedup:
+        return f"--prune {options.prune} prunes by the device's own times"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Candidates on disk, ready for a device elsewhere."""
+
+    model: str
+    """Path of the ONNX file, or the name of a shipped model."""
+    folder: Path
+    """Output folder of the run."""
+
+
+@guarded()
+def make_for(
+    model: str | Path,
+    target: Target,
+    *,
+    out: Path | None,
+    recipe: str | None,
+    options: Options,
+    listener: Listener | None,
+    inputs: Sequence[NetworkInput] = (),
+    task: str = "",
+    named: str,
+    began_s: float | None = None,
+) -> Made:
+    """Make the candidates of a model for a device elsewhere, ready to be taken up there by the same command.
+
+    Args:
+        model: As `optimize`, like all that follow.
+        target: As one elsewhere, see `find_device_elsewhere`.
+        out: Output folder of the run; None: `out/MODEL-TARGET`.
+        recipe: Shipped name or path; None: read from the model.
+        options: What to do.
+        listener: Hears progress.
+        inputs: Of a source that `edgeopt export` takes.
+        task: Of such a source.
+        named: The target as it was named.
+        began_s: When a time limit began, on the monotonic clock; None: now.
+
+    Raises:
+        EdgeoptError: On what the user can mend before work begins, or where nothing can be written.
+        KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
+    """
+    began_s, heard = monotonic() if began_s is None else began_s, listener or Silence()
+    options = replace(options, emit=())  # the device writes what it chose
+    file = exported_first(model, named, out, options, heard, inputs=inputs, task=task)
+    given, pictures = read_given(str(file), target, recipe, options)
+    folder = folder_of_run(out, given.model.name, named)
+    plan = planned(given, options, folder)
+    with begun(given, pictures, plan, folder, options.resume, None, heard, began_s) as run:
+        forget_handover(run.workspace)
+        told = len(run.context.notes)
+        make_candidates(run)
+        hand_over(run.workspace, [*plan.steps], run.context.notes[told:])
+    return Made(str(file), folder)

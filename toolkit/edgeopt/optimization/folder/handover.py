@@ -1,0 +1,84 @@
+"""Candidates that one machine made and another takes up: the folder goes there, and the same command goes on in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import InvalidFileError, Note, NoteKind
+from edgeopt.optimization.folder.workspace import MARK, Workspace
+from edgeopt.system.machine.processor import cpu_name
+from edgeopt.system.toml import read_json
+
+_FILE = "handover.json"
+_OWN = ("target", "packages", "alternatives")
+"""Parts of a run's description that differ between machines; of the target the name stays."""
+_PLACES = ("calib", "eval")
+"""Parts of its plan that are places of files, whose contents the description has as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What the machine that made the candidates left beside them."""
+
+    run: Mapping[str, Any]
+    """Description of its run."""
+    made_on: str
+    """Its processor's name."""
+    steps: tuple[str, ...]
+    """Steps of its plan."""
+    notes: tuple[Note, ...]
+    """What it had to tell of the run as a whole."""
+
+    def why_another(self, description: Mapping[str, Any]) -> str:
+        """Return by what a run differs from the one whose candidates these are; empty: by nothing."""
+        before, now = _shared(self.run), _shared(json.loads(json.dumps(description)))
+        return ", ".join(sorted(name for name in {*before, *now} if before.get(name) != now.get(name)))
+
+    @property
+    def told(self) -> tuple[Note, ...]:
+        """Where the candidates come from, and what that machine had to tell."""
+        return (Note(NoteKind.INFO, f"candidates were made on another machine: {self.made_on}"), *self.notes)
+
+
+def read_handover(folder: Path) -> Handover | None:
+    """Return what another machine left in a folder; None where none did, or what it left cannot be read."""
+    try:
+        values, mark = read_json(folder / _FILE, remedy=""), read_json(folder / MARK, remedy="")
+        notes = [Note(NoteKind(each["kind"]), *_rest(each)) for each in values["notes"]]
+        steps = tuple(str(name) for name in values["steps"])
+        return Handover(dict(mark["run"]), str(values["made_on"]), steps, tuple(notes))
+    except (InvalidFileError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _rest(values: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...], str]:
+    """Return the fields of a note behind its kind."""
+    return values["detail"], values["hint"], tuple(values["names"]), values["more"]
+
+
+def hand_over(workspace: Workspace, steps: Sequence[str], notes: Sequence[Note]) -> None:
+    """Write that all candidates are made, so that another machine takes them up.
+
+    Args:
+        workspace: With all of them.
+        steps: That were planned.
+        notes: To tell in its report.
+    """
+    values = {"made_on": cpu_name(), "steps": [*steps], "notes": [asdict(note) for note in notes]}
+    workspace.write(_FILE, json.dumps(values, indent=2) + "\n")
+
+
+def forget_handover(workspace: Workspace) -> None:
+    """Remove what an earlier run left: its candidates are made again."""
+    workspace.path(_FILE).unlink(missing_ok=True)
+
+
+def _shared(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what machines share of the description of one run."""
+    values = {name: value for name, value in description.items() if name not in _OWN}
+    values["plan"] = {name: value for name, value in dict(description["plan"]).items() if name not in _PLACES}
+    return values
