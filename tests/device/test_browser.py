@@ -16,6 +16,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from engine_ops import right
+from few_labels import write_few
 from npu_models import numbers, parse
 from onnx import parser
 
@@ -34,6 +35,7 @@ from edgeopt.system.processes.programs import own_s, program_bytes
 
 pytestmark = pytest.mark.usefixtures("web_package")
 
+DIGITS = Path(__file__).parents[2] / "models" / "digits_detector"
 WASM, WEBGPU = SessionOptions(("wasm",), 1), SessionOptions(("webgpu",), 1)
 
 
@@ -323,6 +325,8 @@ def test_optimize_writes_a_bundle_with_a_page(tmp_path, brief):
         target="browser-wasm",
         out=out,
         threads=1,
+        eval=write_few(DIGITS / "eval" / "instances.json", 16, tmp_path / "labels.json"),
+        max_drop=0.1,  # 16 pictures prove no less
         steps=("simplify", "embed-preprocess", "embed-postprocess"),
     )
     bundle = read_bundle(report.bundle)
@@ -335,5 +339,5 @@ def test_optimize_writes_a_bundle_with_a_page(tmp_path, brief):
     assert "in brotli" in (out / "report.md").read_text("utf-8")
     with Runtime.load(report.bundle) as runtime:
         assert runtime.opening.executor == "browser"
-        picture = cv2.imread(str(next((Path(__file__).parents[2] / "models/digits_detector/eval/images").iterdir())))
+        picture = cv2.imread(str(next((DIGITS / "eval" / "images").iterdir())))
         assert len(runtime.predict(picture)) > 0

@@ -26,7 +26,7 @@ from edgeopt.system.disk import assets
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
-COMMAND = ("optimize", "digits_detector", "--target", "npu", "--budget", "33ms")
+COMMAND = ("optimize", "digits_detector", "--target", "npu", "--budget", "33ms", "--skip", "prune,activations")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import onnxruntime as ort
 import pytest
+from few_labels import write_few
 from fixture_brief import briefly
 from fixture_bundles import packed
 
@@ -93,16 +94,7 @@ def _parts():
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Labels of a few pictures of the shipped detector."""
-    shipped = DIGITS / "eval" / "instances.json"
-    labels = json.loads(shipped.read_text("utf-8"))
-    kept = labels["images"][:16]
-    for one in kept:
-        one["file_name"] = str(next(DIGITS.joinpath("eval").rglob(Path(one["file_name"]).name)))
-    ids = {one["id"] for one in kept}
-    boxes = [one for one in labels["annotations"] if one["image_id"] in ids]
-    file = tmp_path_factory.mktemp("few") / "labels.json"
-    file.write_text(json.dumps({**labels, "images": kept, "annotations": boxes}), "utf-8")
-    return str(file)
+    return write_few(DIGITS / "eval" / "instances.json", 16, tmp_path_factory.mktemp("few") / "labels.json")
 
 
 @pytest.fixture(scope="module")

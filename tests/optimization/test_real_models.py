@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def detector(data, tmp_path_factory):
-    with briefly(), ending_after(6):  # of 12 forms
+    with briefly(), ending_after(4):  # of 12 forms
         return optimize(
             data / "models" / "yolox_nano_416.onnx",
             target="cpu",
@@ -28,7 +28,7 @@ def detector(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classifier(data, tmp_path_factory):
-    with briefly():
+    with briefly(), ending_after(4):
         return optimize(
             data / "models" / "squeezenet_224.onnx",
             target="cpu",

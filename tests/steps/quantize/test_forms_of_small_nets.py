@@ -30,7 +30,7 @@ from edgeopt.steps.quantize.inspection.engine_fusion import Fusion, Stretch, fus
 from edgeopt.steps.quantize.patterns import key
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import first_variant
-from edgeopt.system.declared.target import Granularity, Int8Rules, Target
+from edgeopt.system.declared.target import Granularity, Int8Rules, Target, find_target
 from edgeopt.system.toml import parse_table
 
 
@@ -170,6 +170,15 @@ def test_other_engines_are_not_asked_what_onnx_runtime_makes_of_a_model() -> Non
     assert fusion_notes(residual(), target) == ()
     here = Target("cpu", "cpu", "onnxruntime", "", ("CPUExecutionProvider",), ("w8a8",))
     assert fusion_notes(residual(), here)[0].detail == "ONNX Runtime runs it as QuantizeLinear 0, DequantizeLinear 0"
+
+
+def test_layers_that_run_on_integers_on_arm_alone_are_told_so_wherever_the_model_is_made() -> None:
+    model = detector()
+    arm = find_target("cpu-arm64")
+    made = quantize(model, frames(model), arm.rules_here, form=Form.QDQ).model
+    counted, *others = fusion_notes(made, arm)
+    assert "QLinearConv" in counted.detail
+    assert not any("INT8 weights still run in float" in note.detail for note in others)
 
 
 def test_the_nhwc_form_of_a_detector_uses_integer_kernels_and_copies() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +11,13 @@ from time import monotonic
 from edgeopt.executors._guard import guarded
 from edgeopt.export.network import NetworkInput
 from edgeopt.optimization.candidates.make import make_candidates
-from edgeopt.optimization.folder.handover import forget_handover, hand_over
+from edgeopt.optimization.folder.handover import hand_over
 from edgeopt.optimization.optimize import exported_first, folder_of_run, planned
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.run import Silence
 from edgeopt.optimization.start import begun, read_given
 from edgeopt.runtime.devices.availability import is_compiled
-from edgeopt.steps._context import Listener
+from edgeopt.steps._context import CALIBRATION, Listener
 from edgeopt.steps._pruning import parse_pruning
 from edgeopt.system.declared.target import Target
 
@@ -82,8 +83,8 @@ def make_for(
     folder = folder_of_run(out, given.model.name, named)
     plan = planned(given, options, folder)
     with begun(given, pictures, plan, folder, options.resume, None, heard, began_s) as run:
-        forget_handover(run.workspace)
-        told = len(run.context.notes)
-        make_candidates(run)
-        hand_over(run.workspace, [*plan.steps], run.context.notes[told:])
+        if run.workspace.handover is None:  # else an earlier command made them all
+            make_candidates(run)
+            shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)  # no search of this machine follows
+            hand_over(run.workspace, [*plan.steps], [note for note in run.context.notes if note not in run.of_engines])
     return Made(str(file), folder)

@@ -78,6 +78,8 @@ class Run:
     listener: Listener
     of_labels: tuple[Note, ...] = ()
     """How the labels were divided, and why they may prove nothing: said before the search."""
+    of_engines: tuple[Note, ...] = ()
+    """Why engines of the device are not tried on this machine."""
     no_proof: NoProof | None = None
     """Why the labels prove nothing; None: they prove."""
     look: Look = Look()

@@ -157,7 +157,13 @@ def open_context(
 
 
 def read_as_the_recipe_says(
-    context: Context, plan: Plan, choice: Choice, labelled: LabelledFrames | None, folder: Path
+    context: Context,
+    plan: Plan,
+    choice: Choice,
+    labelled: LabelledFrames | None,
+    folder: Path,
+    *,
+    is_known: bool = False,
 ) -> None:
     """Feed back the states of a stream, and find out whether the recipe fits what the model answers.
 
@@ -167,11 +173,12 @@ def read_as_the_recipe_says(
         choice: The recipe, and whether the user named it.
         labelled: None without labels.
         folder: Where a recipe that fits better is written.
+        is_known: Whether the machine that made the candidates found it out.
     """
     model, began_s = context.original, monotonic()
     context.frames = with_states(context.frames, lambda: context.open(model), context.task(model, evaluating=True))
     try:
-        if labelled or plan.calib:
+        if (labelled or plan.calib) and not is_known:
             session, tell = context.open(model), context.listener.progress
             with limited(began_s + _READING * (context.time_limit_s or math.inf)):
                 context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
@@ -210,7 +217,8 @@ def begun(
         for value in (*what, *map(Value.of_note, (*plan.notes, *run.of_labels))):
             run.listener.say(str(value))
         run.listener.say("")
-        read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, out)
+        is_known = run.workspace.handover is not None
+        read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, out, is_known=is_known)
         heed_slowness(run)
         yield run
 
@@ -350,6 +358,7 @@ def start_run(
         labelled=labelled,
         no_proof=material.no_proof,
         of_labels=(*material.notes, *of_labels),
+        of_engines=engines.notes,
         resume=resume,
         listener=listener,
         replay=replay,

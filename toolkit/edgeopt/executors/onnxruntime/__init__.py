@@ -39,6 +39,8 @@ from edgeopt.system.text import short
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 
+INT8_FUSED = "session.qdqisint8allowed"
+"""The entry with which pairs of int8 become integer ops, and not those of uint8 alone."""
 _KNOWN_ENTRIES = frozenset(
     {
         "mlas.enable_gemm_fastmath_arm64_bfloat16",
@@ -52,7 +54,7 @@ _KNOWN_ENTRIES = frozenset(
         "session.intra_op.allow_spinning",
         "session.intra_op_thread_affinities",
         "session.intra_op.spin_duration_us",
-        "session.qdqisint8allowed",
+        INT8_FUSED,
         "session.set_denormal_as_zero",
         "session.use_device_allocator_for_initializers",
         "session.use_env_allocators",

@@ -49,6 +49,8 @@ class RemoteCommand:
     """Name or file of the target; empty: none was named."""
     variables: Mapping[str, str]
     """Variables of its environment, such as the width of the terminal."""
+    again: str = "the same command"
+    """The command that takes up what goes on there without this one."""
 
     @property
     def reads(self) -> list[Path]:

@@ -95,10 +95,10 @@ def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: S
         arguments = tuple(word.there for word in command.words)
         writes = command.writes
         request = JobRequest(worker, arguments, mirrored(Path()), hashes, (*writes,), command.variables)
-        return _finish(Job(device, request.name), request, writes, hearer)
+        return _finish(Job(device, request.name), request, writes, hearer, command.again)
 
 
-def _finish(job: Job, request: JobRequest, writes: Mapping[str, Path], hearer: Hearer) -> int:
+def _finish(job: Job, request: JobRequest, writes: Mapping[str, Path], hearer: Hearer, again: str) -> int:
     """Run a job to its end, or end it where this process is interrupted, and bring its files."""
     connection, shown = job.device.connection, _Shown(job, hearer.write)
     try:
@@ -114,7 +114,7 @@ def _finish(job: Job, request: JobRequest, writes: Mapping[str, Path], hearer: H
         _bring(job, writes, hearer)
         raise
     except LostError as error:
-        remedy = "the command goes on there; the same command takes it up"
+        remedy = f"the command goes on there; {again} takes it up"
         raise UnavailableError(f"{connection.address} is gone: {error.problem}", remedy=remedy) from error
     except BaseException:  # whoever reads the output is gone, or a fault of ours: nobody waits for the command
         is_lost(job.stop)

@@ -72,7 +72,8 @@ class Search:
             left_s = max(limit_s - (monotonic() - began_s), _LEAST_LEFT * limit_s)
             more += [CommandWord(flags[_LIMIT]), CommandWord(f"{ceil(left_s)}s")]
         verb, *typed, source = words
-        return replace(command, words=(verb, *more, *typed, replace(source, text=made.model)))
+        words = [verb, *more, *typed, replace(source, text=made.model)]
+        return replace(command, words=tuple(words), again=f"the same command with {flags[_RESUME]}")
 
 
 def _without(words: Iterable[CommandWord], flags: set[str], alone: str) -> list[CommandWord]:

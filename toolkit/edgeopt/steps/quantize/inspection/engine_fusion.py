@@ -18,7 +18,7 @@ import onnx
 from edgeopt import executors
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Placement, SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime import EXECUTOR, INT8_FUSED
 from edgeopt.graph.model import Model
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.target import Target
@@ -146,10 +146,21 @@ def fusion_notes(
     """
     opened = SessionOptions(target.providers, threads, {**target.options, **(options or {})})
     if (target.executor, target.device) == ("onnxruntime", "cpu"):
-        return read_fusion(model, opened).notes
+        return read_fusion(model, replace(opened, entries={**_as_there(target), **opened.entries})).notes
     if (target.executor, target.device) == ("openvino", "cpu"):
         return _openvino_notes(model, opened)
     return ()
+
+
+def _as_there(target: Target) -> Mapping[str, str]:
+    """Return the entry with which ONNX Runtime fuses pairs of int8 as it does by itself on a target elsewhere.
+
+    Without it pairs of int8 are fused on Arm alone. Source: onnxruntime/core/optimizer/qdq_transformer/
+    selectors_actions/qdq_selector_action_transformer.h, 1.31.
+    """
+    if target.why_not_here() is None or not target.architectures:
+        return {}
+    return {INT8_FUSED: "1" if "arm64" in target.architectures else "0"}
 
 
 def read_fusion(model: Model, options: SessionOptions = SessionOptions()) -> Fusion:  # noqa: B008, frozen
