@@ -78,7 +78,19 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Repo
     return asked, run(asked, folder / "first")
 
 
-STOPS_ITSELF = """
+BRIEFLY = f"""
+import sys
+from importlib import import_module
+sys.path.insert(0, {str(Path(__file__).parents[1] / "fixtures")!r})
+from fixture_brief import SHORTER
+for name, value in SHORTER.items():
+    module, _, attribute = name.rpartition(".")
+    setattr(import_module(module), attribute, value)
+"""
+"""A program's beginning with which it measures for a moment only."""
+STOPS_ITSELF = (
+    BRIEFLY
+    + """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell turns Ctrl-C off for what runs in its background
 from edgeopt.steps.prune.memory import Memory
@@ -91,6 +103,7 @@ Memory.keep = keep_and_stop
 from edgeopt.__main__ import main
 main()
 """
+)
 """A run of edgeopt that a signal stops as soon as two losses are on disk, however busy the machine is."""
 
 
@@ -151,7 +164,9 @@ def times_in(memory: Path) -> set[str]:
     return {key for kind, key, _ in lines if kind in ("ms", "speed", "step")}
 
 
-KEEPS_A_COPY = """
+KEEPS_A_COPY = (
+    BRIEFLY
+    + """
 import json, sys
 from edgeopt.steps.prune.memory import Memory
 keep = Memory.keep
@@ -164,6 +179,7 @@ copy = sys.argv.pop(1)
 from edgeopt.__main__ import main
 main()
 """
+)
 """A run of edgeopt that writes what it finds out to a second file as well."""
 
 
