@@ -1,9 +1,12 @@
-"""A folder that one process at a time writes into."""
+"""A folder that one process at a time writes into, and a file that processes take turns to hold."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 from typing import IO
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
@@ -14,6 +17,7 @@ else:
     import fcntl
 
 _LOCK = ".lock"
+_LOOK_S = 0.2
 
 
 def lock_folder(folder: Path, *, held: str, remedy: str) -> IO[bytes]:
@@ -45,3 +49,25 @@ def lock_folder(folder: Path, *, held: str, remedy: str) -> IO[bytes]:
         problem = f"{held} {folder}" if is_held else f"{folder} cannot be locked: {error}"
         raise EdgeoptError(problem, remedy=f"wait for it, or {remedy}") from error
     return file
+
+
+@contextmanager
+def hold(path: Path, *, is_shared: bool = False) -> Iterator[IO[bytes]]:
+    """Wait until a file is free, and hold it; processes that inherit it hold it on.
+
+    Args:
+        path: Of the file, which is made where it is absent.
+        is_shared: Whether others may hold it beside, which share it as well; on Windows nobody does.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        if sys.platform == "win32":
+            while True:
+                try:
+                    msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+                    break
+                except OSError:
+                    sleep(_LOOK_S)
+        else:
+            fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+        yield file

@@ -1,0 +1,161 @@
+"""The file of a fleet: which workloads are optimized for which targets on which devices, and with which options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.system.declared.options import FileUse, Option, Syntax, options_of
+from edgeopt.system.text import short
+from edgeopt.system.toml import parse_table, read_toml
+from edgeopt.verbs.remote.address import read_address
+from edgeopt.verbs.remote.command import CommandWord
+from edgeopt.verbs.remote.mirror import files_behind
+from edgeopt.workloads import Kind, kind_of
+
+VERB = "optimize"
+_MODEL = "model"
+_OURS = ("out", "resume", "target", "replay", "dry_run")
+"""Options that the fleet itself gives, or that make no bundle."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDevice:
+    """A device of the file."""
+
+    targets: tuple[str, ...] = ("cpu",)
+    on: str = ""
+    """Address as `--on` takes it; empty: the machine of the worker that offers the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFile:
+    """The file as it is written."""
+
+    workloads: Mapping[str, Mapping[str, Any]]
+    """Name to `model` and options of its own."""
+    devices: Mapping[str, FleetDevice]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of all workloads, by their flags without dashes."""
+    scheduler: str = ""
+    """Address of a Dask scheduler; empty: workers of this machine, one for each device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One workload for one target on one device."""
+
+    workload: str
+    device: str
+    target: str
+    words: tuple[CommandWord, ...]
+    """Command line behind `edgeopt`, without the output folder and the device's address."""
+    on: str
+    """Address of the device; empty: it is the worker's own machine."""
+
+    @property
+    def name(self) -> str:
+        """The name of its folder and its row."""
+        return f"{self.workload}-{self.device}-{self.target}"
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """The files that it reads, by their names in the mirror."""
+        return files_behind([Path(word.text) for word in self.words if word.is_read and Path(word.text).exists()])
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """The cells of a fleet, and where they run."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    scheduler: str
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of all devices that a cell needs."""
+        return tuple(dict.fromkeys(cell.device for cell in self.cells))
+
+
+def read_plan(path: Path) -> FleetPlan:
+    """Return the cells of a file, the workloads in their order and of each all devices.
+
+    Raises:
+        InvalidFileError: If a key, an option or a name is wrong.
+        EdgeoptError: If an address is none.
+    """
+    read = parse_table(FleetFile, read_toml(path), str(path))
+    if not read.workloads or not read.devices:
+        raise InvalidFileError(
+            f"{path} names no workloads or no devices", remedy="write [workloads.NAME] and [devices.NAME]"
+        )
+    for name in (*read.workloads, *read.devices):
+        if not name or set(name) & set('/\\:*?"<>|') or name.startswith("."):
+            raise InvalidFileError(
+                f"{path}: {short(name)} cannot be the name of a folder", remedy="use letters and digits"
+            )
+    for device in read.devices.values():
+        if device.on:
+            read_address(device.on)
+    cells = [
+        Cell(workload, name, target, _words(path, workload, {**read.options, **values}, target), device.on)
+        for workload, values in read.workloads.items()
+        for name, device in read.devices.items()
+        for target in device.targets
+    ]
+    return FleetPlan(path.stem, tuple(cells), read.scheduler)
+
+
+def _words(path: Path, workload: str, values: Mapping[str, Any], target: str) -> tuple[CommandWord, ...]:
+    """Return the command line of a workload."""
+    where = f"{path}: workloads.{workload}"
+    if not isinstance(model := values.get(_MODEL), str):
+        raise InvalidFileError(f"{where} names no model", remedy='write model = "FILE"')
+    source = _placed(path, model)
+    kind = kind_of(source, VERB)
+    known = _flags(kind)
+    words = [CommandWord(VERB), CommandWord("--target"), CommandWord(_placed(path, target), is_read=True)]
+    for name, value in values.items():
+        if name == _MODEL:
+            continue
+        if name not in known:
+            raise InvalidFileError(
+                f"{where}: there is no option {short(name)}", remedy=f"options are {', '.join(known)}"
+            )
+        words += _option_words(path, f"{where}: {name}", known[name], value)
+    return (*words, CommandWord("--"), CommandWord(source, is_read=True))
+
+
+def _flags(kind: Kind) -> Mapping[str, Option]:
+    """Return the options of a kind that a file may give, by their flags without dashes."""
+    options = options_of(kind.options[VERB])
+    return {each.flags[0].lstrip("-"): each for name, each in options if name not in _OURS}
+
+
+def _option_words(path: Path, where: str, option: Option, value: Any) -> Iterator[CommandWord]:
+    """Yield an option as it is typed."""
+    flag = CommandWord(option.flags[0])
+    if option.syntax is Syntax.FLAG:
+        if not isinstance(value, bool):
+            raise InvalidFileError(f"{where} is {short(value)}, not true or false", remedy="correct the value")
+        yield from (flag,) if value else ()
+        return
+    several: Sequence[Any] = value if isinstance(value, list) else [value]
+    if len(several) != 1 and not option.repeatable:
+        raise InvalidFileError(f"{where} is a list", remedy="give one value")
+    is_read = option.file_use in (FileUse.READ, FileUse.BOTH)
+    for each in several:
+        if isinstance(each, bool) or not isinstance(each, str | int | float):
+            raise InvalidFileError(f"{where} is {short(each)}, neither a text nor a number", remedy="correct the value")
+        yield flag
+        yield CommandWord(_placed(path, str(each)) if is_read else str(each), is_read=is_read)
+
+
+def _placed(path: Path, text: str) -> str:
+    """Return a text that may name a file beside the plan, as it is named from here."""
+    beside = path.parent / text
+    return str(beside) if text and beside.exists() else text

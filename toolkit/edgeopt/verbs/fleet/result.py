@@ -1,0 +1,172 @@
+"""The result of a fleet: what became of each cell, and what the last run made of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError
+from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.result import Report, read_report
+from edgeopt.system.toml import read_json
+from edgeopt.verbs.fleet.work import CellRun
+
+RESULT = "fleet"
+"""Name of the files of figures."""
+_ORDER = (EXIT_ERROR, 2, 3, 4, EXIT_PASS)
+"""Exit codes of cells, what counts for the whole first."""
+LEAST_CHANGE = 1.1
+"""Two runs of a fleet are days apart and not in turns: times that differ by less are taken for equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """One cell that ended."""
+
+    name: str
+    workload: str
+    device: str
+    target: str
+    run: CellRun | None
+    """None: it never came to an end."""
+    report: Report | None
+    """None where the kind writes another, or the command failed."""
+    problem: str
+    """Why there is no result; empty where there is one."""
+    is_kept: bool = False
+    """Whether an earlier run of the fleet made it."""
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of its command; 1 where it never ended."""
+        return EXIT_ERROR if self.run is None else self.run.code
+
+    @property
+    def best(self) -> Candidate | None:
+        """The chosen candidate, where a report tells of one."""
+        return self.report.best if self.report else None
+
+    @property
+    def p50_ms(self) -> float | None:
+        """The median time of a frame with the chosen candidate; None where nothing was measured."""
+        return self.best.latency.frame.p50_ms if self.best and self.best.latency else None
+
+    @property
+    def score(self) -> float | None:
+        """The metric of the chosen candidate on the labels; None without."""
+        return self.best.score.value if self.best and self.best.score else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        run, best = self.run, self.best
+        return {
+            "name": self.name,
+            "workload": self.workload,
+            "device": self.device,
+            "target": self.target,
+            "exit_code": self.exit_code,
+            "problem": self.problem,
+            "kept": self.is_kept,
+            "chosen": best.name if best else None,
+            "precision": best.precision if best else None,
+            "executor": best.executor if best else None,
+            "speedup": best.speed.speedup if best and best.speed else None,
+            "p50_ms": self.p50_ms,
+            "score": self.score,
+            "worker": run.worker if run else None,
+            "machine": run.machine if run else None,
+            "processor": run.processor if run else None,
+            "waited_s": run.waited_s if run else None,
+            "began_s": run.began_s if run else None,
+            "ended_s": run.ended_s if run else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FleetResult:
+    """All cells of a fleet."""
+
+    name: str
+    folder: Path
+    cells: tuple[CellResult, ...]
+    before: Mapping[str, Mapping[str, Any]]
+    """What the last run of the fleet told of each cell, by its name."""
+
+    @property
+    def exit_code(self) -> int:
+        """The first of 1, 2, 3, 4 that a cell ended with; 0 where all ended with 0."""
+        codes = {cell.exit_code for cell in self.cells}
+        return next((code for code in _ORDER if code in codes), EXIT_ERROR)
+
+    @property
+    def overlaps(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of cells that measured on one device at the same time: there should be none."""
+        ran = [cell for cell in self.cells if cell.run and not cell.is_kept]
+        return tuple((one.name, other.name) for one, other in combinations(ran, 2) if _overlap(one, other))
+
+    def changes(self) -> tuple[str, ...]:
+        """Return what differs from the last run, a sentence each: slower and less accurate cells first."""
+        lines = [(worse, text) for cell in self.cells for worse, text in _changes(cell, self.before.get(cell.name))]
+        return tuple(text for _, text in sorted(lines, key=lambda line: not line[0]))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"schema": 1, "fleet": self.name, "cells": [cell.as_json() for cell in self.cells]}
+
+
+def _overlap(one: CellResult, other: CellResult) -> bool:
+    assert one.run
+    assert other.run
+    is_same = one.device == other.device
+    return is_same and one.run.began_s < other.run.ended_s and other.run.began_s < one.run.ended_s
+
+
+def _changes(cell: CellResult, before: Mapping[str, Any] | None) -> list[tuple[bool, str]]:
+    """Return sentences, each with whether it is for the worse."""
+    if before is None or cell.is_kept:
+        return []
+    lines = list[tuple[bool, str]]()
+    p50_ms, was_ms = cell.p50_ms, before.get("p50_ms")
+    if p50_ms and was_ms and max(p50_ms / was_ms, was_ms / p50_ms) > LEAST_CHANGE:
+        word = "slower" if p50_ms > was_ms else "faster"
+        lines.append((p50_ms > was_ms, f"{cell.name} is {word}: {p50_ms:.2f} ms, was {was_ms:.2f}"))
+    score, was = cell.score, before.get("score")
+    if score is not None and was is not None and score != was:
+        lines.append((score < was, f"{cell.name} scores {score:.4f}, was {was:.4f}"))
+    if cell.exit_code != (code := before.get("exit_code")) and isinstance(code, int):
+        lines.append((cell.exit_code != EXIT_PASS, f"{cell.name} ends with {cell.exit_code}, was {code}"))
+    return lines
+
+
+def read_before(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Return what the last run in a folder told of its cells; nothing where there was none."""
+    try:
+        values = read_json(folder / f"{RESULT}.json", remedy="")
+        return {str(cell["name"]): cell for cell in values["cells"]}
+    except (EdgeoptError, KeyError, TypeError):
+        return {}
+
+
+def result_of(
+    names: Sequence[str], folder: Path, run: CellRun | None, problem: str = "", *, is_kept: bool = False
+) -> CellResult:
+    """Return the result of a cell that lies in a folder.
+
+    Args:
+        names: Of the cell, its workload, device and target.
+        folder: With its report, where its command wrote one.
+        run: How it ran; None: it never ended.
+        problem: Why not.
+        is_kept: Whether an earlier run made it.
+    """
+    report = None
+    if run is not None:
+        try:
+            report = read_report(folder)
+        except EdgeoptError:
+            problem = problem or (run.lines[-1] if run.code == EXIT_ERROR and run.lines else "")
+    name, workload, device, target = names
+    return CellResult(name, workload, device, target, run, report, problem, is_kept)

@@ -1,0 +1,219 @@
+"""The life of one run of a fleet: cells are sent to workers, and each result is on disk before the next is awaited."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgeopt.errors import UnavailableError
+from edgeopt.graph.files.outside import sha256_of
+from edgeopt.report.formats import write_pages
+from edgeopt.system.declared.optional import require
+from edgeopt.system.disk.files import write_beside
+from edgeopt.system.disk.locks import lock_folder
+from edgeopt.system.text import plural, short
+from edgeopt.verbs.fleet import EXTRA, PURPOSE, work
+from edgeopt.verbs.fleet.cluster import open_cluster
+from edgeopt.verbs.fleet.plan import Cell, FleetPlan, read_plan
+from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
+from edgeopt.verbs.fleet.summary import cell_line, summarize
+from edgeopt.verbs.fleet.work import CellRequest, CellRun, MissingFiles
+from edgeopt.verbs.remote.mirror import mirrored
+
+_CELLS = "cells"
+_CELL = "cell.json"
+_PREFIX = "edgeopt-"
+_RETRIES = 2
+"""Times that a cell is run again whose worker fails in our own code, as on a full disk."""
+
+
+class Hears(Protocol):
+    """A listener to a fleet."""
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        """Hear that so many cells are done."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Hear one line."""
+        ...
+
+
+def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hears: Hears) -> FleetResult:
+    """Run every cell of a fleet, and write what became of it.
+
+    Args:
+        file: The fleet, a TOML file.
+        out: Where results go; None: `out/NAME`.
+        resume: Whether cells stay finished that an earlier run finished, where all that enters is the same.
+        scheduler: Address of a Dask scheduler; empty: the file's, or workers of this machine.
+        hears: Hears of progress.
+
+    Raises:
+        EdgeoptError: On what is wrong with the file, the cluster or the folder.
+        KeyboardInterrupt: What is finished stays on disk.
+    """
+    plan = read_plan(file)
+    folder = out or Path("out") / plan.name
+    with lock_folder(folder, held="another fleet writes into", remedy="choose another folder with -o"):
+        before = read_before(folder)
+        known = work.version()
+        requests = {cell.name: request_of(cell, known) for cell in plan.cells}
+        kept = _kept(plan, folder, requests) if resume else {}
+        todo = [cell for cell in plan.cells if cell.name not in kept]
+        if kept:
+            hears.say(f"{plural(len(kept), 'cell')} of {len(plan.cells)} finished before: kept")
+        results = dict(kept)
+        if todo:
+            devices = tuple(dict.fromkeys(cell.device for cell in todo))
+            with open_cluster(scheduler or plan.scheduler, devices, hears.say) as client:
+                _Course(client, folder, requests, results, hears).run(todo, len(plan.cells))
+        result = FleetResult(plan.name, folder, tuple(results[cell.name] for cell in plan.cells), before)
+        write_pages(summarize(result), folder, RESULT)
+        return result
+
+
+def request_of(cell: Cell, known: str) -> CellRequest:
+    """Return what a worker is asked; its key is the hash of all that enters.
+
+    Args:
+        cell: Of the plan.
+        known: Version of edgeopt, as `work.version`.
+    """
+    files = {name: (sha256_of(path), str(path.absolute())) for name, path in cell.files.items()}
+    words = [word.there for word in cell.words]
+    on = ["--on", cell.on] if cell.on else []
+    command = (words[0], *on, *words[1:])
+    enters = [known, command, sorted((name, digest) for name, (digest, _) in files.items()), cell.device]
+    key = hashlib.sha256(json.dumps(enters).encode()).hexdigest()[:24]
+    return CellRequest(key, command, files, mirrored(Path()), not cell.on)
+
+
+def _kept(plan: FleetPlan, folder: Path, requests: Mapping[str, CellRequest]) -> dict[str, CellResult]:
+    """Return the results of cells that are finished and whose key is the same."""
+    kept = {}
+    for cell in plan.cells:
+        place = folder / _CELLS / cell.name
+        run = work.read_last(place)
+        if run is not None and run.key == requests[cell.name].key:
+            kept[cell.name] = result_of(_names(cell), place, run, is_kept=True)
+    return kept
+
+
+def _names(cell: Cell) -> tuple[str, str, str, str]:
+    return cell.name, cell.workload, cell.device, cell.target
+
+
+class _Course:
+    """Cells on their way."""
+
+    def __init__(
+        self,
+        client: Any,
+        folder: Path,
+        requests: Mapping[str, CellRequest],
+        results: dict[str, CellResult],
+        hears: Hears,
+    ) -> None:
+        self._client, self._folder, self._requests = client, folder, requests
+        self._results, self._hears = results, hears
+        self._names: dict[str, str] = {request.key: name for name, request in requests.items()}
+
+    def run(self, cells: list[Cell], count: int) -> None:
+        """Send all cells to workers that offer their devices, and store each result as it comes."""
+        distributed = require("distributed", extra=EXTRA, purpose=PURPOSE)
+        self._client.subscribe_topic(work.TOPIC, self._hear)
+        self._hears.progress("cells", count - len(cells), count)
+        running = {self._submit(cell): cell for cell in cells}
+        awaited = distributed.as_completed(list(running))
+        try:
+            for future in awaited:
+                cell = running[future]
+                answer = self._answer(future, count)
+                if isinstance(answer, MissingFiles):
+                    self._send(cell, answer)
+                    future = self._submit(cell, again=len(running))
+                    running[future] = cell
+                    awaited.add(future)
+                    continue
+                self._store(cell, answer)
+                self._hears.progress("cells", len(self._results), count)
+        except BaseException:
+            keys = frozenset(request.key for request in self._requests.values())
+            self._leave(list(running), keys)
+            raise
+        finally:
+            self._client.unsubscribe_topic(work.TOPIC)
+
+    def _submit(self, cell: Cell, again: int = 0) -> Any:
+        request = self._requests[cell.name]
+        return self._client.submit(
+            work.run_cell,
+            request,
+            key=f"{_PREFIX}{request.key}-{again}",
+            resources={cell.device: 1},
+            retries=_RETRIES,
+            pure=False,
+        )
+
+    def _answer(self, future: Any, count: int) -> CellRun | MissingFiles | str:
+        """Return what a worker answers, or why it does not.
+
+        Raises:
+            UnavailableError: If the scheduler is gone.
+        """
+        if future.status == "finished":
+            answer: CellRun | MissingFiles = future.result()
+            return answer
+        if future.status == "error":
+            error = future.exception()
+            if type(error).__name__ == "KilledWorker":
+                return "it ended every worker that ran it, as where memory does not suffice"
+            return f"{type(error).__name__}: {short(str(error))}"
+        text = f"the scheduler is gone; {len(self._results)} of {plural(count, 'cell')} are stored"
+        raise UnavailableError(text, remedy="start it again; the same command with --resume goes on")
+
+    def _send(self, cell: Cell, missing: MissingFiles) -> None:
+        """Send files to a worker that has no way to them."""
+        places = dict(self._requests[cell.name].files.values())
+        self._hears.say(f"sending {plural(len(missing.digests), 'file')} to {missing.worker}")
+        for digest in sorted(missing.digests):
+            data = Path(places[digest]).read_bytes()
+            self._client.run(work.store, digest, data, workers=[missing.worker], on_error="ignore")
+
+    def _store(self, cell: Cell, answer: CellRun | str) -> None:
+        """Write the result of a cell: its files first, then that it is finished."""
+        place = self._folder / _CELLS / cell.name
+        shutil.rmtree(place, ignore_errors=True)
+        run = None if isinstance(answer, str) else answer
+        if run is not None:
+            place.mkdir(parents=True)
+            with tarfile.open(fileobj=io.BytesIO(run.packed), mode="r:gz") as archive:
+                archive.extractall(place, filter="data")
+            values = dataclasses.asdict(run.without_files()) | {"packed": ""}
+            write_beside(place / _CELL, json.dumps(values, indent=2) + "\n")
+            self._client.run(work.forget_cell, run.key, workers=[run.worker], on_error="ignore")
+        result = result_of(_names(cell), place, run, answer if isinstance(answer, str) else "")
+        self._results[cell.name] = result
+        self._hears.say(cell_line(result))
+
+    def _hear(self, event: tuple[float, Mapping[str, str]]) -> None:
+        """Tell that a cell began; what its command says is for the dashboard."""
+        _, told = event
+        if not told.get("line") and (name := self._names.get(str(told.get("key")))):
+            self._hears.say(f"{name} began on {told.get('worker')}")
+
+    def _leave(self, futures: list[Any], keys: frozenset[str]) -> None:
+        """Let the workers end what runs; where they are gone nothing is to be ended."""
+        try:
+            self._client.cancel(futures)
+            self._client.run(work.stop_cells, keys, on_error="ignore")
+        except Exception:  # the cluster may be what failed
+            return

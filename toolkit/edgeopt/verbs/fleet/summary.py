@@ -1,0 +1,147 @@
+"""The lines and the page of a fleet."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OF, EXIT_PASS
+from edgeopt.report.document import (
+    CommandOutcome,
+    Document,
+    JudgedCase,
+    Section,
+    Table,
+    Value,
+    VerdictLines,
+    make_table,
+)
+from edgeopt.system.text import plural
+from edgeopt.verbs.fleet.result import LEAST_CHANGE, CellResult, FleetResult
+
+_WORDS = {code: word for word, code in reversed([*EXIT_OF.items()])} | {EXIT_ERROR: "ERROR", EXIT_INTERRUPTED: "CUT"}
+
+
+def cell_line(cell: CellResult) -> str:
+    """Return what a terminal shows as soon as a cell ends."""
+    took = f" after {_took(cell)}" if cell.run else ""
+    parts = [_chosen(cell), f"p50 {_ms(cell.p50_ms)} ms" if cell.p50_ms else "", cell.problem]
+    told = "; ".join(part for part in parts if part)
+    return f"{cell.name}: {_word(cell)}{took}" + (f", {told}" if told else "")
+
+
+def summarize(result: FleetResult) -> Document:
+    """Return what a reader sees: a row a cell, the best of each workload, what changed since the last run."""
+    return Document(
+        command="fleet",
+        subject=result.name,
+        title=f"Fleet {result.name}",
+        data=result.as_json(),
+        sections=(
+            Section(table=_table(result.cells)),
+            Section("Best of each workload and device", table=_best(result.cells)),
+            Section(
+                "Since the last run",
+                values=tuple(Value("changed", text) for text in result.changes()),
+                text=f"Times that differ by less than {LEAST_CHANGE:g}x count as equal: the runs were not in turns.",
+            )
+            if result.changes()
+            else Section(),
+            Section("Devices", table=_devices(result.cells), is_detail=True),
+        ),
+        verdict=_verdict(result),
+        judgements=tuple(JudgedCase.by_exit(cell.name, cell.exit_code, cell_line(cell)) for cell in result.cells),
+    )
+
+
+def _table(cells: Iterable[CellResult]) -> Table:
+    columns: dict[str, Callable[[CellResult], str]] = {
+        "cell": lambda cell: cell.name,
+        "result": _word,
+        "chosen": _chosen,
+        "speed": lambda cell: str(cell.best.speed) if cell.best and cell.best.speed else "",
+        "p50 ms": lambda cell: _ms(cell.p50_ms),
+        "accuracy": lambda cell: f"{cell.score:.4f}" if cell.score is not None else "",
+        "took": _took,
+        "problem": lambda cell: cell.problem,
+    }
+    return make_table(cells, columns, words=["result", "chosen", "problem"], less=["took", "accuracy", "speed"])
+
+
+def _best(cells: tuple[CellResult, ...]) -> Table:
+    """Return the target of each workload and device whose chosen form has the shortest median frame."""
+    groups: dict[tuple[str, str], list[CellResult]] = {}
+    for cell in cells:
+        if cell.p50_ms is not None:
+            groups.setdefault((cell.workload, cell.device), []).append(cell)
+    best = [min(group, key=lambda cell: cell.p50_ms or 0.0) for group in groups.values()]
+    slowest = {max(best, key=lambda cell: cell.p50_ms or 0.0).name} if len(best) > 1 else set[str]()
+    columns: dict[str, Callable[[CellResult], str]] = {
+        "workload": lambda cell: cell.workload,
+        "device": lambda cell: cell.device,
+        "target": lambda cell: cell.target,
+        "chosen": _chosen,
+        "p50 ms": lambda cell: _ms(cell.p50_ms),
+        "": lambda cell: "slowest" if cell.name in slowest else "",
+    }
+    return make_table(best, columns, words=["device", "target", "chosen", ""])
+
+
+def _devices(cells: tuple[CellResult, ...]) -> Table:
+    """Return how long each device was used, and by whom."""
+    names = dict.fromkeys(cell.device for cell in cells)
+
+    def cells_of(name: str) -> list[CellResult]:
+        return [cell for cell in cells if cell.device == name]
+
+    columns: dict[str, Callable[[str], str]] = {
+        "device": lambda name: name,
+        "processor": lambda name: ", ".join(dict.fromkeys(filter(None, map(_processor, cells_of(name))))),
+        "cells": lambda name: str(len(cells_of(name))),
+        "minutes": lambda name: f"{sum(map(_seconds, cells_of(name))) / 60:.1f}",
+    }
+    return make_table(names, columns, words=["processor"])
+
+
+def _verdict(result: FleetResult) -> VerdictLines:
+    counts = Counter(map(_word, result.cells))
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    kept = sum(cell.is_kept for cell in result.cells)
+    facts = [Value("report", str(result.folder / "fleet.html"))]
+    facts += [Value("kept", f"{plural(kept, 'cell')} of an earlier run")] if kept else []
+    facts += [Value("overlap", f"{one} and {other} measured at one time") for one, other in result.overlaps]
+    failed = [cell for cell in result.cells if cell.exit_code != EXIT_PASS]
+    outcome = CommandOutcome.PASS if not failed else CommandOutcome.FAIL
+    if failed and {cell.exit_code for cell in failed} <= {3, 4}:
+        outcome = CommandOutcome.NOT_DECIDED
+    first = next((cell for cell in result.cells if cell.report), None)
+    following = f"edgeopt report {shlex.quote(str(result.folder / 'cells' / first.name))}" if first else ""
+    return VerdictLines(outcome, f"{plural(len(result.cells), 'cell')}: {told}", tuple(facts), next_command=following)
+
+
+def _word(cell: CellResult) -> str:
+    return _WORDS.get(cell.exit_code, f"exit {cell.exit_code}")
+
+
+def _chosen(cell: CellResult) -> str:
+    best = cell.best
+    return f"{best.name} ({best.executor}, {best.precision})" if best else ""
+
+
+def _processor(cell: CellResult) -> str:
+    """Return the name of the processor that measured, as the report tells it."""
+    fact = cell.report.environment.facts.get("cpu.model") if cell.report else None
+    return str(fact.value) if fact else ""
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}" if value < 1 else f"{value:.2f}"
+
+
+def _seconds(cell: CellResult) -> float:
+    return cell.run.ended_s - cell.run.began_s if cell.run else 0.0
+
+
+def _took(cell: CellResult) -> str:
+    return f"{_seconds(cell):.0f} s" if cell.run else ""

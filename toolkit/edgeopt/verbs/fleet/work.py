@@ -1,0 +1,240 @@
+"""The part of a fleet that runs on a worker: one cell, in a folder that outlives the worker's process."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from platform import node
+
+from edgeopt.graph.files.outside import sha256_of
+from edgeopt.optimization.folder.workspace import MARK
+from edgeopt.system.disk.caches import cache_folder
+from edgeopt.system.disk.locks import hold
+from edgeopt.system.machine.processor import cpu_name
+from edgeopt.verbs.remote.wheel import make_wheel
+
+FILES = "@FILES@"
+"""Stands in a word for the folder that mirrors the files of the machine that asked."""
+TOPIC = "edgeopt"
+"""Topic of the cluster's events under which a worker tells of its cells."""
+_LAST_LINES = 12
+_LEFT_OUT = (".calibration", "candidates", "engines")
+"""Folders of a run that stay on the worker: the bundle and the report are brought back."""
+_running: dict[str, subprocess.Popen[bytes]] = {}
+"""The commands that run in this process, by the key of their cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellRequest:
+    """A cell as a worker is asked to run it."""
+
+    key: str
+    """Hash of all that enters; its folder is called so."""
+    words: tuple[str, ...]
+    files: Mapping[str, tuple[str, str]]
+    """Name in the mirror to hash, and to the place where the file lies on the machine that asked."""
+    folder: str
+    """Name in the mirror of the folder in which the command runs."""
+    is_here: bool
+    """Whether the worker's own machine measures, which nothing else may use then."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFiles:
+    """Files that a worker has not yet."""
+
+    worker: str
+    digests: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """A cell that ran to its end."""
+
+    key: str
+    code: int
+    """Exit code of the command."""
+    worker: str
+    machine: str
+    processor: str
+    waited_s: float
+    """Seconds until the machine was free."""
+    began_s: float
+    """By the worker's clock, in seconds since 1970."""
+    ended_s: float
+    lines: tuple[str, ...]
+    """What the command said last."""
+    packed: bytes = b""
+    """A tar with bundle and report."""
+
+    def without_files(self) -> CellRun:
+        """Return what is told of it, without what it made."""
+        return replace(self, packed=b"")
+
+
+def root() -> Path:
+    """Return the folder of fleets on this machine, which all workers of one user share."""
+    return cache_folder() / "fleet"
+
+
+def version() -> str:
+    """Return what must be the same on all machines of a fleet."""
+    return make_wheel().key
+
+
+def run_cell(request: CellRequest) -> CellRun | MissingFiles:
+    """Run a cell's command to its end; one that an earlier worker began goes on from what that left."""
+    place = root() / "cells" / request.key
+    mirror = place / "files"
+    absent = frozenset(
+        digest for name, (digest, origin) in request.files.items() if not _lay(mirror / name, digest, origin)
+    )
+    if absent:
+        return MissingFiles(_address(), absent)
+    (mirror / request.folder).mkdir(parents=True, exist_ok=True)
+    out, asked_s = place / "out", time.time()
+    with hold(root() / "machine.lock", is_shared=not request.is_here) as lock:
+        began_s = time.time()
+        code, lines = _run(request, out, mirror, lock.fileno())
+        ended_s = time.time()
+    facts = (_address(), node(), cpu_name())
+    done = CellRun(request.key, code, *facts, began_s - asked_s, began_s, ended_s, lines, _packed(out))
+    shutil.rmtree(mirror, ignore_errors=True)
+    return done
+
+
+def store(digest: str, data: bytes) -> None:
+    """Keep a file that was sent.
+
+    Raises:
+        ValueError: If it has another hash.
+    """
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ValueError(f"a file that was sent has another hash than {digest}")
+    place = _stored(digest)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = place.with_name(f"{digest}.{os.getpid()}")
+    draft.write_bytes(data)
+    os.replace(draft, place)
+
+
+def stop_cells(keys: frozenset[str]) -> None:
+    """Ask the commands of cells to end, as Ctrl-C does."""
+    for key in keys & _running.keys():
+        with contextlib.suppress(OSError):
+            _running[key].terminate()
+
+
+def forget_cell(key: str) -> None:
+    """Remove what is left of a cell whose result was stored."""
+    shutil.rmtree(root() / "cells" / key, ignore_errors=True)
+
+
+def _run(request: CellRequest, out: Path, mirror: Path, lock: int) -> tuple[int, tuple[str, ...]]:
+    """Run the command and tell of each of its lines; return its exit code and the last lines."""
+    words = [word.replace(FILES, str(mirror)) for word in request.words]
+    options = ["--out", str(out), *(["--resume"] if (out / MARK).is_file() else [])]
+    command = [sys.executable, "-m", "edgeopt.verbs.fleet.child", words[0], *options, *words[1:]]
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    tell = _teller(request.key)
+    tell("")
+    # The lock goes along: a command that outlives its worker still uses the machine.
+    kept = () if sys.platform == "win32" else (lock,)
+    with subprocess.Popen(
+        command,
+        cwd=mirror / request.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=kept,
+    ) as process:
+        _running[request.key] = process
+        try:
+            assert process.stdout
+            assert process.stderr
+            drain = threading.Thread(target=process.stdout.read, daemon=True)
+            drain.start()
+            for line in io.TextIOWrapper(process.stderr, "utf-8", "replace"):
+                if text := line.rstrip():
+                    last.append(text)
+                    tell(text)
+            drain.join()
+            code = process.wait()
+        finally:
+            del _running[request.key]
+            process.kill()
+    return code if code >= 0 else 128 - code, tuple(last)
+
+
+def _teller(key: str) -> Callable[[str], None]:
+    """Return what tells the cluster of a line of a cell's command; outside of a cluster nobody hears it."""
+    try:
+        from distributed import get_worker
+
+        worker = get_worker()
+    except (ImportError, ValueError):
+        return lambda _: None
+    return lambda text: worker.log_event(TOPIC, {"key": key, "line": text, "worker": worker.address})
+
+
+def _address() -> str:
+    try:
+        from distributed import get_worker
+
+        return str(get_worker().address)
+    except (ImportError, ValueError):
+        return ""
+
+
+def _stored(digest: str) -> Path:
+    return root() / "store" / digest[:2] / digest
+
+
+def _lay(place: Path, digest: str, origin: str) -> bool:
+    """Put a file into the mirror, from where it lies on a shared disk or from the store; return whether it is there."""
+    if place.is_file() and sha256_of(place) == digest:
+        return True
+    place.unlink(missing_ok=True)
+    sources = [path for path in (_stored(digest), Path(origin)) if path.is_file()]
+    source = next((path for path in sources if path != Path(origin) or sha256_of(path) == digest), None)
+    if source is None:
+        return False
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, place)
+    except OSError:  # another disk
+        shutil.copyfile(source, place)
+    return True
+
+
+def _packed(out: Path) -> bytes:
+    """Return bundle and report in a tar."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        for path in sorted(out.rglob("*")):
+            name = path.relative_to(out)
+            if path.is_file() and name.parts[0] not in _LEFT_OUT and not name.name.startswith("."):
+                archive.add(path, name.as_posix())
+    return packed.getvalue()
+
+
+def read_last(folder: Path) -> CellRun | None:
+    """Return what is stored of a cell in its folder of results; None where nothing is."""
+    try:
+        values = json.loads((folder / "cell.json").read_text("utf-8"))
+        return CellRun(**{**values, "lines": tuple(values["lines"]), "packed": b""})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
