@@ -71,6 +71,8 @@ OTHERS = {
     "--abi",
     "--dest",
     "--id",
+    "--nthreads",
+    "--resources",
     "--query-gpu",
     "--use",
     "--help",

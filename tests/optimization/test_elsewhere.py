@@ -13,7 +13,7 @@ from edgeopt.errors import Note, NoteKind, UnavailableError
 from edgeopt.executors.onnxruntime import UNFUSED
 from edgeopt.optimization.candidate import RESUMED
 from edgeopt.optimization.candidates.engines import open_engines
-from edgeopt.optimization.elsewhere import Made, make_for, why_not_made_here
+from edgeopt.optimization.elsewhere import MadeHere, make_for, why_not_made_here
 from edgeopt.optimization.folder.handover import Handover, read_handover
 from edgeopt.optimization.folder.resume import made_none
 from edgeopt.optimization.folder.workspace import Workspace
@@ -31,7 +31,7 @@ ARM, NARROW = Processor("arm64", {"asimd", "asimddp"}), Processor("x86-64", {"av
 SHORT = Options(skip=("prune", "activations"), threads=1)
 
 
-def made_for_a_board(out: Path, options: Options = SHORT) -> Made:
+def made_for_a_board(out: Path, options: Options = SHORT) -> MadeHere:
     """Make the candidates of a small detector for a board that is like this machine."""
     device = find_device_elsewhere("cpu", BOARD, this_processor())
     with briefly(), ending_after(2):
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
     """An output folder whose candidates were made for a board and then measured on it."""
     out = tmp_path_factory.mktemp("made") / "out"
     made = made_for_a_board(out)
-    assert made == Made("digits_detector", out)
+    assert made == MadeHere("digits_detector", out)
     assert not (out / "report.json").exists(), "nothing is chosen where nothing is measured"
     assert not (out / "bundle").exists()
     return out
@@ -96,7 +96,9 @@ def test_another_run_takes_nothing_up_and_says_by_what_it_differs(tmp_path):
     assert not any("another machine" in note.detail for note in report.notes)
 
 
-@pytest.mark.parametrize("damage", ["", "[]", '{"made_on": 1}', '{"made_on": "", "steps": [], "notes": [{}]}'])
+@pytest.mark.parametrize(
+    "damage", ["", "[]", '{"made_on": 1}', '{"made_on": "", "steps": [], "notes": [{}], "run": {}}']
+)
 def test_a_damaged_handover_is_none(tmp_path, damage):
     with Workspace.open(tmp_path, {"plan": {}}):
         (tmp_path / "handover.json").write_text(damage)

@@ -18,7 +18,7 @@ from edgeopt.system.text import printable
 
 if TYPE_CHECKING:
     from edgeopt.verbs.remote.command import CommandWord
-    from edgeopt.verbs.remote.search import Search
+    from edgeopt.verbs.remote.search import SearchHere
 
 ON = "on"
 """Name in Python of the option."""
@@ -42,7 +42,7 @@ class DeviceCommand(click.Command):
             raise EdgeoptError(f"{_THERE} is for a device elsewhere", remedy=f"name it: {_FLAG} ssh://USER@HOST")
         return super().invoke(ctx)
 
-    def search_of(self, ctx: click.Context) -> Search | None:
+    def search_of(self, ctx: click.Context) -> SearchHere | None:
         """Return the part of the command that runs here before the device goes on; None: it has none."""
         del ctx
         return None
@@ -71,7 +71,9 @@ def listening(ctx: click.Context, limit_s: float | None = None, *, is_whole: boo
     return Progress(quiet=ctx.params.get("form", TERMINAL) != TERMINAL, limit_s=limit_s, is_whole=is_whole)
 
 
-def run_on_device(ctx: click.Context, address: str, words: Sequence[CommandWord], search: Search | None = None) -> int:
+def run_on_device(
+    ctx: click.Context, address: str, words: Sequence[CommandWord], search: SearchHere | None = None
+) -> int:
     """Run the command of a context on a device, and return its exit code.
 
     Args:

@@ -18,7 +18,7 @@ from edgeopt.verbs.remote import SEARCHING, VERBS
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
 
 if TYPE_CHECKING:
-    from edgeopt.verbs.remote.search import Search
+    from edgeopt.verbs.remote.search import SearchHere
 
 PRINTED = "What is printed"
 """Heading of what the command line adds to every verb."""
@@ -138,16 +138,16 @@ class VerbCommand(DeviceCommand, GroupedCommand):
         filled = {heading: tuple(names) for heading, names in groups.items() if names}
         super().__init__(*args, groups=filled, **extra)
 
-    def search_of(self, ctx: click.Context) -> Search | None:
+    def search_of(self, ctx: click.Context) -> SearchHere | None:
         """Return the search of a verb that makes candidates."""
         if ctx.info_name not in SEARCHING:
             return None
-        from edgeopt.verbs.remote.search import Search
+        from edgeopt.verbs.remote.search import SearchHere
 
         source = named_source(ctx, ctx.params.get("model"))
         values = read_values(ctx, source)
         limit_s = values.get("time_limit_s")
-        return Search(ctx.info_name, source, values, lambda: listening(ctx, limit_s, is_whole=True))
+        return SearchHere(ctx.info_name, source, values, lambda: listening(ctx, limit_s, is_whole=True))
 
 
 def _heading_of_devices(headings: Sequence[str]) -> str:

@@ -210,6 +210,16 @@ class Executor(Protocol):
         del source
         return {}
 
+    def own_settings(self, options: SessionOptions, precision: str) -> Mapping[str, bool | int]:
+        """Return what an app sets in this engine's own runtime so that it computes as was measured.
+
+        Args:
+            options: Of the session.
+            precision: Arithmetic of float operators: `fp32`, `fp16` or `bf16`.
+        """
+        del options, precision
+        return {}
+
     def wire_bytes(self, source: Source) -> int | None:
         """Return what of a model goes over the wire each time an app loads it; None: it is installed with the app."""
         del source

@@ -35,7 +35,7 @@ def why_not_made_here(target: Target, options: Options) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeHere:
     """Candidates on disk, ready for a device elsewhere."""
 
     model: str
@@ -57,7 +57,7 @@ def make_for(
     task: str = "",
     named: str,
     began_s: float | None = None,
-) -> Made:
+) -> MadeHere:
     """Make the candidates of a model for a device elsewhere, ready to be taken up there by the same command.
 
     Args:
@@ -86,5 +86,6 @@ def make_for(
         if run.workspace.handover is None:  # else an earlier command made them all
             make_candidates(run)
             shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)  # no search of this machine follows
-            hand_over(run.workspace, [*plan.steps], [note for note in run.context.notes if note not in run.of_engines])
-    return Made(str(file), folder)
+            notes = [note for note in run.context.notes if note not in run.of_engines]
+            hand_over(folder, run.workspace.described, [*plan.steps], notes)
+    return MadeHere(str(file), folder)

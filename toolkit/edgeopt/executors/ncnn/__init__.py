@@ -190,6 +190,10 @@ class Ncnn(Executor):
         """Return a model as ncnn loads it, in one file: a device that opens it needs no onnx. Raises as `open`."""
         return ncnn_file(source).to_bytes()
 
+    def own_settings(self, options: SessionOptions, precision: str) -> Mapping[str, bool | int]:
+        """Return the fields of `ncnn::Option`."""
+        return _settings(options, precision)
+
     def own_files(self, source: Source) -> Mapping[str, bytes]:
         """Return the two files of ncnn's own loaders, and one that names inputs and outputs. Raises as `open`."""
         file = ncnn_file(source)
@@ -301,16 +305,26 @@ def _ncnn() -> Any:
     return require("ncnn", extra="ncnn", purpose=_PURPOSE)
 
 
+def _settings(options: SessionOptions, precision: str) -> dict[str, bool | int]:
+    """Return the fields of ncnn's options: by themselves they round to float16 on Arm, weights on every processor."""
+    halves = dict.fromkeys(("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic"), precision == "fp16")
+    integers = dict.fromkeys(("use_int8_packed", "use_int8_storage", "use_int8_inference"), True)
+    entries = {
+        key: bool(int(value)) if _TAKEN[key] == "0 or 1" else int(value) for key, value in options.entries.items()
+    }
+    return {
+        "num_threads": options.threads or 1,
+        "use_vulkan_compute": False,
+        "use_bf16_storage": precision == "bf16",
+        **halves,
+        **integers,
+        **entries,
+    }
+
+
 def _set(option: Any, options: SessionOptions, precision: str) -> None:
-    option.num_threads = options.threads or 1
-    option.use_vulkan_compute = False
-    option.use_bf16_storage = precision == "bf16"
-    for name in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic"):
-        setattr(option, name, precision == "fp16")
-    for name in ("use_int8_packed", "use_int8_storage", "use_int8_inference"):
-        setattr(option, name, True)
-    for key, value in options.entries.items():
-        setattr(option, key, bool(int(value)) if _TAKEN[key] == "0 or 1" else int(value))
+    for name, value in _settings(options, precision).items():
+        setattr(option, name, value)
 
 
 def _load(net: Any, file: NcnnFile) -> None:

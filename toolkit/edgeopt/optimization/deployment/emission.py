@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnavailableError
-from edgeopt.executors import Session, arithmetic
+from edgeopt.executors import Session, SessionOptions, arithmetic
 from edgeopt.graph.drift import measure_drift, worst_drift
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Tensors
@@ -74,6 +74,7 @@ def _emitted(run: Run, name: str, candidates: Sequence[Candidate], best: Candida
     network = whole or engine.executor.own_file(model.source)
     for file, data in files.items():
         run.workspace.write(f"{FOLDER}/{name}/{file}", data)
+    options = SessionOptions(engine.target.providers, engine.threads, engine.target.options)
     sqnr_db = _sqnr_db(run, engine, candidate, model, network)
     facts = {
         "engine": name,
@@ -82,6 +83,7 @@ def _emitted(run: Run, name: str, candidates: Sequence[Candidate], best: Candida
         "arithmetic": arithmetic(candidate.precision),
         "threads": engine.threads,
         "options": dict(engine.target.options),
+        "settings": dict(engine.executor.own_settings(options, arithmetic(candidate.precision))),
         "sqnr_db": None if sqnr_db is None else round(sqnr_db, 1),
         "agreement": candidate.agreement,
         "speed": None if candidate.speed is None else candidate.speed.speedup,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
-from edgeopt.optimization.folder.workspace import MARK, Workspace
+from edgeopt.system.disk.files import write_beside
 from edgeopt.system.machine.processor import cpu_name
 from edgeopt.system.toml import read_json
 
@@ -22,7 +22,7 @@ _PLACES = ("calib", "eval")
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What the machine that made the candidates left beside them."""
+    """Account of the machine that made the candidates, beside them."""
 
     run: Mapping[str, Any]
     """Description of its run."""
@@ -47,10 +47,10 @@ class Handover:
 def read_handover(folder: Path) -> Handover | None:
     """Return what another machine left in a folder; None where none did, or what it left cannot be read."""
     try:
-        values, mark = read_json(folder / _FILE, remedy=""), read_json(folder / MARK, remedy="")
+        values = read_json(folder / _FILE, remedy="")
         notes = [Note(NoteKind(each["kind"]), *_rest(each)) for each in values["notes"]]
         steps = tuple(str(name) for name in values["steps"])
-        return Handover(dict(mark["run"]), str(values["made_on"]), steps, tuple(notes))
+        return Handover(dict(values["run"]), str(values["made_on"]), steps, tuple(notes))
     except (InvalidFileError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -60,21 +60,22 @@ def _rest(values: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...], str]:
     return values["detail"], values["hint"], tuple(values["names"]), values["more"]
 
 
-def hand_over(workspace: Workspace, steps: Sequence[str], notes: Sequence[Note]) -> None:
+def hand_over(folder: Path, run: Mapping[str, Any], steps: Sequence[str], notes: Sequence[Note]) -> None:
     """Write that all candidates are made, so that another machine takes them up.
 
     Args:
-        workspace: With all of them.
+        folder: Output folder of the run, with all of them.
+        run: Description of the run.
         steps: That were planned.
         notes: To tell in its report.
     """
-    values = {"made_on": cpu_name(), "steps": [*steps], "notes": [asdict(note) for note in notes]}
-    workspace.write(_FILE, json.dumps(values, indent=2) + "\n")
+    values = {"made_on": cpu_name(), "steps": [*steps], "notes": [asdict(note) for note in notes], "run": run}
+    write_beside(folder / _FILE, json.dumps(values, indent=2) + "\n")
 
 
-def forget_handover(workspace: Workspace) -> None:
+def forget_handover(folder: Path) -> None:
     """Remove what an earlier run left: its candidates are made again."""
-    workspace.path(_FILE).unlink(missing_ok=True)
+    (folder / _FILE).unlink(missing_ok=True)
 
 
 def _shared(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def open_workspace(folder: Path, description: Mapping[str, Any], *, resume: bool
     workspace = Workspace.open(folder, description, resume=resume)
     if resume:
         workspace.notes += _why_not_taken_up(workspace, description)
-    forget_handover(workspace)
+    forget_handover(workspace.folder)
     return workspace
 
 

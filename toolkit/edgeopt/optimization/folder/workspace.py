@@ -12,18 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import weights_beside
 from edgeopt.optimization.candidate import Candidate, candidate_from_json
+from edgeopt.optimization.folder.handover import Handover
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.toml import read_json
-
-if TYPE_CHECKING:
-    from edgeopt.optimization.folder.handover import Handover
 
 MARK = "run.json"
 _STEPS = "candidates/steps.json"
@@ -49,6 +47,8 @@ class Workspace:
         """What the machine left that made the candidates; None: this one makes them."""
         self.notes = list[Note]()
         """What the user should know of what was found there."""
+        self.described: Mapping[str, Any] = {}
+        """Description of the run."""
         self._lock, self._hashes = lock, dict[str, str]()
 
     @classmethod
@@ -71,7 +71,9 @@ class Workspace:
             (folder / _STEPS).unlink(missing_ok=True)
         mark = {"tool": _TOOL, "schema": _SCHEMA, "key": key, "run": description}
         write_beside(folder / MARK, json.dumps(mark, indent=2) + "\n")
-        return cls(folder, key, lock, before)
+        workspace = cls(folder, key, lock, before)
+        workspace.described = description
+        return workspace
 
     def __enter__(self) -> Workspace:
         return self

@@ -237,7 +237,7 @@ class TargetElsewhere(Target):
     """A target on another machine: candidates are made here, and measured there."""
 
     address: str = ""
-    """Of that machine, as `--on` takes it."""
+    """The address of that machine, as `--on` takes it."""
     processor_there: Processor = Processor("", frozenset())  # noqa: RUF009, frozen
 
     @property

@@ -9,11 +9,10 @@ as by Ctrl-C, so that its device is free for whoever takes the cell up.
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import sys
 import threading
-
-from edgeopt.__main__ import main as run
 
 _GRACE_S = 30.0
 """Seconds that a command has to leave what it has; then it ends at once."""
@@ -32,7 +31,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     threading.Thread(target=_end_with, args=(held,), daemon=True).start()
-    run()
+    runpy.run_module("edgeopt", run_name="__main__")
 
 
 if __name__ == "__main__":

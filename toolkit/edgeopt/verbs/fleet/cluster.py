@@ -21,6 +21,7 @@ from edgeopt.verbs.fleet import EXTRA, PURPOSE
 from edgeopt.verbs.fleet.work import version
 
 _CONNECT_S, _WORKERS_S = 15, 60.0
+"""Seconds in which a scheduler answers, also one that was lost, and in which workers come."""
 _LOOK_S = 0.2
 _FAILURES = 3
 """Workers that may end in the middle of one cell before it counts as what ends them."""
@@ -33,7 +34,7 @@ def open_cluster(scheduler: str, devices: Sequence[str], say: Callable[[str], No
     Args:
         scheduler: Address; empty: workers are started here.
         devices: Names of the resources.
-        say: Hears one line.
+        say: FleetListener one line.
 
     Raises:
         MissingDependencyError: If distributed is not installed.
@@ -46,6 +47,7 @@ def open_cluster(scheduler: str, devices: Sequence[str], say: Callable[[str], No
     settings = {
         "distributed.scheduler.allowed-failures": _FAILURES,
         "distributed.admin.system-monitor.gil.enabled": False,
+        "distributed.comm.timeouts.connect": f"{_CONNECT_S}s",
     }
     with dask.config.set(settings), tempfile.TemporaryDirectory(prefix="edgeopt-fleet-") as folder:
         if scheduler:

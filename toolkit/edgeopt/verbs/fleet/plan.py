@@ -45,7 +45,7 @@ class FleetFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class FleetCell:
     """One workload for one target on one device."""
 
     workload: str
@@ -72,7 +72,7 @@ class FleetPlan:
     """The cells of a fleet, and where they run."""
 
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[FleetCell, ...]
     scheduler: str
 
     @property
@@ -102,7 +102,7 @@ def read_plan(path: Path) -> FleetPlan:
         if device.on:
             read_address(device.on)
     cells = [
-        Cell(workload, name, target, _words(path, workload, {**read.options, **values}, target), device.on)
+        FleetCell(workload, name, target, _words(path, workload, {**read.options, **values}, target), device.on)
         for workload, values in read.workloads.items()
         for name, device in read.devices.items()
         for target in device.targets

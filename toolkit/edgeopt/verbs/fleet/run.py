@@ -21,7 +21,7 @@ from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.text import plural, short
 from edgeopt.verbs.fleet import EXTRA, PURPOSE, work
 from edgeopt.verbs.fleet.cluster import open_cluster
-from edgeopt.verbs.fleet.plan import Cell, FleetPlan, read_plan
+from edgeopt.verbs.fleet.plan import FleetCell, FleetPlan, read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.summary import cell_line, summarize
 from edgeopt.verbs.fleet.work import CellRequest, CellRun, MissingFiles
@@ -34,7 +34,7 @@ _RETRIES = 2
 """Times that a cell is run again whose worker fails in our own code, as on a full disk."""
 
 
-class Hears(Protocol):
+class FleetListener(Protocol):
     """A listener to a fleet."""
 
     def progress(self, what: str, done: int, of: int) -> None:
@@ -46,7 +46,7 @@ class Hears(Protocol):
         ...
 
 
-def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hears: Hears) -> FleetResult:
+def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hears: FleetListener) -> FleetResult:
     """Run every cell of a fleet, and write what became of it.
 
     Args:
@@ -54,7 +54,7 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
         out: Where results go; None: `out/NAME`.
         resume: Whether cells stay finished that an earlier run finished, where all that enters is the same.
         scheduler: Address of a Dask scheduler; empty: the file's, or workers of this machine.
-        hears: Hears of progress.
+        hears: FleetListener of progress.
 
     Raises:
         EdgeoptError: On what is wrong with the file, the cluster or the folder.
@@ -80,7 +80,7 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
         return result
 
 
-def request_of(cell: Cell, known: str) -> CellRequest:
+def request_of(cell: FleetCell, known: str) -> CellRequest:
     """Return what a worker is asked; its key is the hash of all that enters.
 
     Args:
@@ -107,7 +107,7 @@ def _kept(plan: FleetPlan, folder: Path, requests: Mapping[str, CellRequest]) ->
     return kept
 
 
-def _names(cell: Cell) -> tuple[str, str, str, str]:
+def _names(cell: FleetCell) -> tuple[str, str, str, str]:
     return cell.name, cell.workload, cell.device, cell.target
 
 
@@ -120,13 +120,13 @@ class _Course:
         folder: Path,
         requests: Mapping[str, CellRequest],
         results: dict[str, CellResult],
-        hears: Hears,
+        hears: FleetListener,
     ) -> None:
         self._client, self._folder, self._requests = client, folder, requests
         self._results, self._hears = results, hears
         self._names: dict[str, str] = {request.key: name for name, request in requests.items()}
 
-    def run(self, cells: list[Cell], count: int) -> None:
+    def run(self, cells: list[FleetCell], count: int) -> None:
         """Send all cells to workers that offer their devices, and store each result as it comes."""
         distributed = require("distributed", extra=EXTRA, purpose=PURPOSE)
         self._client.subscribe_topic(work.TOPIC, self._hear)
@@ -152,7 +152,7 @@ class _Course:
         finally:
             self._client.unsubscribe_topic(work.TOPIC)
 
-    def _submit(self, cell: Cell, again: int = 0) -> Any:
+    def _submit(self, cell: FleetCell, again: int = 0) -> Any:
         request = self._requests[cell.name]
         return self._client.submit(
             work.run_cell,
@@ -180,7 +180,7 @@ class _Course:
         text = f"the scheduler is gone; {len(self._results)} of {plural(count, 'cell')} are stored"
         raise UnavailableError(text, remedy="start it again; the same command with --resume goes on")
 
-    def _send(self, cell: Cell, missing: MissingFiles) -> None:
+    def _send(self, cell: FleetCell, missing: MissingFiles) -> None:
         """Send files to a worker that has no way to them."""
         places = dict(self._requests[cell.name].files.values())
         self._hears.say(f"sending {plural(len(missing.digests), 'file')} to {missing.worker}")
@@ -188,7 +188,7 @@ class _Course:
             data = Path(places[digest]).read_bytes()
             self._client.run(work.store, digest, data, workers=[missing.worker], on_error="ignore")
 
-    def _store(self, cell: Cell, answer: CellRun | str) -> None:
+    def _store(self, cell: FleetCell, answer: CellRun | str) -> None:
         """Write the result of a cell: its files first, then that it is finished."""
         place = self._folder / _CELLS / cell.name
         shutil.rmtree(place, ignore_errors=True)
@@ -206,9 +206,9 @@ class _Course:
 
     def _hear(self, event: tuple[float, Mapping[str, str]]) -> None:
         """Tell that a cell began; what its command says is for the dashboard."""
-        _, told = event
-        if not told.get("line") and (name := self._names.get(str(told.get("key")))):
-            self._hears.say(f"{name} began on {told.get('worker')}")
+        message = event[1]
+        if not message.get("line") and (name := self._names.get(str(message.get("key")))):
+            self._hears.say(f"{name} began on {message.get('worker')}")
 
     def _leave(self, futures: list[Any], keys: frozenset[str]) -> None:
         """Let the workers end what runs; where they are gone nothing is to be ended."""

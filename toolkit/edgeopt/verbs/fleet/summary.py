@@ -27,8 +27,8 @@ def cell_line(cell: CellResult) -> str:
     """Return what a terminal shows as soon as a cell ends."""
     took = f" after {_took(cell)}" if cell.run else ""
     parts = [_chosen(cell), f"p50 {_ms(cell.p50_ms)} ms" if cell.p50_ms else "", cell.problem]
-    told = "; ".join(part for part in parts if part)
-    return f"{cell.name}: {_word(cell)}{took}" + (f", {told}" if told else "")
+    details = "; ".join(part for part in parts if part)
+    return f"{cell.name}: {_word(cell)}{took}" + (f", {details}" if details else "")
 
 
 def summarize(result: FleetResult) -> Document:
@@ -106,7 +106,7 @@ def _devices(cells: tuple[CellResult, ...]) -> Table:
 
 def _verdict(result: FleetResult) -> VerdictLines:
     counts = Counter(map(_word, result.cells))
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    words = ", ".join(f"{count} {word}" for word, count in counts.items())
     kept = sum(cell.is_kept for cell in result.cells)
     facts = [Value("report", str(result.folder / "fleet.html"))]
     facts += [Value("kept", f"{plural(kept, 'cell')} of an earlier run")] if kept else []
@@ -117,7 +117,7 @@ def _verdict(result: FleetResult) -> VerdictLines:
         outcome = CommandOutcome.NOT_DECIDED
     first = next((cell for cell in result.cells if cell.report), None)
     following = f"edgeopt report {shlex.quote(str(result.folder / 'cells' / first.name))}" if first else ""
-    return VerdictLines(outcome, f"{plural(len(result.cells), 'cell')}: {told}", tuple(facts), next_command=following)
+    return VerdictLines(outcome, f"{plural(len(result.cells), 'cell')}: {words}", tuple(facts), next_command=following)
 
 
 def _word(cell: CellResult) -> str:

@@ -17,7 +17,7 @@ from edgeopt.verbs.remote.command import RemoteCommand
 from edgeopt.verbs.remote.device import Device, Tell
 from edgeopt.verbs.remote.job import STOPPED, Job, JobRequest, Write, is_lost
 from edgeopt.verbs.remote.mirror import files_behind, mirrored
-from edgeopt.verbs.remote.search import Search
+from edgeopt.verbs.remote.search import SearchHere
 from edgeopt.verbs.remote.ssh import Connection, LostError
 from edgeopt.verbs.remote.wheel import make_wheel
 
@@ -67,7 +67,7 @@ class Hearer:
     write: Write
 
 
-def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: Search | None = None) -> int:
+def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: SearchHere | None = None) -> int:
     """Run a command on a device as if it ran here, and return its exit code.
 
     Files that it reads are sent, by content: what the device has is not sent again. What it writes comes back to the

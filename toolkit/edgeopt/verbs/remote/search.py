@@ -23,7 +23,7 @@ _LEAST_LEFT = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchHere:
     """A search as it was asked for here."""
 
     verb: str

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.export.network import NetworkInput
-from edgeopt.optimization.elsewhere import Made, make_for, why_not_made_here
+from edgeopt.optimization.elsewhere import MadeHere, make_for, why_not_made_here
 from edgeopt.optimization.optimize import optimize, show_plan
 from edgeopt.optimization.report.summary import summarize as summarize_report
 from edgeopt.optimization.result import Report
@@ -38,7 +38,7 @@ def work(source: str, options: FrameOptimize, listener: Listener | None) -> Repo
 
 def make_elsewhere(
     source: str, options: FrameOptimize, address: str, processor: Processor, listener: Listener | None
-) -> Made | str:
+) -> MadeHere | str:
     """Make the candidates here for a device elsewhere, which measures them; return why not where that cannot be."""
     options = _with_budget(options)
     if options.dry_run:

@@ -1,0 +1,227 @@
+"""A fleet on real Dask workers: who runs what, how often, and what is left when something in it dies."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from fixture_models import model, numbers
+
+from edgeopt.cli import cli
+from edgeopt.errors import UnavailableError
+from edgeopt.graph.model import save_model
+from edgeopt.verbs.fleet import work
+from edgeopt.verbs.fleet.plan import read_plan
+from edgeopt.verbs.fleet.result import FleetResult, read_before
+from edgeopt.verbs.fleet.run import request_of, run_fleet
+from edgeopt.verbs.fleet.work import MissingFiles, run_cell
+
+distributed = pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of sockets and loops that Dask leaves to the collector
+    pytest.mark.usefixtures("root"),
+]
+SCHEDULER = {"cls": distributed.Scheduler, "options": {"dashboard": False, "dashboard_address": None, "port": 0}}
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch) -> Path:
+    """The folder of this machine's cells, of this test alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+class Heard:
+    """A listener that keeps all lines."""
+
+    def __init__(self) -> None:
+        self.lines = list[str]()
+        self.done = list[int]()
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        self.done.append(done)
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def fleet_file(folder: Path, models: int, devices: Mapping[str, str]) -> Path:
+    """Write a plan of small nets for devices, each with a target of its own."""
+    parts = ['[options]\nrecipe = "tensors"\nsteps = "simplify"\nthreads = 1\n']
+    for i in range(models):
+        text = "net (float[1,3,16,16] x) => (float[1,8,16,16] y) { c = Conv<pads=[1,1,1,1]>(x, w) y = Relu(c) }"
+        save_model(model(text, w=numbers(8, 3, 3, 3, seed=i)), folder / f"net{i}.onnx")
+        parts.append(f'[workloads.net{i}]\nmodel = "net{i}.onnx"\n')
+    parts += [f'[devices.{name}]\ntargets = ["{target}"]\n' for name, target in devices.items()]
+    file = folder / "nightly.toml"
+    file.write_text("\n".join(parts))
+    return file
+
+
+def write_target(folder: Path, name: str) -> str:
+    """Write a profile of this machine's processor under another name."""
+    text = f'name = "{name}"\ndevice = "cpu"\nexecutor = "onnxruntime"\ndescription = "it"\n'
+    (folder / f"{name}.toml").write_text(text + 'providers = ["CPUExecutionProvider"]\nprecisions = ["fp32"]\n')
+    return f"{name}.toml"
+
+
+@contextmanager
+def cluster(*devices: str) -> Iterator[object]:
+    """Run a cluster with a worker for each device, as somebody else started it."""
+    options = {"nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}
+    workers = {
+        device: {"cls": distributed.Nanny, "options": {**options, "name": device, "resources": {device: 1}}}
+        for device in devices
+    }
+    with distributed.SpecCluster(workers=workers, scheduler=SCHEDULER, silence_logs=logging.CRITICAL) as made:
+        yield made
+
+
+def commands() -> list[psutil.Process]:
+    """Return the processes that run a cell's command."""
+    processes = psutil.process_iter(["cmdline"])
+    return [process for process in processes if "edgeopt.verbs.fleet.child" in (process.info["cmdline"] or ())]
+
+
+def wait_for_command() -> psutil.Process:
+    """Return the process of a cell's command as soon as there is one."""
+    ends_s = monotonic() + 60
+    while monotonic() < ends_s:
+        if found := commands():
+            return found[0]
+        sleep(0.02)
+    raise AssertionError("no cell runs")
+
+
+def require_whole(result: FleetResult, count: int) -> None:
+    assert len(result.cells) == count
+    assert [cell.exit_code for cell in result.cells] == [0] * count, [cell.problem for cell in result.cells]
+    assert all(cell.report and cell.p50_ms for cell in result.cells)
+    assert result.overlaps == ()
+    assert all((result.folder / "cells" / cell.name / "bundle" / "manifest.json").is_file() for cell in result.cells)
+    assert not commands()
+
+
+def test_each_cell_runs_once_on_a_worker_that_offers_its_device_and_alone(tmp_path, root):
+    targets = {"alpha": "cpu", "beta": write_target(tmp_path, "b"), "gamma": write_target(tmp_path, "c")}
+    file, heard = fleet_file(tmp_path, 3, targets), Heard()
+    with cluster("alpha", "beta", "gamma", "delta") as made:
+        names = {each.worker_address: name for name, each in made.workers.items()}
+        result = run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
+    require_whole(result, 9)
+    assert all(names[cell.run.worker] == cell.device for cell in result.cells)
+    began = [line.split()[0] for line in heard.lines if " began on " in line]
+    assert sorted(began) == sorted(cell.name for cell in result.cells), "each once"
+    spans = sorted((cell.run.began_s, cell.run.ended_s) for cell in result.cells)
+    assert all(first[1] <= then[0] for first, then in pairwise(spans)), "one machine measures"
+    assert heard.done == sorted(heard.done)
+    assert not any((root / "edgeopt" / "fleet" / "cells").iterdir()), "what was brought back is removed"
+    again = Heard()
+    kept = run_fleet(file, out=tmp_path / "out", resume=True, scheduler="", hears=again)
+    assert all(cell.is_kept for cell in kept.cells)
+    assert again.lines == ["9 cells of 9 finished before: kept"]
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_cell_loses_nothing(tmp_path):
+    file, heard, results = fleet_file(tmp_path, 2, {"alpha": "cpu"}), Heard(), list[FleetResult]()
+    asked = {"out": tmp_path / "out", "resume": False, "scheduler": "", "hears": heard}
+    thread = threading.Thread(target=lambda: results.append(run_fleet(file, **asked)))
+    thread.start()
+    for wait_s in (0.0, 1.5):  # as it begins, and as it measures
+        command = wait_for_command()
+        sleep(wait_s)
+        worker = command.parent()
+        worker.kill()
+        command.wait(60)  # it sees its worker gone
+    thread.join(120)
+    (result,) = results
+    require_whole(result, 2)
+
+
+def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeopt.verbs.fleet.cluster._CONNECT_S", 2)
+    file, heard = fleet_file(tmp_path, 2, {"alpha": "cpu"}), Heard()
+    with cluster("alpha") as made:
+
+        def end_after_the_first() -> None:
+            while not any("PASS" in line for line in heard.lines):
+                sleep(0.05)
+            made.close()
+
+        thread = threading.Thread(target=end_after_the_first)
+        thread.start()
+        with pytest.raises(UnavailableError, match=r"the scheduler is gone; 1 of 2 cells are stored"):
+            run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
+        thread.join()
+    before = [path.parent.name for path in (tmp_path / "out" / "cells").glob("*/cell.json")]
+    result = run_fleet(file, out=tmp_path / "out", resume=True, scheduler="", hears=Heard())
+    require_whole(result, 2)
+    (kept,) = [cell for cell in result.cells if cell.is_kept]
+    assert before == [kept.name]
+
+
+def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):
+    (cell,) = read_plan(fleet_file(tmp_path, 1, {"alpha": "cpu"})).cells
+    request = request_of(cell, work.version())
+    away = {name: (digest, "/nowhere") for name, (digest, _) in request.files.items()}
+    request = work.CellRequest(request.key, request.words, away, request.folder, is_here=True)
+    missing = run_cell(request)
+    assert isinstance(missing, MissingFiles)
+    assert missing.digests == {digest for digest, _ in away.values()}
+    (digest,) = missing.digests
+    with pytest.raises(ValueError, match="another hash"):
+        work.store(digest, b"something else")
+    work.store(digest, (tmp_path / "net0.onnx").read_bytes())
+    run = run_cell(request)
+    assert not isinstance(run, MissingFiles)
+    assert run.code == 0, run.lines
+
+
+def test_files_are_sent_to_workers_that_ask_for_them(tmp_path, monkeypatch):
+    """The worker is a thread of this process, so that it can be kept from seeing this machine's disk."""
+    lay = work._lay
+    monkeypatch.setattr(work, "_lay", lambda place, digest, origin: lay(place, digest, "/nowhere"))
+    file, heard = fleet_file(tmp_path, 1, {"alpha": "cpu"}), Heard()
+    options = {"nthreads": 1, "resources": {"alpha": 1}}
+    with distributed.SpecCluster(
+        workers={"alpha": {"cls": distributed.Worker, "options": options}}, scheduler=SCHEDULER
+    ) as made:
+        result = run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
+    assert any(line.startswith("sending 1 file to ") for line in heard.lines)
+    assert [cell.exit_code for cell in result.cells] == [0]
+
+
+def test_a_device_that_no_worker_offers_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeopt.verbs.fleet.cluster._WORKERS_S", 0.5)
+    file = fleet_file(tmp_path, 1, {"beta": "cpu"})
+    with cluster("alpha") as made, pytest.raises(UnavailableError, match=r"no worker of tcp://.* offers beta") as said:
+        run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=Heard())
+    assert '--resources "beta=1"' in said.value.remedy
+
+
+def test_no_scheduler_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeopt.verbs.fleet.cluster._CONNECT_S", 1)
+    file = fleet_file(tmp_path, 1, {"alpha": "cpu"})
+    with pytest.raises(UnavailableError, match="no scheduler answers at"):
+        run_fleet(file, out=tmp_path / "out", resume=False, scheduler="tcp://127.0.0.1:1", hears=Heard())
+
+
+def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):
+    file = fleet_file(tmp_path, 2, {"alpha": "cpu"})
+    (tmp_path / "net0.onnx").write_bytes(b"no model")
+    shown = CliRunner().invoke(cli, ["fleet", str(file), "-o", str(tmp_path / "out"), "--json"])
+    assert shown.exit_code == 1, shown.output
+    failed, passed = json.loads(shown.stdout)["cells"]
+    assert (failed["exit_code"], passed["exit_code"]) == (1, 0)
+    assert failed["problem"]
+    assert "Traceback" not in shown.output
+    assert read_before(tmp_path / "out")["net1-alpha-cpu"]["p50_ms"] == passed["p50_ms"]

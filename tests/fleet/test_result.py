@@ -1,0 +1,75 @@
+"""What a fleet tells of its last run, and the word for all cells together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from edgeopt.report.formats import Paper, render
+from edgeopt.verbs.fleet.result import CellResult, FleetResult
+from edgeopt.verbs.fleet.summary import cell_line, summarize
+from edgeopt.verbs.fleet.work import CellRun
+
+
+def ran(name: str, code: int = 0, p50_ms: float = 10.0, score: float = 0.5, began_s: float = 0.0) -> CellResult:
+    run = CellRun("k", code, "tcp://w", "m", "cpu", 0.0, began_s, began_s + 60.0, ())
+    frame = SimpleNamespace(p50_ms=p50_ms)
+    best = SimpleNamespace(
+        name="quantize",
+        executor="onnxruntime",
+        precision="w8a8",
+        latency=SimpleNamespace(frame=frame),
+        speed=None,
+        score=SimpleNamespace(value=score),
+    )
+    report = SimpleNamespace(best=best, environment=SimpleNamespace(facts={}))
+    workload, device, target = name.split("-")
+    return CellResult(name, workload, device, target, run, report, "")
+
+
+def fleet(*cells: CellResult, **before: dict[str, object]) -> FleetResult:
+    return FleetResult("nightly", Path("out"), cells, {name.replace("_", "-"): was for name, was in before.items()})
+
+
+@pytest.mark.parametrize(
+    ("codes", "whole"), [((0, 0), 0), ((0, 2), 2), ((3, 2), 2), ((4, 3), 3), ((2, 1), 1), ((0, 4), 4)]
+)
+def test_the_worst_cell_decides(codes, whole):
+    assert fleet(*(ran(f"a-d{i}-t", code) for i, code in enumerate(codes))).exit_code == whole
+
+
+def test_what_changed_is_told_and_what_may_be_chance_is_not():
+    now = [ran("a-d-t", p50_ms=12.0), ran("b-d-t", p50_ms=10.5), ran("c-d-t", score=0.4), ran("e-d-t", code=2)]
+    was = {"p50_ms": 10.0, "score": 0.5, "exit_code": 0}
+    result = fleet(*now, a_d_t=was, b_d_t=was, c_d_t=was, e_d_t=was)
+    assert result.changes() == (
+        "a-d-t is slower: 12.00 ms, was 10.00",
+        "c-d-t scores 0.4000, was 0.5000",
+        "e-d-t ends with 2, was 0",
+    )
+    assert fleet(replace(now[0], is_kept=True), a_d_t=was).changes() == ()
+    assert fleet(now[0]).changes() == ()
+
+
+def test_cells_that_measured_on_one_device_at_one_time_are_told():
+    one, other, apart = ran("a-d-t"), ran("b-d-t", began_s=30.0), ran("c-e-t", began_s=30.0)
+    assert fleet(one, other, apart).overlaps == (("a-d-t", "b-d-t"),)
+    assert fleet(one, replace(other, is_kept=True)).overlaps == ()
+
+
+def test_the_best_target_of_each_device_and_the_slowest_device_are_shown():
+    result = fleet(ran("a-pi-cpu", p50_ms=30.0), ran("a-pi-litert", p50_ms=20.0), ran("a-desk-cpu", p50_ms=2.0))
+    text = render(summarize(result), "terminal", Paper(80))
+    best = text.split("Best of each workload and device")[1].split("PASS")[0]
+    assert "litert" in best
+    assert best.count("slowest") == 1
+    assert "3 cells: 3 PASS" in text
+
+
+def test_a_cell_that_never_ended_says_why():
+    cell = CellResult("a-d-t", "a", "d", "t", None, None, "it ended every worker that ran it")
+    assert cell_line(cell) == "a-d-t: ERROR, it ended every worker that ran it"
+    assert fleet(cell).exit_code == 1
