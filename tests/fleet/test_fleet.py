@@ -30,7 +30,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of sockets and loops that Dask leaves to the collector
     pytest.mark.usefixtures("root"),
 ]
-SCHEDULER = {"cls": distributed.Scheduler, "options": {"dashboard": False, "dashboard_address": None, "port": 0}}
+SCHEDULER = {
+    "cls": distributed.Scheduler,
+    "options": {"dashboard": False, "dashboard_address": "127.0.0.1:0", "port": 0},
+}
 
 
 @pytest.fixture

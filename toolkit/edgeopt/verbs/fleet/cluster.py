@@ -70,11 +70,17 @@ def _own(distributed: Any, devices: Sequence[str], folder: str) -> Any:
     """Return a cluster of this machine; a worker that ends is started again."""
     worker = {
         "cls": distributed.Nanny,
-        "options": {"nthreads": 1, "memory_limit": 0, "local_directory": folder, "silence_logs": logging.CRITICAL},
+        "options": {
+            "nthreads": 1,
+            "memory_limit": 0,
+            "local_directory": folder,
+            "silence_logs": logging.CRITICAL,
+            "dashboard_address": "127.0.0.1:0",  # what it tells is for this machine alone
+        },
     }
     scheduler = {
         "cls": distributed.Scheduler,
-        "options": {"dashboard": False, "dashboard_address": None, "host": "127.0.0.1", "port": 0},
+        "options": {"dashboard": False, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1", "port": 0},
     }
     workers = {
         device: {**worker, "options": {**worker["options"], "name": device, "resources": {device: 1}}}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.export.source import is_source
 from edgeopt.system.declared.options import FileUse, Option, Syntax, options_of
 from edgeopt.system.text import short
 from edgeopt.system.toml import parse_table, read_toml
@@ -117,6 +118,8 @@ def _words(path: Path, workload: str, values: Mapping[str, Any], target: str) ->
         raise InvalidFileError(f"{where} names no model", remedy='write model = "FILE"')
     source = _placed(path, model)
     kind = kind_of(source, VERB)
+    if not is_source(source):
+        kind.require(source)
     known = _flags(kind)
     words = [CommandWord(VERB), CommandWord("--target"), CommandWord(_placed(path, target), is_read=True)]
     for name, value in values.items():

@@ -18,6 +18,8 @@ RESULT = "fleet"
 """Name of the files of figures."""
 _ORDER = (EXIT_ERROR, 2, 3, 4, EXIT_PASS)
 """Exit codes of cells, what counts for the whole first."""
+_ERROR = "error:"
+"""Beginning of the line with which a command says why it failed."""
 LEAST_CHANGE = 1.1
 """Two runs of a fleet are days apart and not in turns: times that differ by less are taken for equal."""
 
@@ -167,6 +169,13 @@ def result_of(
         try:
             report = read_report(folder)
         except EdgeoptError:
-            problem = problem or (run.lines[-1] if run.code == EXIT_ERROR and run.lines else "")
+            problem = problem or (_problem_in(run.lines) if run.code == EXIT_ERROR else "")
     name, workload, device, target = names
     return CellResult(name, workload, device, target, run, report, problem, is_kept)
+
+
+def _problem_in(lines: Sequence[str]) -> str:
+    """Return the error that a command ended with, of the last lines that it said; else the last of them."""
+    begins = [i for i, line in enumerate(lines) if line.startswith(_ERROR)]
+    ends = lines[begins[-1] :] if begins else lines[-1:]
+    return " ".join(line.strip() for line in ends).removeprefix(_ERROR).strip()

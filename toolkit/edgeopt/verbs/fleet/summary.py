@@ -33,6 +33,7 @@ def cell_line(cell: CellResult) -> str:
 
 def summarize(result: FleetResult) -> Document:
     """Return what a reader sees: a row a cell, the best of each workload, what changed since the last run."""
+    best = _best(result.cells)
     return Document(
         command="fleet",
         subject=result.name,
@@ -40,7 +41,7 @@ def summarize(result: FleetResult) -> Document:
         data=result.as_json(),
         sections=(
             Section(table=_table(result.cells)),
-            Section("Best of each workload and device", table=_best(result.cells)),
+            Section("Best of each workload and device", table=best) if best.rows else Section(),
             Section(
                 "Since the last run",
                 values=tuple(Value("changed", text) for text in result.changes()),

@@ -14,7 +14,7 @@ import tarfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from platform import node
@@ -24,6 +24,7 @@ from edgeopt.optimization.folder.workspace import MARK
 from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.disk.locks import hold
 from edgeopt.system.machine.processor import cpu_name
+from edgeopt.verbs.remote.search import MACHINE_LOCK
 from edgeopt.verbs.remote.wheel import make_wheel
 
 FILES = "@FILES@"
@@ -106,9 +107,9 @@ def run_cell(request: CellRequest) -> CellRun | MissingFiles:
         return MissingFiles(_address(), absent)
     (mirror / request.folder).mkdir(parents=True, exist_ok=True)
     out, asked_s = place / "out", time.time()
-    with hold(root() / "machine.lock", is_shared=not request.is_here) as lock:
+    with _alone(request) as locks:
         began_s = time.time()
-        code, lines = _run(request, out, mirror, lock.fileno())
+        code, lines = _run(request, out, mirror, locks)
         ended_s = time.time()
     facts = (_address(), node(), cpu_name())
     done = CellRun(request.key, code, *facts, began_s - asked_s, began_s, ended_s, lines, _packed(out))
@@ -143,7 +144,24 @@ def forget_cell(key: str) -> None:
     shutil.rmtree(root() / "cells" / key, ignore_errors=True)
 
 
-def _run(request: CellRequest, out: Path, mirror: Path, lock: int) -> tuple[int, tuple[str, ...]]:
+@contextlib.contextmanager
+def _alone(request: CellRequest) -> Iterator[tuple[int, ...]]:
+    """Take the machine for a cell that measures on it; yield what its command holds on to beyond this worker's end.
+
+    The command of a device elsewhere takes it by itself, as long as it searches here.
+    """
+    if not request.is_here:
+        yield ()
+        return
+    with hold(_machine_lock()) as file:
+        yield (file.fileno(),)
+
+
+def _machine_lock() -> Path:
+    return root() / "machine.lock"
+
+
+def _run(request: CellRequest, out: Path, mirror: Path, locks: tuple[int, ...]) -> tuple[int, tuple[str, ...]]:
     """Run the command and tell of each of its lines; return its exit code and the last lines."""
     words = [word.replace(FILES, str(mirror)) for word in request.words]
     options = ["--out", str(out), *(["--resume"] if (out / MARK).is_file() else [])]
@@ -151,15 +169,14 @@ def _run(request: CellRequest, out: Path, mirror: Path, lock: int) -> tuple[int,
     last: deque[str] = deque(maxlen=_LAST_LINES)
     tell = _teller(request.key)
     tell("")
-    # The lock goes along: a command that outlives its worker still uses the machine.
-    kept = () if sys.platform == "win32" else (lock,)
     with subprocess.Popen(
         command,
         cwd=mirror / request.folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        pass_fds=kept,
+        env={**os.environ, MACHINE_LOCK: str(_machine_lock())},
+        pass_fds=() if sys.platform == "win32" else locks,
     ) as process:
         _running[request.key] = process
         try:

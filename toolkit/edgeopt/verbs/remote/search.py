@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.declared.options import flags_of
+from edgeopt.system.disk.locks import hold
 from edgeopt.verbs._perform import prepare
 from edgeopt.verbs.remote.command import CommandWord, RemoteCommand
 from edgeopt.verbs.remote.device import Device
 
+MACHINE_LOCK = "EDGEOPT_MACHINE_LOCK"
+"""Variable that names the file which those hold that use the machine."""
 _OUT, _RESUME, _LIMIT = "out", "resume", "time_limit_s"
 _OF_SOURCE = ("inputs", "task")
 """Options of what is exported first: the device gets what was exported."""
@@ -56,7 +61,7 @@ class SearchHere:
             made = "it does not tell its processor's instructions"
         else:
             say(f"making candidates here for {device.connection.address.host}, which measures them")
-            with self.listening() as listener:
+            with _alone(), self.listening() as listener:
                 made = work(self.source, options, str(device.connection.address), processor, listener)
         if isinstance(made, str):
             if self.values.get(_RESUME) and not self.values.get(_OUT):
@@ -74,6 +79,16 @@ class SearchHere:
         verb, *typed, source = words
         words = [verb, *more, *typed, replace(source, text=made.model)]
         return replace(command, words=tuple(words), again=f"the same command with {flags[_RESUME]}")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Share this machine with other searches, and with nothing that measures on it, where a fleet says so."""
+    if not (file := os.environ.get(MACHINE_LOCK)):
+        yield
+        return
+    with hold(Path(file), is_shared=True):
+        yield
 
 
 def _without(words: Iterable[CommandWord], flags: set[str], alone: str) -> list[CommandWord]:
