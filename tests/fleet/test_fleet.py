@@ -21,7 +21,7 @@ from edgeopt.errors import UnavailableError
 from edgeopt.graph.model import save_model
 from edgeopt.verbs.fleet import work
 from edgeopt.verbs.fleet.plan import read_plan
-from edgeopt.verbs.fleet.result import FleetResult, read_before
+from edgeopt.verbs.fleet.result import FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.run import request_of, run_fleet
 from edgeopt.verbs.fleet.work import MissingFiles, run_cell
 
@@ -228,3 +228,18 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):
     assert failed["problem"]
     assert "Traceback" not in shown.output
     assert read_before(tmp_path / "out")["net1-alpha-cpu"]["p50_ms"] == passed["p50_ms"]
+    again = Heard()
+    fleet_file(tmp_path, 2, {"alpha": "cpu"})  # the model is mended
+    result = run_fleet(file, out=tmp_path / "out", resume=True, scheduler="", hears=again)
+    assert [(cell.exit_code, cell.is_kept) for cell in result.cells] == [(0, False), (0, True)]
+    assert result.changes() == ("net0-alpha-cpu ends with 0, was 1",)
+
+
+def test_a_cell_that_failed_is_run_again(tmp_path):
+    (cell,) = read_plan(fleet_file(tmp_path, 1, {"alpha": "cpu"})).cells
+    request = request_of(cell, work.version())
+    words = tuple("nonsense" if word == "tensors" else word for word in request.words)
+    run = run_cell(work.CellRequest("failing", words, request.files, request.folder, is_here=True))
+    assert not isinstance(run, MissingFiles)
+    assert (run.code, run.is_finished) == (1, False)
+    assert result_of(("a", "b", "c", "d"), tmp_path, run).problem.startswith("no recipe named 'nonsense'")

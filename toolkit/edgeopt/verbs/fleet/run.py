@@ -102,7 +102,7 @@ def _kept(plan: FleetPlan, folder: Path, requests: Mapping[str, CellRequest]) ->
     for cell in plan.cells:
         place = folder / _CELLS / cell.name
         run = work.read_last(place)
-        if run is not None and run.key == requests[cell.name].key:
+        if run is not None and run.key == requests[cell.name].key and run.is_finished:
             kept[cell.name] = result_of(_names(cell), place, run, is_kept=True)
     return kept
 

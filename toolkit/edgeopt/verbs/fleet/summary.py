@@ -41,6 +41,9 @@ def summarize(result: FleetResult) -> Document:
         data=result.as_json(),
         sections=(
             Section(table=_table(result.cells)),
+            Section(
+                values=tuple(Value("error", f"{cell.name}: {cell.problem}") for cell in result.cells if cell.problem)
+            ),
             Section("Best of each workload and device", table=best) if best.rows else Section(),
             Section(
                 "Since the last run",
@@ -65,9 +68,8 @@ def _table(cells: Iterable[CellResult]) -> Table:
         "p50 ms": lambda cell: _ms(cell.p50_ms),
         "accuracy": lambda cell: f"{cell.score:.4f}" if cell.score is not None else "",
         "took": _took,
-        "problem": lambda cell: cell.problem,
     }
-    return make_table(cells, columns, words=["result", "chosen", "problem"], less=["took", "accuracy", "speed"])
+    return make_table(cells, columns, words=["result", "chosen"], less=["took", "accuracy", "speed"])
 
 
 def _best(cells: tuple[CellResult, ...]) -> Table:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from platform import node
 
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.optimization.folder.workspace import MARK
 from edgeopt.system.disk.caches import cache_folder
@@ -80,6 +81,11 @@ class CellRun:
     """What the command said last."""
     packed: bytes = b""
     """A tar with bundle and report."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the command came to a result: what failed or was interrupted is run again."""
+        return self.code in (EXIT_PASS, EXIT_MISSED, EXIT_INCONCLUSIVE, EXIT_NOISY)
 
     def without_files(self) -> CellRun:
         """Return what is told of it, without what it made."""
