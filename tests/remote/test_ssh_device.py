@@ -205,7 +205,7 @@ def test_candidates_are_made_here_and_the_device_measures_and_chooses(board, pro
     briefly = ("mine/model.onnx", "-t", "cpu", "--steps", "simplify,fuse", "--time-limit", "40s")
     code, _, said = finished("optimize", *briefly)
     assert code in (0, 2, 4), said
-    assert "making candidates here for board, which measures them" in whole(said)
+    assert "making candidates here for ssh://board, which measures them" in whole(said)
     out = project / "out" / "mine-cpu"
     report = json.loads((out / "report.json").read_text())
     assert said.count("from disk") == 3, "the device makes none of them again"

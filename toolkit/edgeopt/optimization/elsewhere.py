@@ -19,7 +19,7 @@ from edgeopt.optimization.start import begun, read_given
 from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps._context import CALIBRATION, Listener
 from edgeopt.steps._pruning import parse_pruning
-from edgeopt.system.declared.target import Target
+from edgeopt.system.declared.target import Target, TargetElsewhere
 
 
 def why_not_made_here(target: Target, options: Options) -> str:
@@ -47,7 +47,7 @@ class MadeHere:
 @guarded()
 def make_for(
     model: str | Path,
-    target: Target,
+    target: TargetElsewhere,
     *,
     out: Path | None,
     recipe: str | None,
@@ -62,7 +62,7 @@ def make_for(
 
     Args:
         model: As `optimize`, like all that follow.
-        target: As one elsewhere, see `find_device_elsewhere`.
+        target: See `find_device_elsewhere`.
         out: Output folder of the run; None: `out/MODEL-TARGET`.
         recipe: Shipped name or path; None: read from the model.
         options: What to do.
@@ -77,6 +77,7 @@ def make_for(
         KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
     """
     began_s, heard = monotonic() if began_s is None else began_s, listener or Silence()
+    heard.say(f"making candidates here for {target.address}, which measures them")
     options = replace(options, emit=())  # the device writes what it chose
     file = exported_first(model, named, out, options, heard, inputs=inputs, task=task)
     given, pictures = read_given(str(file), target, recipe, options)

@@ -8,7 +8,7 @@ from edgeopt import executors
 from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError
 from edgeopt.executors import Executor, SessionOptions
 from edgeopt.system.declared import registry
-from edgeopt.system.declared.target import Target, elsewhere, find_target
+from edgeopt.system.declared.target import Target, TargetElsewhere, elsewhere, find_target
 from edgeopt.system.machine.processor import Processor
 
 _NO_TOOLCHAIN = frozenset({"onnxruntime", "openvino"})
@@ -33,7 +33,7 @@ def find_device(name: str) -> Target:
     return checked(target)
 
 
-def find_device_elsewhere(name: str, address: str, processor: Processor) -> Target:
+def find_device_elsewhere(name: str, address: str, processor: Processor) -> TargetElsewhere:
     """Return a profile as one on another machine, whose engine is here too; of one that chooses what fits there.
 
     Args:
@@ -46,7 +46,8 @@ def find_device_elsewhere(name: str, address: str, processor: Processor) -> Targ
         InvalidFileError: If the file is wrong.
         UnavailableError: If none fits there, or its engine is not here.
     """
-    return checked(find_target(name, why_unavailable, partial(elsewhere, address=address, processor=processor)))
+    target = checked(find_target(name, why_unavailable, partial(elsewhere, address=address, processor=processor)))
+    return elsewhere(target, address, processor)
 
 
 def checked(target: Target) -> Target:

@@ -60,7 +60,6 @@ class SearchHere:
         elif processor is None:
             made = "it does not tell its processor's instructions"
         else:
-            say(f"making candidates here for {device.connection.address.host}, which measures them")
             with _alone(), self.listening() as listener:
                 made = work(self.source, options, str(device.connection.address), processor, listener)
         if isinstance(made, str):
