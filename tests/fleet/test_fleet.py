@@ -20,6 +20,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import UnavailableError
 from edgeopt.graph.model import save_model
 from edgeopt.verbs.fleet import work
+from edgeopt.verbs.fleet.cluster import open_cluster, workers_of
 from edgeopt.verbs.fleet.plan import read_plan
 from edgeopt.verbs.fleet.result import FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.run import request_of, run_fleet
@@ -209,6 +210,17 @@ def test_a_device_that_no_worker_offers_is_one_line(tmp_path, monkeypatch):
     with cluster("alpha") as made, pytest.raises(UnavailableError, match=r"no worker of tcp://.* offers beta") as said:
         run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=Heard())
     assert '--resources "beta=1"' in said.value.remedy
+
+
+def test_nobody_else_reaches_the_workers_of_this_machine():
+    """Who reaches a scheduler runs code as its user."""
+    with open_cluster("", ["alpha"], lambda _: None) as client:
+        address = client.scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        assert all(worker.startswith("tls://127.0.0.1:") for worker in workers_of(client))
+        for protocol in ("tls", "tcp"):
+            with pytest.raises((OSError, TypeError)):
+                distributed.Client(address.replace("tls", protocol), timeout=1)
 
 
 def test_no_scheduler_is_one_line(tmp_path, monkeypatch):

@@ -67,26 +67,28 @@ def _connected(distributed: Any, scheduler: str) -> Any:
 
 
 def _own(distributed: Any, devices: Sequence[str], folder: str) -> Any:
-    """Return a cluster of this machine; a worker that ends is started again."""
-    worker = {
-        "cls": distributed.Nanny,
-        "options": {
-            "nthreads": 1,
-            "memory_limit": 0,
-            "local_directory": folder,
-            "silence_logs": logging.CRITICAL,
-            "dashboard_address": "127.0.0.1:0",  # what it tells is for this machine alone
-        },
+    """Return a cluster of this machine; a worker that ends is started again.
+
+    Who may send a task to a worker runs what he likes as its user: certificates of this run alone keep out the other
+    users of this machine.
+    """
+    security = distributed.Security.temporary()
+    shared = {
+        "security": security,
+        "protocol": "tls",
+        "host": "127.0.0.1",
+        "dashboard": False,
+        "dashboard_address": "127.0.0.1:0",
     }
-    scheduler = {
-        "cls": distributed.Scheduler,
-        "options": {"dashboard": False, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1", "port": 0},
-    }
+    worker = {"nthreads": 1, "memory_limit": 0, "local_directory": folder, "silence_logs": logging.CRITICAL, **shared}
+    scheduler = {"cls": distributed.Scheduler, "options": {**shared, "port": 0}}
     workers = {
-        device: {**worker, "options": {**worker["options"], "name": device, "resources": {device: 1}}}
+        device: {"cls": distributed.Nanny, "options": {**worker, "name": device, "resources": {device: 1}}}
         for device in devices
     }
-    return distributed.SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.CRITICAL)
+    return distributed.SpecCluster(
+        workers=workers, scheduler=scheduler, security=security, silence_logs=logging.CRITICAL
+    )
 
 
 def _ready(client: Any, devices: Sequence[str], scheduler: str, say: Callable[[str], None]) -> Any:
