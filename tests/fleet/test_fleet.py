@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -188,6 +189,13 @@ def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):
     run = run_cell(request)
     assert not isinstance(run, MissingFiles)
     assert run.code == 0, run.lines
+    (stored,) = (work.root() / "store").glob("*/*")
+    work.forget_cell(run.key)
+    assert stored.is_file()
+    assert not (work.root() / "cells" / run.key).exists()
+    os.utime(stored, (0, 0))
+    work.forget_cell(run.key)
+    assert not stored.exists(), "nobody used it for a month"
 
 
 def test_files_are_sent_to_workers_that_ask_for_them(tmp_path, monkeypatch):

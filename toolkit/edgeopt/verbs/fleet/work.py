@@ -33,6 +33,7 @@ FILES = "@FILES@"
 TOPIC = "edgeopt"
 """Topic of the cluster's events under which a worker tells of its cells."""
 _LAST_LINES = 12
+_KEPT_S = 30 * 86400
 _LEFT_OUT = (".calibration", "candidates", "engines")
 """Folders of a run that stay on the worker: the bundle and the report are brought back."""
 _running: dict[str, subprocess.Popen[bytes]] = {}
@@ -146,8 +147,13 @@ def stop_cells(keys: frozenset[str]) -> None:
 
 
 def forget_cell(key: str) -> None:
-    """Remove what is left of a cell whose result was stored."""
+    """Remove what is left of a cell whose result was stored, and what nobody used for a month."""
     shutil.rmtree(root() / "cells" / key, ignore_errors=True)
+    oldest_s = time.time() - _KEPT_S
+    for path in (*(root() / "store").glob("*/*"), *(root() / "cells").glob("*")):
+        with contextlib.suppress(OSError):  # another worker may be about to remove it
+            if path.stat().st_mtime < oldest_s:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextlib.contextmanager
@@ -236,6 +242,8 @@ def _lay(place: Path, digest: str, origin: str) -> bool:
     if source is None:
         return False
     place.parent.mkdir(parents=True, exist_ok=True)
+    if source == _stored(digest):
+        os.utime(source)  # it is in use
     try:
         os.link(source, place)
     except OSError:  # another disk
