@@ -6,7 +6,8 @@
 #   EDGEOPT_SSH="ssh -F /var/tmp/board/config" edgeopt optimize model.onnx -t cpu --on ssh://arm
 #
 # Source: Debian wiki, EmDebian/CrossDebootstrap; qemu-user(1). qemu 7.2 hands the host's /proc/cpuinfo on, so the board
-# gets one of a Cortex-A76, and the host's /sys, without which XNNPACK finds no float16.
+# gets one of a Cortex-A76, and the host's /sys, without which XNNPACK finds no float16. Its processor is a Cortex-A76
+# too: with all extensions that qemu 7.2 knows ONNX Runtime takes its SME kernels, which write zeros there.
 set -euo pipefail
 folder=${1:?usage: arm64_board.sh FOLDER}
 root=$folder/root
@@ -41,6 +42,7 @@ PidFile none
 StrictModes no
 UsePAM no
 PermitRootLogin prohibit-password
+SetEnv QEMU_CPU=cortex-a76
 END
 cat > "$folder/config" << END
 Host arm
