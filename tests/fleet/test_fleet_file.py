@@ -46,10 +46,10 @@ def test_each_workload_meets_each_target_of_each_device(tmp_path):
     assert [cell.name for cell in plan.cells] == [
         "small-pi5-cpu",
         "small-desk-cpu",
-        "small-desk-mine.toml",
+        "small-desk-mine",
         "digits-pi5-cpu",
         "digits-desk-cpu",
-        "digits-desk-mine.toml",
+        "digits-desk-mine",
     ]
     assert plan.devices == ("pi5", "desk")
     assert plan.name == "plan"
@@ -104,6 +104,7 @@ def test_all_that_enters_makes_the_key(tmp_path):
         ("budget", "resume", "there is no option 'resume'"),
         ('"5ms"', '["5ms", "6ms"]', "budget is a list"),
         ('"5ms"', "true", "budget is True, neither a text nor a number"),
+        ('["cpu", "mine.toml"]', '["cpu", "cpu"]', "2 cells would be called small-desk-cpu"),
         ("[devices.desk]", '[devices."a/b"]', "'a/b' cannot be the name of a folder"),
         ("[devices.desk]", "[devices.desk]\nspeed = 1", "unknown speed"),
         ("[options]", "[optoins]", "unknown optoins"),

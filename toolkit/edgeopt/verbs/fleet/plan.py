@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.export.source import is_source
+from edgeopt.optimization.optimize import device_name
 from edgeopt.system.declared.options import FileUse, Option, Syntax, options_of
-from edgeopt.system.text import short
+from edgeopt.system.text import plural, short
 from edgeopt.system.toml import parse_table, read_toml
 from edgeopt.verbs.remote.address import read_address
 from edgeopt.verbs.remote.command import CommandWord
@@ -60,7 +62,7 @@ class FleetCell:
     @property
     def name(self) -> str:
         """The name of its folder and its row."""
-        return f"{self.workload}-{self.device}-{self.target}"
+        return f"{self.workload}-{self.device}-{device_name(self.target)}"
 
     @property
     def files(self) -> Mapping[str, Path]:
@@ -108,6 +110,10 @@ def read_plan(path: Path) -> FleetPlan:
         for name, device in read.devices.items()
         for target in device.targets
     ]
+    for name, count in Counter(cell.name for cell in cells).items():
+        if count > 1:
+            problem = f"{path}: {plural(count, 'cell')} would be called {name}"
+            raise InvalidFileError(problem, remedy="give workloads, devices and target files other names")
     return FleetPlan(path.stem, tuple(cells), read.scheduler)
 
 
