@@ -6,11 +6,12 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -27,6 +28,7 @@ from edgeopt.verbs.fleet.result import FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.run import request_of, run_fleet
 from edgeopt.verbs.fleet.work import MissingFiles, run_cell
 
+T = TypeVar("T")
 distributed = pytest.importorskip("distributed")
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of sockets and loops that Dask leaves to the collector
@@ -92,19 +94,28 @@ def cluster(*devices: str) -> Iterator[object]:
 
 
 def commands() -> list[psutil.Process]:
-    """Return the processes that run a cell's command."""
-    processes = psutil.process_iter(["cmdline"])
-    return [process for process in processes if "edgeopt.verbs.fleet.child" in (process.info["cmdline"] or ())]
+    """Return the processes that run a cell's command of this test: others run beside it."""
+    mine = str(work.root())
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "edgeopt.verbs.fleet.child" in (words := process.info["cmdline"] or []) and mine in " ".join(words)
+    ]
 
 
-def wait_for_command() -> psutil.Process:
-    """Return the process of a cell's command as soon as there is one."""
+def wait_for(what: Callable[[], list[T]]) -> T:
+    """Return the first of what comes to be."""
     ends_s = monotonic() + 60
     while monotonic() < ends_s:
-        if found := commands():
+        if found := what():
             return found[0]
         sleep(0.02)
-    raise AssertionError("no cell runs")
+    raise AssertionError("nothing came")
+
+
+def scored_cells() -> list[Path]:
+    """Return the folders of cells whose original is scored: next they measure, for a second or more."""
+    return [path.parents[2] for path in work.root().glob("cells/*/out/candidates/baseline/candidate.json")]
 
 
 def require_whole(result: FleetResult, count: int) -> None:
@@ -141,11 +152,10 @@ def test_a_worker_that_dies_in_the_middle_of_a_cell_loses_nothing(tmp_path):
     asked = {"out": tmp_path / "out", "resume": False, "scheduler": "", "hears": heard}
     thread = threading.Thread(target=lambda: results.append(run_fleet(file, **asked)))
     thread.start()
-    for wait_s in (0.0, 1.5):  # as it begins, and as it measures
-        command = wait_for_command()
-        sleep(wait_s)
-        worker = command.parent()
-        worker.kill()
+    for phase in (commands, scored_cells):  # as it begins, and as it measures
+        wait_for(phase)
+        command = wait_for(commands)
+        command.parent().kill()
         command.wait(60)  # it sees its worker gone
     thread.join(120)
     (result,) = results
