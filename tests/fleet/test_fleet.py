@@ -19,8 +19,9 @@ from click.testing import CliRunner
 from fixture_models import model, numbers
 
 from edgeopt.cli import cli
-from edgeopt.errors import UnavailableError
+from edgeopt.errors import InvalidFileError, UnavailableError
 from edgeopt.graph.model import save_model
+from edgeopt.optimization.run import Silence
 from edgeopt.verbs.fleet import work
 from edgeopt.verbs.fleet.cluster import open_cluster, workers_of
 from edgeopt.verbs.fleet.plan import read_plan
@@ -47,7 +48,7 @@ def root(tmp_path, monkeypatch) -> Path:
     return tmp_path / "cache"
 
 
-class Heard:
+class Heard(Silence):
     """A listener that keeps all lines."""
 
     def __init__(self) -> None:
@@ -220,6 +221,39 @@ def test_files_are_sent_to_workers_that_ask_for_them(tmp_path, monkeypatch):
         result = run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
     assert any(line.startswith("sending 1 file to ") for line in heard.lines)
     assert [cell.exit_code for cell in result.cells] == [0]
+
+
+def test_files_that_do_not_stay_on_a_worker_end_the_cell_and_not_the_fleet(tmp_path, monkeypatch):
+    monkeypatch.setattr(work, "_lay", lambda *_: False)
+    file, heard = fleet_file(tmp_path, 1, {"alpha": "cpu"}), Heard()
+    options = {"nthreads": 1, "resources": {"alpha": 1}}
+    with distributed.SpecCluster(
+        workers={"alpha": {"cls": distributed.Worker, "options": options}}, scheduler=SCHEDULER
+    ) as made:
+        result = run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
+    (cell,) = result.cells
+    assert cell.exit_code == 1
+    assert "do not stay there" in cell.problem
+    assert sum(line.startswith("sending") for line in heard.lines) == 3
+
+
+def test_a_file_that_changed_since_the_fleet_began_is_one_line(tmp_path, monkeypatch):
+    lay = work._lay
+
+    def change(place: Path, digest: str, origin: str) -> bool:
+        (tmp_path / "net0.onnx").write_bytes(b"something else")
+        return lay(place, digest, origin)
+
+    monkeypatch.setattr(work, "_lay", change)
+    file = fleet_file(tmp_path, 1, {"alpha": "cpu"})
+    options = {"nthreads": 1, "resources": {"alpha": 1}}
+    with (
+        distributed.SpecCluster(
+            workers={"alpha": {"cls": distributed.Worker, "options": options}}, scheduler=SCHEDULER
+        ) as made,
+        pytest.raises(InvalidFileError, match="changed since the fleet began"),
+    ):
+        run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=Heard())
 
 
 def test_a_device_that_no_worker_offers_is_one_line(tmp_path, monkeypatch):

@@ -141,11 +141,11 @@ def test_the_profile_is_that_of_the_board(processor, name):
     assert device.why_untimed() is None
     assert device.why_not_here() == f"candidates are measured on {BOARD}"
     other = find_device_elsewhere("cpu-arm64", BOARD, NARROW)
-    assert other.why_untimed() == "this machine is x86-64, not arm64"
+    assert other.why_untimed() == f"{BOARD} is x86-64, not arm64"
 
 
 def test_a_board_that_no_profile_fits_is_said_with_the_reasons():
-    with pytest.raises(UnavailableError, match="this machine is riscv64"):
+    with pytest.raises(UnavailableError, match=f"{BOARD} is riscv64"):
         find_device_elsewhere("cpu", BOARD, Processor("riscv64", frozenset({"v"})))
 
 

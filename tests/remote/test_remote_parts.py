@@ -194,8 +194,8 @@ def test_no_link_here_leads_a_file_of_the_device_elsewhere(tmp_path):
     (tmp_path / "victim" / "mine").write_text("mine")
     places = {"home/out": tmp_path / "out"}
     with pytest.raises(EdgeoptError, match="which nobody asked for"):
-        job._write("home/out/link/.bashrc", places, BytesIO(b"x"))
-    job._write("home/out/file", places, BytesIO(b"x"))
+        job.write_below("home/out/link/.bashrc", places, BytesIO(b"x"))
+    job.write_below("home/out/file", places, BytesIO(b"x"))
     assert (tmp_path / "out" / "file").read_bytes() == b"x"
     assert [path.name for path in (tmp_path / "victim").iterdir()] == ["mine"]
     assert (tmp_path / "victim" / "mine").read_text() == "mine"

@@ -30,7 +30,8 @@ def find_device(name: str) -> Target:
         target = find_target(name, lambda other: why_unavailable(other) or why_absent(other))
     except UnavailableError:
         target = find_target(name, why_unavailable)
-    return checked(target)
+    require_known(target)
+    return target
 
 
 def find_device_elsewhere(name: str, address: str, processor: Processor) -> TargetElsewhere:
@@ -46,15 +47,17 @@ def find_device_elsewhere(name: str, address: str, processor: Processor) -> Targ
         InvalidFileError: If the file is wrong.
         UnavailableError: If none fits there, or its engine is not here.
     """
-    target = checked(find_target(name, why_unavailable, partial(elsewhere, address=address, processor=processor)))
-    return elsewhere(target, address, processor)
+    target = find_target(name, why_unavailable, partial(elsewhere, address=address, processor=processor))
+    require_known(target)
+    assert isinstance(target, TargetElsewhere)
+    return target
 
 
-def checked(target: Target) -> Target:
-    """Return a profile whose rewrites and options exist.
+def require_known(target: Target) -> None:
+    """Raise where a profile names a rewrite or an option of its engine that does not exist.
 
     Raises:
-        NotFoundError: If one does not.
+        NotFoundError: If it does.
     """
     known = registry.names_in("passes")
     for rewrite in target.rewrites:
@@ -62,7 +65,6 @@ def checked(target: Target) -> Target:
             raise NotFoundError("pass", rewrite, known)
     if target.executor in registry.names(executors):
         load_executor(target.executor).check(SessionOptions(target.providers, 1, target.options))
-    return target
 
 
 def load_executor(name: str) -> Executor:

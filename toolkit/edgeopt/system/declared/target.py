@@ -142,6 +142,11 @@ class Target:
         """The processor of the device that candidates are measured on: this machine's."""
         return this_processor()
 
+    @property
+    def machine(self) -> str:
+        """The words for the machine that candidates are measured on."""
+        return "this machine"
+
     def why_not_here(self) -> str | None:
         """Return None if this machine is such a device, otherwise what differs."""
         return self.why_unfit()
@@ -150,7 +155,7 @@ class Target:
         """Return None if the machine that candidates are measured on is such a device, otherwise what differs."""
         mine = self.processor
         if self.architectures and mine.architecture not in self.architectures:
-            return f"this machine is {mine.architecture}, not {' or '.join(self.architectures)}"
+            return f"{self.machine} is {mine.architecture}, not {' or '.join(self.architectures)}"
         if self.instructions and not set(self.instructions) & mine.flags:
             return f"this processor has none of {', '.join(self.instructions)}"
         return None
@@ -236,14 +241,19 @@ def declared_target(name: str) -> Target | TargetChoice:
 class TargetElsewhere(Target):
     """A target on another machine: candidates are made here, and measured there."""
 
-    address: str = ""
+    address: str = field(kw_only=True)
     """The address of that machine, as `--on` takes it."""
-    processor_there: Processor = Processor("", frozenset())  # noqa: RUF009, frozen
+    processor_there: Processor = field(kw_only=True)
 
     @property
     def processor(self) -> Processor:
         """The processor of that machine."""
         return self.processor_there
+
+    @property
+    def machine(self) -> str:
+        """The address of that machine."""
+        return self.address
 
     def why_not_here(self) -> str | None:
         """Return where it is."""

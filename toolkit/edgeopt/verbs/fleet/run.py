@@ -8,45 +8,39 @@ import io
 import json
 import shutil
 import tarfile
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from edgeopt.errors import UnavailableError
+from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.report.formats import write_pages
+from edgeopt.steps._context import Listener
 from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.text import plural, short
+from edgeopt.system.toml import read_json
 from edgeopt.verbs.fleet import EXTRA, PURPOSE, work
 from edgeopt.verbs.fleet.cluster import open_cluster
 from edgeopt.verbs.fleet.plan import FleetCell, FleetPlan, read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.summary import cell_line, summarize
 from edgeopt.verbs.fleet.work import CellRequest, CellRun, MissingFiles
+from edgeopt.verbs.remote.job import write_below
 from edgeopt.verbs.remote.mirror import mirrored
 
 _CELLS = "cells"
 _CELL = "cell.json"
 _PREFIX = "edgeopt-"
+_MOST_SENT = 3
+"""Times that the files of a cell are sent: it may move from worker to worker."""
 _RETRIES = 2
 """Times that a cell is run again whose worker fails in our own code, as on a full disk."""
 
 
-class FleetListener(Protocol):
-    """A listener to a fleet."""
-
-    def progress(self, what: str, done: int, of: int) -> None:
-        """Hear that so many cells are done."""
-        ...
-
-    def say(self, text: str) -> None:
-        """Hear one line."""
-        ...
-
-
-def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hears: FleetListener) -> FleetResult:
+def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hears: Listener) -> FleetResult:
     """Run every cell of a fleet, and write what became of it.
 
     Args:
@@ -54,7 +48,7 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
         out: Where results go; None: `out/NAME`.
         resume: Whether cells stay finished that an earlier run finished, where all that enters is the same.
         scheduler: Address of a Dask scheduler; empty: the file's, or workers of this machine.
-        hears: FleetListener of progress.
+        hears: Hears of progress.
 
     Raises:
         EdgeoptError: On what is wrong with the file, the cluster or the folder.
@@ -101,14 +95,38 @@ def _kept(plan: FleetPlan, folder: Path, requests: Mapping[str, CellRequest]) ->
     kept = {}
     for cell in plan.cells:
         place = folder / _CELLS / cell.name
-        run = work.read_last(place)
+        run = _read_run(place)
         if run is not None and run.key == requests[cell.name].key and run.is_finished:
             kept[cell.name] = result_of(_names(cell), place, run, is_kept=True)
     return kept
 
 
+def _read_run(place: Path) -> CellRun | None:
+    """Return how the cell of a folder ran; None where nothing is stored there."""
+    try:
+        values = read_json(place / _CELL, remedy="")
+        return CellRun(**{**values, "lines": tuple(values["lines"]), "packed": b""})
+    except (EdgeoptError, TypeError, KeyError):
+        return None
+
+
 def _names(cell: FleetCell) -> tuple[str, str, str, str]:
     return cell.name, cell.workload, cell.device, cell.target
+
+
+def _read(path: Path, digest: str) -> bytes:
+    """Return a file that is to be sent.
+
+    Raises:
+        InvalidFileError: If it is not any more what it was when the fleet began.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy="correct it") from error
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InvalidFileError(f"{path} changed since the fleet began", remedy="run it again")
+    return data
 
 
 class _Course:
@@ -120,10 +138,11 @@ class _Course:
         folder: Path,
         requests: Mapping[str, CellRequest],
         results: dict[str, CellResult],
-        hears: FleetListener,
+        hears: Listener,
     ) -> None:
         self._client, self._folder, self._requests = client, folder, requests
         self._results, self._hears = results, hears
+        self._sent = Counter[str]()
         self._names: dict[str, str] = {request.key: name for name, request in requests.items()}
 
     def run(self, cells: list[FleetCell], count: int) -> None:
@@ -137,6 +156,8 @@ class _Course:
             for future in awaited:
                 cell = running[future]
                 answer = self._answer(future, count)
+                if isinstance(answer, MissingFiles) and self._sent[cell.name] == _MOST_SENT:
+                    answer = f"files that were sent to {answer.worker} do not stay there: is its disk full?"
                 if isinstance(answer, MissingFiles):
                     self._send(cell, answer)
                     future = self._submit(cell, again=len(running))
@@ -182,10 +203,11 @@ class _Course:
 
     def _send(self, cell: FleetCell, missing: MissingFiles) -> None:
         """Send files to a worker that has no way to them."""
+        self._sent[cell.name] += 1
         places = dict(self._requests[cell.name].files.values())
         self._hears.say(f"sending {plural(len(missing.digests), 'file')} to {missing.worker}")
         for digest in sorted(missing.digests):
-            data = Path(places[digest]).read_bytes()
+            data = _read(Path(places[digest]), digest)
             self._client.run(work.store, digest, data, workers=[missing.worker], on_error="ignore")
 
     def _store(self, cell: FleetCell, answer: CellRun | str) -> None:
@@ -196,7 +218,9 @@ class _Course:
         if run is not None:
             place.mkdir(parents=True)
             with tarfile.open(fileobj=io.BytesIO(run.packed), mode="r:gz") as archive:
-                archive.extractall(place, filter="data")
+                for member in archive:
+                    if member.isreg() and (content := archive.extractfile(member)):
+                        write_below(f"{cell.name}/{member.name}", {cell.name: place}, content)
             values = dataclasses.asdict(run.without_files()) | {"packed": ""}
             write_beside(place / _CELL, json.dumps(values, indent=2) + "\n")
             self._client.run(work.forget_cell, run.key, workers=[run.worker], on_error="ignore")

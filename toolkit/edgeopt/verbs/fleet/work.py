@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import os
 import shutil
 import subprocess
@@ -25,11 +24,10 @@ from edgeopt.optimization.folder.workspace import MARK
 from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.disk.locks import hold
 from edgeopt.system.machine.processor import cpu_name
+from edgeopt.verbs.remote.command import FILES
 from edgeopt.verbs.remote.search import MACHINE_LOCK
 from edgeopt.verbs.remote.wheel import make_wheel
 
-FILES = "@FILES@"
-"""Stands in a word for the folder that mirrors the files of the machine that asked."""
 TOPIC = "edgeopt"
 """Topic of the cluster's events under which a worker tells of its cells."""
 _LAST_LINES = 12
@@ -260,12 +258,3 @@ def _packed(out: Path) -> bytes:
             if path.is_file() and name.parts[0] not in _LEFT_OUT and not name.name.startswith("."):
                 archive.add(path, name.as_posix())
     return packed.getvalue()
-
-
-def read_last(folder: Path) -> CellRun | None:
-    """Return what is stored of a cell in its folder of results; None where nothing is."""
-    try:
-        values = json.loads((folder / "cell.json").read_text("utf-8"))
-        return CellRun(**{**values, "lines": tuple(values["lines"]), "packed": b""})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None

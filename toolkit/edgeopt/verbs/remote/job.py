@@ -157,7 +157,7 @@ class Job:
                 for member in archive:
                     content = archive.extractfile(member) if member.isreg() else None
                     if content is not None:
-                        _write(member.name, places, content)
+                        write_below(member.name, places, content)
                         count += 1
         except (tarfile.ReadError, BrokenPipeError) as error:
             code, complaints = process.end()
@@ -204,8 +204,17 @@ def place_of(name: str, places: Mapping[str, Path]) -> tuple[Path, Path]:
     raise _distrust(name)
 
 
-def _write(name: str, places: Mapping[str, Path], content: IO[bytes]) -> None:
-    """Write a file of the device; a link here that leads out of its place is not followed."""
+def write_below(name: str, places: Mapping[str, Path], content: IO[bytes]) -> None:
+    """Write a file of another machine; a link here that leads out of its place is not followed.
+
+    Args:
+        name: As that machine calls it.
+        places: Places here that it may write, by their names there.
+        content: Of the file.
+
+    Raises:
+        EdgeoptError: If it lies in none of them.
+    """
     wanted, place = place_of(name, places)
     place.parent.mkdir(parents=True, exist_ok=True)
     inside, root = Path(os.path.realpath(place.parent)), Path(os.path.realpath(wanted))
