@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.export.network import NetworkInput
@@ -23,17 +24,7 @@ def work(source: str, options: FrameOptimize, listener: Listener | None) -> Repo
     options = _with_budget(options)
     if options.dry_run:
         return show_plan(source, target=options.target, recipe=options.recipe, options=options)
-    return optimize(
-        source,
-        target=options.target,
-        out=options.out,
-        recipe=options.recipe,
-        options=options,
-        listener=listener,
-        inputs=[NetworkInput(*each) for each in options.inputs],
-        task=options.task,
-        began_s=began_of(listener),
-    )
+    return optimize(source, target=options.target, **_arguments(options, listener))
 
 
 def make_elsewhere(
@@ -47,18 +38,21 @@ def make_elsewhere(
         target = find_device_elsewhere(options.target, address, processor)
     except UnavailableError as error:
         return error.problem
-    return why_not_made_here(target, options) or make_for(
-        source,
-        target,
-        named=options.target,
-        out=options.out,
-        recipe=options.recipe,
-        options=options,
-        listener=listener,
-        inputs=[NetworkInput(*each) for each in options.inputs],
-        task=options.task,
-        began_s=began_of(listener),
-    )
+    why_not = why_not_made_here(target, options)
+    return why_not or make_for(source, target, named=options.target, **_arguments(options, listener))
+
+
+def _arguments(options: FrameOptimize, listener: Listener | None) -> dict[str, Any]:
+    """Return what both take of the options, by name."""
+    return {
+        "out": options.out,
+        "recipe": options.recipe,
+        "options": options,
+        "listener": listener,
+        "inputs": [NetworkInput(*each) for each in options.inputs],
+        "task": options.task,
+        "began_s": began_of(listener),
+    }
 
 
 def _with_budget(options: FrameOptimize) -> FrameOptimize:
