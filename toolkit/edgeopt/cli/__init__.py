@@ -9,6 +9,7 @@ import errno
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import IO, Any
 
 import click
@@ -26,14 +27,15 @@ class Commands(click.Group):
     """The files of this folder are the commands; each is imported when it is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
-        return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
+        """Return the names of all commands: those of the files, with dashes."""
+        files = (module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
+        return sorted(name.replace("_", "-") for name in files)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import one command."""
         if name not in self.list_commands(ctx):
             return None
-        command = import_module(f"{__name__}.{name}").COMMAND
+        command = _module_of(name).COMMAND
         assert isinstance(command, click.Command)
         return command
 
@@ -117,7 +119,11 @@ click.UsageError.show = _show_usage  # type: ignore[assignment,method-assign]
 def _what_is_left(command: str | None) -> str:
     """Return what an interrupt of a command leaves; the file of the command says it where that is anything."""
     nothing = "nothing was written"
-    return getattr(import_module(f"{__name__}.{command}"), "INTERRUPTED", nothing) if command else nothing
+    return getattr(_module_of(command), "INTERRUPTED", nothing) if command else nothing
+
+
+def _module_of(command: str) -> ModuleType:
+    return import_module(f"{__name__}.{command.replace('-', '_')}")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -36,6 +36,38 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """The time of one run on a device that is not here, predicted from the times that were measured on it.
+
+    Execution alone, without what comes before and after the model. The intervals hold 95 % of models like those by
+    which the device's times were checked.
+    """
+
+    ms: float
+    low_ms: float
+    high_ms: float
+    speed: float
+    """Ratio of the original's predicted time to this one's."""
+    speed_low: float
+    speed_high: float
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is faster than the original in all of the interval."""
+        return self.speed_low > 1
+
+    @property
+    def speed_words(self) -> str:
+        """The speed with its interval."""
+        return f"{self.speed:.2f}x [{self.speed_low:.2f}, {self.speed_high:.2f}]"
+
+    @property
+    def ms_words(self) -> str:
+        """The time with its interval, in ms."""
+        return f"{self.ms:.3g} [{self.low_ms:.3g}, {self.high_ms:.3g}]"
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One row of the report."""
 
@@ -62,6 +94,8 @@ class Candidate:
     """Ratio of whole frames, against the baseline: what is judged."""
     execute: Ratio | None = None
     """Ratio of the stage `execute` alone, against the baseline."""
+    predicted: Prediction | None = None
+    """Its time on a device that is not here; None: it is measured, or nothing is known of the device."""
     refused: str = ""
     """Why it is never chosen; empty when it may be."""
     on_front: bool = False

@@ -29,7 +29,8 @@ def why_not_made_here(target: Target, options: Options) -> str:
     if is_compiled(target):
         return f"{target.name} compiles on the device"
     pruning = parse_pruning(options.prune, options.keep_layers)
-    if pruning and pruning.speedup:
+    is_predicted = isinstance(target, TargetElsewhere) and target.times is not None
+    if pruning and pruning.speedup and not is_predicted:
         return f"--prune {options.prune} prunes by the device's own times"
     return ""
 

@@ -16,6 +16,7 @@ from edgeopt.graph.tensors import Frame
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.measure import Decision
+from edgeopt.optimization.candidates.predicted import with_predictions
 from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import choose, mark
 from edgeopt.optimization.course import BUNDLE
@@ -148,7 +149,8 @@ def _why_off_target(candidates: Sequence[Candidate]) -> str:
 
 def _judged(run: Run) -> tuple[Candidate, ...]:
     """Return the candidates of a run that measures nothing here, with their judgements."""
-    return mark(prove_accuracy(run, mark(run.candidates, run.wish)), run.wish)
+    candidates = with_predictions(run, run.candidates)
+    return mark(prove_accuracy(run, mark(candidates, run.wish)), run.wish)
 
 
 def _calibrated_on(run: Run) -> str:

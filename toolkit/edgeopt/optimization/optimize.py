@@ -34,6 +34,7 @@ from edgeopt.report.document import Document, Value
 from edgeopt.runtime.devices.availability import is_by_rule, why_unavailable
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener
 from edgeopt.steps._keep_layers import require_layers
+from edgeopt.system.declared.device_times import TIMES_SUFFIX
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.system.machine.threads import engine_threads
 
@@ -209,5 +210,7 @@ def folder_of_run(out: Path | None, model: str, target: str) -> Path:
 
 
 def device_name(target: str) -> str:
-    """Return the target's name for a folder: of a TOML file its stem."""
+    """Return the target's name for a folder: of a file its stem."""
+    if target.endswith(TIMES_SUFFIX):
+        return Path(target).name.removesuffix(TIMES_SUFFIX)
     return Path(target).stem if target.endswith(".toml") else target

@@ -19,7 +19,7 @@ from edgeopt.steps._pruning import Pruning, parse_pruning
 from edgeopt.steps._training import TRAINING_S
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.optional import how_to_install
-from edgeopt.system.declared.target import Target
+from edgeopt.system.declared.target import Target, TargetByTimes
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import plural, shown_path, typed_duration
 
@@ -247,7 +247,9 @@ def _tried(recipe: Recipe, target: Target, skipped: Set[str]) -> Mapping[str, St
 
 
 def _why_no_times(target: Target) -> str:
-    """Return why nothing that the target runs is timed; empty where it is, here or on the machine that it is on."""
+    """Return why nothing that the target runs is timed; empty where it is, or where its times are predicted."""
+    if isinstance(target, TargetByTimes):
+        return ""
     return f"{target.name} has no times here" if is_compiled(target) else target.why_untimed() or ""
 
 

@@ -314,7 +314,7 @@ def write_bundle(
         "selftest": dataclasses.asdict(test) if test else None,
         "sketch": dataclasses.asdict(kept) if kept else None,
         "attachments": [dataclasses.asdict(attachment) for attachment in attachments],
-        "target": dataclasses.asdict(target),
+        "target": dataclasses.asdict(target.profile),
         "recipe": {key: value for key, value in dataclasses.asdict(deployed).items() if key != "folder"},
         "expected": dict(expected),
         "tools": dict(tools),

@@ -22,6 +22,7 @@ from edgeopt.optimization.run import Run
 from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._context import Setting, numbered, out_of_time
+from edgeopt.system.declared.target import TargetByTimes
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 
 _MOST_LOST = 3
@@ -123,7 +124,8 @@ def _outcomes(run: Run, name: str, step: Step, parent: Rival, setting: Setting) 
 
 def _offer_forms(run: Run, dense: Rival, rivals: Sequence[Rival]) -> None:
     """Offer what a device, other engines and other precisions make of the float models."""
-    if run.untimed and run.context.target.why_untimed() and run.plan.must_be_timed:
+    is_predicted = isinstance(run.context.target, TargetByTimes)
+    if run.untimed and run.context.target.why_untimed() and run.plan.must_be_timed and not is_predicted:
         rivals = ()  # nothing would choose them
     if is_compiled(run.context.target):
         of_forms = [name for name, step in run.plan.steps.items() if step.on_device]

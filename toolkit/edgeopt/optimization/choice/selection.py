@@ -59,6 +59,10 @@ def why_refused(candidate: Candidate, wish: Wish) -> str:
         return ""
     if not wish.keeps(candidate):
         return candidate.unfit or _loss_words(candidate, wish)
+    if candidate.speed is None and candidate.predicted is not None:
+        return (
+            "" if candidate.predicted.is_faster else f"not surely faster: predicted {candidate.predicted.speed_words}"
+        )
     if candidate.speed is None and (steps := wish.must_be_timed & {*candidate.steps}):
         return f"{' and '.join(sorted(steps))} must pay in measured time, and none is measured here"
     if candidate.speed is not None and candidate.speed.verdict is Change.SLOWER:
@@ -133,6 +137,8 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
         fitting = [candidate for candidate in kept if candidate.name in on_device]
         fitting = fitting or [candidate for candidate in still_open if candidate.name in on_device][:1]
         best = next(candidate for candidate in fitting if candidate.steps == fitting[-1].steps)
+        if any(candidate.predicted for candidate in fitting):
+            best = max(fitting, key=lambda candidate: candidate.predicted.speed if candidate.predicted else 0.0)
         return Chosen(best.name, _reason_unmeasured(best, marked))
     if wish.prefer is Prefer.SIZE:
         small = [candidate for candidate in kept if _is_small(candidate, marked[0])]
@@ -264,12 +270,15 @@ def _speed_words(candidate: Candidate) -> str:
 
 
 def _reason_unmeasured(best: Candidate, candidates: Sequence[Candidate]) -> str:
-    text = f"{best.name}: the last candidate that may be chosen"
+    text = f"{best.name}: the {'fastest' if best.predicted else 'last'} candidate that may be chosen"
     if best.simulated:
         text = f"{best.name}: the first form that is accurate with the device's numbers"
     text += _accuracy_words(best)
     if best.placement:
         text += f"; {best.placement}"
+    if best.predicted:
+        text += f"; predicted {best.predicted.speed_words} the original's speed, not measured"
+        return text + _passed(candidates)
     return f"{text}; speed not measured{_passed(candidates)}"
 
 

@@ -83,6 +83,8 @@ def _columns(report: Report) -> Columns:
     return {
         "candidate": lambda candidate: candidate.name,
         "speed": _speed,
+        "predicted": lambda candidate: candidate.predicted.speed_words if candidate.predicted else "",
+        "ms there": lambda candidate: candidate.predicted.ms_words if candidate.predicted else "",
         "proof": lambda candidate: str(candidate.speed.verdict) if candidate.speed else "",
         report.metric: _score,
         device: lambda candidate: f"{candidate.simulated.value:.4f}" if candidate.simulated else "",
@@ -157,7 +159,9 @@ def _score(candidate: Candidate) -> str:
 def _speed(candidate: Candidate) -> str:
     if candidate.name == BASELINE:
         return "1.00x"
-    return str(candidate.speed) if candidate.speed else "not measured"
+    if candidate.speed is None:
+        return "" if candidate.predicted else "not measured"
+    return str(candidate.speed)
 
 
 def _times(time: StageTime | None) -> str:

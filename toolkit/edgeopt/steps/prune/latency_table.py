@@ -28,6 +28,8 @@ from edgeopt.steps.prune.network.layer_shapes import Branch, LayerShape, model_o
 
 Stopwatch: TypeAlias = Callable[[Sequence[LayerShape]], Sequence[float]]
 """Times layers, in milliseconds each."""
+NodeTime: TypeAlias = tuple[str, str, float]
+"""Name, op and milliseconds of a node of the engine's own graph."""
 
 _RUNS = 8
 _LEAST_ROUNDS, _MOST_ROUNDS = 2, 5
@@ -74,6 +76,18 @@ def multiply_adds(shapes: Sequence[LayerShape]) -> Sequence[float]:
     return [shape.multiply_adds / 1e6 for shape in shapes]
 
 
+def profiled_runs(model: Model, inputs: Tensors, engine: Engine, precision: str) -> Sequence[Sequence[NodeTime]]:
+    """Return what an engine tells of each node, run by run, the first one to warm up.
+
+    Args:
+        model: With weights and shapes.
+        inputs: Of each run.
+        engine: One that `can_time`.
+        precision: In which it is opened.
+    """
+    return _RUNNERS[engine.target.executor](model, inputs, engine, precision)
+
+
 def can_time(engine: Engine) -> bool:
     """Whether an engine tells the times of single layers: on a GPU those of its queue are told."""
     return engine.target.executor in _RUNNERS and engine.target.device == "cpu"
@@ -94,9 +108,7 @@ def stopwatch_of(engine: Engine, precision: str) -> Stopwatch:
     return times
 
 
-_NodeTime: TypeAlias = tuple[str, str, float]
-"""Name, op and milliseconds."""
-_Runner: TypeAlias = Callable[[Model, Tensors, Engine, str], Sequence[Sequence[_NodeTime]]]
+_Runner: TypeAlias = Callable[[Model, Tensors, Engine, str], Sequence[Sequence[NodeTime]]]
 """Returns what an engine tells of each node, run by run."""
 
 
@@ -126,7 +138,7 @@ def _measured(shapes: Sequence[LayerShape], engine: Engine, precision: str, runn
         model = integer_layers(model, engine.target)
     rows = list[list[float]]()
     for done in range(1, _MOST_ROUNDS + 1):
-        rows += [_of_branches(run, len(shapes)) for run in runner(model, inputs, engine, precision)[1:]]
+        rows += [_of_branches(run, shapes) for run in runner(model, inputs, engine, precision)[1:]]
         least = np.sort(np.array(rows), axis=0)
         is_calm = least[1] <= least[0] * (1 + _ALIKE) + _GRAIN_MS
         if done >= _LEAST_ROUNDS and is_calm.mean() >= _CALM:
@@ -153,7 +165,7 @@ def _portions(shapes: Sequence[LayerShape]) -> Iterator[Sequence[LayerShape]]:
         yield portion
 
 
-def _in_onnxruntime(model: Model, inputs: Tensors, engine: Engine, precision: str) -> list[list[_NodeTime]]:
+def _in_onnxruntime(model: Model, inputs: Tensors, engine: Engine, precision: str) -> list[list[NodeTime]]:
     """Return the nodes' times of each run, from ONNX Runtime's profile."""
     options = engine.opening(precision).with_entries(engine.entries).options
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +176,7 @@ def _in_onnxruntime(model: Model, inputs: Tensors, engine: Engine, precision: st
             events = json.loads(session.end_profiling().read_text("utf-8"))
         finally:
             session.close()
-    runs: list[list[_NodeTime]] = [[] for _ in range(_RUNS + 1)]
+    runs: list[list[NodeTime]] = [[] for _ in range(_RUNS + 1)]
     seen: Counter[str] = Counter()
     for event in events:
         name = str(event["name"])
@@ -174,11 +186,11 @@ def _in_onnxruntime(model: Model, inputs: Tensors, engine: Engine, precision: st
     return runs
 
 
-def _in_openvino(model: Model, inputs: Tensors, engine: Engine, precision: str) -> list[list[_NodeTime]]:
+def _in_openvino(model: Model, inputs: Tensors, engine: Engine, precision: str) -> list[list[NodeTime]]:
     """Return the nodes' times of each run, as OpenVINO counts them."""
     opening = engine.opening(precision).with_entries({**engine.entries, "PERF_COUNT": "YES"})
     session = OPENVINO.open(model.source, opening.options)
-    runs = list[list[_NodeTime]]()
+    runs = list[list[NodeTime]]()
     try:
         for _ in range(_RUNS + 1):
             session.run(inputs)
@@ -191,13 +203,17 @@ def _in_openvino(model: Model, inputs: Tensors, engine: Engine, precision: str) 
 _RUNNERS: Mapping[str, _Runner] = {"onnxruntime": _in_onnxruntime, "openvino": _in_openvino}
 _BORDERS = frozenset({"ReorderInput", "ReorderOutput", "Reorder", "QuantizeLinear", "DequantizeLinear", "FakeQuantize"})
 """Ops that only change what lies at a layer's ends: in a whole model layers hand over as they compute."""
+_TURNS = "Transpose"
+"""The same, unless the layer itself is such an op: integer forms compute with channels last."""
 
 
-def _of_branches(run: Sequence[_NodeTime], count: int) -> list[float]:
+def _of_branches(run: Sequence[NodeTime], shapes: Sequence[LayerShape]) -> list[float]:
     """Return the milliseconds of the branches in one run, without what happens at their ends."""
-    of_branches = [0.0] * count
+    of_branches = [0.0] * len(shapes)
     for name, op, took_ms in run:
         place, _, rest = name.removeprefix(_PREFIX).partition("/")
-        if name.startswith(_PREFIX) and rest and place.isdecimal() and op not in _BORDERS:
+        if not (name.startswith(_PREFIX) and rest and place.isdecimal()) or op in _BORDERS:
+            continue
+        if op != _TURNS or shapes[int(place)].layer.nodes[0].op_type == _TURNS:
             of_branches[int(place)] += took_ms
     return of_branches

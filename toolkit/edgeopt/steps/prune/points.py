@@ -99,11 +99,13 @@ class PruneSearch:
     on_point: Callable[[Point], None] | None = None
     ends_at_s: float = math.inf
     """On the monotonic clock: then the points so far are all; without a ranking by then there are none."""
+    device: str = ""
+    """The device that is not here and whose times the costs predict; empty: nothing does."""
 
     @property
     def saved(self) -> tuple[float, ...]:
         """Shares of the dense model's time, or of its multiplications, at which points are made."""
-        return SAVED if self.measure else UNTIMED
+        return SAVED if self.measure or self.device else UNTIMED
 
 
 def find_points(search: PruneSearch, goal: Goal | None = None) -> Frontier:
@@ -220,5 +222,6 @@ def _notes(made: Sequence[Point], faster: Sequence[Point], search: PruneSearch) 
         yield Note(NoteKind.INFO, "the dense model stays: every cut that saves time loses too much")
         return
     best = max(made, key=lambda point: point.speedup)
-    text = f"{best.measured}" if best.measured else f"{best.expected_ratio:.2f}x by the number of multiplications"
+    basis = f"as predicted for {search.device}" if search.device else "by the number of multiplications"
+    text = f"{best.measured}" if best.measured else f"{best.expected_ratio:.2f}x {basis}"
     yield Note(NoteKind.INFO, f"the dense model stays: pruned it is {text} as fast, and {LEAST_SPEEDUP:g}x pays")

@@ -19,6 +19,8 @@ from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.recipes.inputs.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps._context import CALIBRATION, Context, Engine, Listener, Setting, numbered
+from edgeopt.steps._device_times.device import predictor_of
+from edgeopt.steps._device_times.prediction import Predictor
 from edgeopt.steps._keep_layers import groups_of
 from edgeopt.steps._pruning import NOT_PRUNED
 from edgeopt.steps.prune.account import ACCOUNT, CUT, StoredCut, account_of, kept_numbers, to_json
@@ -31,6 +33,7 @@ from edgeopt.steps.prune.memory import Memory
 from edgeopt.steps.prune.network.channel_step import ChannelStep, channel_step, told_step
 from edgeopt.steps.prune.network.layer_shapes import Layers
 from edgeopt.steps.prune.points import Frontier, Goal, Point, PruneSearch, find_points
+from edgeopt.steps.prune.predicted import predicted_step, predicted_stopwatch
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES
 from edgeopt.steps.prune.repairs import Repairs
 from edgeopt.steps.prune.statistics import Looks, Statistics, collect
@@ -182,8 +185,7 @@ def _sentence(points: Sequence[Point], found: Frontier, work: _Work) -> str:
         return "; ".join(note.detail for note in found.notes) or "nothing that saves time keeps the answers"
     parts = [f"{point.speedup:.2f}x at a loss of {point.loss:.3f}" for point in points]
     counted = plural(len(points), "point")
-    alone = "" if work.measures else " by multiplications, as nothing is timed here"
-    return f"{counted} in {work.words}: {', '.join(parts)}{alone}"
+    return f"{counted} in {work.words}: {', '.join(parts)}{work.basis}"
 
 
 def _tell(
@@ -220,6 +222,8 @@ class _Work:
     statistics: Statistics | None
     loss: Callable[[Model], float]
     measures: WholeModels | None
+    predictor: Predictor | None
+    """What tells times on a device that is not here; None: nothing does."""
 
     @classmethod
     def begin(cls, model: Model, context: Context, setting: Setting, groups: ChannelGroups) -> _Work:
@@ -238,7 +242,9 @@ class _Work:
         }
         memory = Memory(context.files.path(CALIBRATION), described)
         probe = partial(channel_step, engine, precision)
-        step = _remembered_step(memory, probe) if is_here else told_step(context.target)
+        predictor = None if is_here else predictor_of(engine.target, precision)
+        away = predicted_step(predictor, engine.target) if predictor else told_step(context.target)
+        step = _remembered_step(memory, probe) if is_here else away
         seen, looks = None, Looks()
         if context.is_calibrated:
             looks = Looks(places=places_of(task, outputs_of(model, [*fitted, *judged], context.threads)))
@@ -253,7 +259,18 @@ class _Work:
         loss = memory.loss(HeldOutLoss(model, task, judged, context.threads))
         asked = frozenset(group.name for group in groups if group.pinned == _ASKED)
         dense = Dense(model, groups, seen, asked, step.channels)
-        return cls(dense, context, setting, precision, step, memory, fitted, judged, looks, seen, loss, whole)
+        return cls(
+            dense, context, setting, precision, step, memory, fitted, judged, looks, seen, loss, whole, predictor
+        )
+
+    @property
+    def basis(self) -> str:
+        """The basis of the speeds, where nothing is timed."""
+        if self.measures:
+            return ""
+        if self.predictor:
+            return f", predicted from the times of {self.setting.engine.target.machine}"
+        return " by multiplications, as nothing is timed here"
 
     @property
     def words(self) -> str:
@@ -269,7 +286,8 @@ class _Work:
     def _search(self, ends_at_s: float) -> PruneSearch:
         engine, context = self.setting.engine, self.context
         is_timed = self.measures is not None and can_time(engine)
-        watch = self.memory.stopwatch(stopwatch_of(engine, self.precision)) if is_timed else multiply_adds
+        away = predicted_stopwatch(self.predictor) if self.predictor else multiply_adds
+        watch = self.memory.stopwatch(stopwatch_of(engine, self.precision)) if is_timed else away
         layers = Layers(self.dense.model, self.dense.groups, self.dense.kept_of)
         inside = {name: block.nodes for name, block in self.dense.blocks.items()}
         return PruneSearch(
@@ -281,6 +299,7 @@ class _Work:
             progress=lambda what, done, of: context.listener.progress(f"prune: {what}", done, of),
             on_point=self.keep_draft,
             ends_at_s=ends_at_s,
+            device="" if self.predictor is None else engine.target.machine,
         )
 
     def keep_draft(self, point: Point) -> None:

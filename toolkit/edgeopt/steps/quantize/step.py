@@ -25,12 +25,15 @@ from edgeopt.steps._context import (
     Setting,
     numbered,
 )
+from edgeopt.steps._device_times.device import form_times_of
+from edgeopt.steps._device_times.form_times import FormTimes
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.by_rule import quantize_by_rule
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import TENSORS, tensors_json
 from edgeopt.steps.quantize.integer_types import confirmed_rules
 from edgeopt.steps.quantize.judges import TIMED_PICTURES, Judge, own_clock
+from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes, time_layers
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
 from edgeopt.steps.quantize.search.decisions_file import DECISIONS, StoredDecisions, read_decisions
 from edgeopt.steps.quantize.search.search import search_int8
@@ -210,6 +213,8 @@ def open_search(
         is_joined = bool(joined.changes) and judge.speed(joined.model) > _FASTER
         model = joined.model if is_joined else model
 
+    away = form_times_of(model, engine.target, setting.precision)
+
     def end(result: SearchResult) -> Searched:
         judge.close()
         for file in (context.files.path(draft), weights_beside(context.files.path(draft))):
@@ -222,7 +227,8 @@ def open_search(
         _inputs(context, model),
         rules,
         agreement=judge.agreement,
-        speed=speed,
+        speed=away.speed if away else speed,
+        layer_timer=partial(_predicted_times, away) if away else time_layers,
         forms=tuple(Form(form) for form in rules.forms),
         threads=context.threads,
         least_agreement=context.least_agreement,
@@ -236,6 +242,10 @@ def open_search(
         least_speed=setting.least_speed,
     )
     return OpenSearch(find, end)
+
+
+def _predicted_times(away: FormTimes, _: Model, form: Model, _frame: Tensors, _threads: int) -> LayerTimes:
+    return away.layer_times(form)
 
 
 def make_again(model: Model, context: Context, decided: StoredDecisions, source: str) -> Outcome:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
+from edgeopt.system.declared.device_times import TIMES_REMEDY, TIMES_SUFFIX, DeviceTimes, read_device_times
 from edgeopt.system.disk import assets
-from edgeopt.system.machine.processor import Processor, this_processor
+from edgeopt.system.machine.processor import Processor, cpu_name, this_processor
 from edgeopt.system.text import short
 from edgeopt.system.toml import DURATION_MS, THREADS, Within, parse_table, read_toml
 
@@ -169,6 +171,16 @@ class Target:
         return other
 
     @property
+    def profile(self) -> Target:
+        """The profile alone, without what is known of where the device is."""
+        return Target(**self.values)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The fields of the profile."""
+        return {each.name: getattr(self, each.name) for each in fields(Target)}
+
+    @property
     def rules_here(self) -> Int8Rules:
         """The INT8 rules as they hold on the device's processor."""
         is_wide = bool(set(self.int8.full_range_flags) & self.processor.flags)
@@ -223,15 +235,20 @@ def read_target(path: Path) -> Target | TargetChoice:
 
 
 def declared_target(name: str) -> Target | TargetChoice:
-    """Return the profile called `name`, or the one in the TOML file at that path, as it is written.
+    """Return the profile called `name`, or the one in the file at that path, as it is written.
+
+    Args:
+        name: Shipped name, path of a TOML file, or of a device's times.
 
     Raises:
-        NotFoundError: If it is neither.
+        NotFoundError: If it is none of them.
         InvalidFileError: If the file is wrong.
     """
     path = Path(name)
     if name in target_names():
         path = assets.folder("targets") / f"{name}.toml"
+    elif name.endswith(TIMES_SUFFIX):
+        return _target_by_times(path)
     elif path.suffix != ".toml":
         raise NotFoundError("target", name, target_names())
     return read_target(path)
@@ -242,8 +259,12 @@ class TargetElsewhere(Target):
     """A target on another machine: candidates are made here, and measured there."""
 
     address: str = field(kw_only=True)
-    """The address of that machine, as `--on` takes it."""
+    """The address of that machine, as `--on` takes it; of one that is not reached, its name."""
     processor_there: Processor = field(kw_only=True)
+    times: DeviceTimes | None = field(default=None, kw_only=True, repr=False, compare=False)
+    """How long layers take there, by which times are predicted here; None: nothing is known of it."""
+    times_digest: str = field(default="", kw_only=True)
+    """Hash of these times, so that what was found with others is not taken up."""
 
     @property
     def processor(self) -> Processor:
@@ -265,13 +286,65 @@ class TargetElsewhere(Target):
 
     def beside(self, other: Target) -> Target:
         """Return another profile as one of that machine."""
-        return elsewhere(other, self.address, self.processor_there)
+        return elsewhere(other, self.address, self.processor_there, self.times, self.times_digest)
 
 
-def elsewhere(target: Target, address: str, processor: Processor) -> TargetElsewhere:
-    """Return a target as one on another machine."""
-    values = {each.name: getattr(target, each.name) for each in fields(Target)}
-    return TargetElsewhere(**values, address=address, processor_there=processor)
+@dataclass(frozen=True, slots=True)
+class TargetByTimes(TargetElsewhere):
+    """A target that nothing is measured on: its times are predicted from those that were measured there once."""
+
+    def why_not_here(self) -> str | None:
+        """Return that it is not here."""
+        return f"the {self.address} is not here"
+
+    def why_untimed(self) -> str | None:
+        """Return that nothing is measured on it."""
+        return self.why_not_here()
+
+
+def _target_by_times(path: Path) -> Target:
+    """Return the target that a device's times are of; on that very device its plain profile."""
+    times = read_device_times(path)
+    name = times.engines[0].target
+    if name not in target_names():
+        raise InvalidFileError(f"{path} is of the target {short(name)}, which there is not", remedy=TIMES_REMEDY)
+    target = read_target(assets.folder("targets") / f"{name}.toml")
+    if isinstance(target, TargetChoice):
+        raise InvalidFileError(f"{path} is of the target {short(name)}, which chooses others", remedy=TIMES_REMEDY)
+    target = replace(target, threads=times.threads)
+    if times.device == cpu_name() and times.processor == this_processor():
+        return target
+    digest = sha256(path.read_bytes()).hexdigest()[:16]
+    values = replace(target, alternatives=()).values
+    return TargetByTimes(
+        **values, address=times.device, processor_there=times.processor, times=times, times_digest=digest
+    )
+
+
+def elsewhere(
+    target: Target, address: str, processor: Processor, times: DeviceTimes | None = None, digest: str = ""
+) -> TargetElsewhere:
+    """Return a target as one on another machine.
+
+    Args:
+        target: Its profile; one that times are known of keeps them.
+        address: Of the machine, as `--on` takes it.
+        processor: Of the machine.
+        times: How long layers take there.
+        digest: Hash of these times.
+
+    Raises:
+        UnavailableError: If the target's times are of another processor.
+    """
+    if isinstance(target, TargetByTimes):
+        if target.processor_there != processor:
+            raise UnavailableError(
+                f"the times of {target.address} are not of the processor of {address}", remedy=TIMES_REMEDY
+            )
+        times, digest = target.times, target.times_digest
+    return TargetElsewhere(
+        **target.values, address=address, processor_there=processor, times=times, times_digest=digest
+    )
 
 
 def _same(target: Target) -> Target:

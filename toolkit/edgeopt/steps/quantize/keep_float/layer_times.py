@@ -10,9 +10,10 @@ import json
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.patterns import WEIGHTED, key, name_of
 from edgeopt.steps.quantize.scheme import open_graph
 
-_SUFFIXES = ("_kernel_time", "_nchwc", "_QLinearConv", "_MatMulIntegerToFloat")
+_KERNEL = "_kernel_time"
+_SUFFIXES = (_KERNEL, "_nchwc", "_QLinearConv", "_MatMulIntegerToFloat")
 _RUNS, _ROUNDS = 8, 5
 _CALL_NS, _ELEMENT_NS = 4000.0, 0.1
 """Time of a pass over a tensor, a call and an element, where a model has too few to fit: measured on a Zen 5 core under
@@ -61,6 +63,10 @@ class LayerTimes:
     """The same, each from one round of measuring alone: how far they differ is noise."""
 
 
+LayerTimer: TypeAlias = Callable[[Model, Model, Tensors, int], LayerTimes]
+"""Tells the times of layers, as `time_layers`."""
+
+
 def profile_ns(model: Model, frame: Tensors, *, threads: int = 1, runs: int = _RUNS) -> dict[str, int]:
     """Return the time of each node of the engine's own graph, by its name: the least of `runs`.
 
@@ -75,7 +81,7 @@ def profile_ns(model: Model, frame: Tensors, *, threads: int = 1, runs: int = _R
         session.close()
     times = defaultdict(list)
     for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
             times[event["name"]].append(int(event["dur"]) * 1000)
     return {name: min(each) for name, each in times.items()}
 
@@ -93,13 +99,14 @@ def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> Laye
     rounds: list[LayerTimes] = []
     for _ in range(_ROUNDS):  # in turns, so that a slow minute of the machine hits both
         both = [profile_ns(other, frame, threads=threads) for other in (model, twin)]
-        rounds.append(_times_of(graph, *both))
+        rounds.append(times_of_profiles(graph, *both))
         for known, times in zip(least, both, strict=True):
             known |= {name: min(took_ns, known.get(name, took_ns)) for name, took_ns in times.items()}
-    return replace(_times_of(graph, *least), rounds=tuple(rounds))
+    return replace(times_of_profiles(graph, *least), rounds=tuple(rounds))
 
 
-def _times_of(graph: Graph, float_ns: Mapping[str, int], integer_ns: Mapping[str, int]) -> LayerTimes:
+def times_of_profiles(graph: Graph, float_ns: Mapping[str, int], integer_ns: Mapping[str, int]) -> LayerTimes:
+    """Return the times of layers and of a border, as `layer_times` and `border_time` read them of two profiles."""
     return LayerTimes(layer_times(graph, float_ns, integer_ns), border_time(graph, integer_ns))
 
 
@@ -129,9 +136,9 @@ def border_time(graph: Graph, integer_ns: Mapping[str, int]) -> BorderTime:
     """
     values = {name_of(value): value for node in graph.nodes() for value in node.outputs}
     seen = [
-        (math.prod(shape), integer_ns[f"{name}_quantize_kernel_time"])
+        (math.prod(shape), integer_ns[f"{name}_quantize{_KERNEL}"])
         for name, value in values.items()
-        if f"{name}_quantize_kernel_time" in integer_ns and (shape := graph.shape(value)) is not None
+        if f"{name}_quantize{_KERNEL}" in integer_ns and (shape := graph.shape(value)) is not None
     ]
     if len({size for size, _ in seen}) < 2:
         return BorderTime(_CALL_NS, _ELEMENT_NS)
@@ -141,13 +148,18 @@ def border_time(graph: Graph, integer_ns: Mapping[str, int]) -> BorderTime:
     return BorderTime(max(float(times.mean() - slope * sizes.mean()), 0.0), slope)
 
 
+def border_profile(times_ns: Mapping[str, int]) -> dict[str, int]:
+    """Return times of passes over tensors, by node as `place_nhwc` names them, as a profile would hold them."""
+    return {f"{name}{_KERNEL}": time_ns for name, time_ns in times_ns.items()}
+
+
 def _border_ns(graph: Graph, node: Node, times: Mapping[str, int]) -> int:
     """Return the time of the conversions that this layer causes; a shared input is shared out."""
     source, made = node.inputs[0], node.outputs[0]
     if source is None:
         return 0
-    entering = times.get(f"{source.name}_quantize_kernel_time", 0) // max(1, len(graph.consumers(source)))
-    return entering + times.get(f"{made.name}_dequantize_kernel_time", 0)
+    entering = times.get(f"{source.name}_quantize{_KERNEL}", 0) // max(1, len(graph.consumers(source)))
+    return entering + times.get(f"{made.name}_dequantize{_KERNEL}", 0)
 
 
 def _by_layer(graph: Graph, times: Mapping[str, int]) -> dict[str, int]:

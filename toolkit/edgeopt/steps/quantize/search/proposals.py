@@ -17,7 +17,7 @@ from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
 from edgeopt.steps.quantize.forms import Form
 from edgeopt.steps.quantize.grids.ranges import LAST_METHODS, NEXT_METHODS
 from edgeopt.steps.quantize.keep_float.front import fastest_front
-from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes, time_layers
+from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
 from edgeopt.steps.quantize.keep_float.layers import fastest_float
 from edgeopt.steps.quantize.patterns import is_silu, key
 from edgeopt.steps.quantize.repairs import Repair, all_repairs, model_repairs, weight_repairs
@@ -62,7 +62,7 @@ def _forms(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[
     yield first
     if first.form is Form.NHWC and first in state.attempts and state.has_time("layers in float for speed"):
         twin, model = state.attempts[first].outcome.model, state.sources.model
-        times = state.times = time_layers(model, twin, state.sources.frames[0], threads)
+        times = state.times = state.time_layers(model, twin, state.sources.frames[0], threads)
         for weight in _BORDER_WEIGHTS:
             yield with_float(model, first, times, weight)
         yield with_front(model, first, times)

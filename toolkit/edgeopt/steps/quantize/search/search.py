@@ -17,6 +17,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.calibrate import Calibration
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.forms import Form
+from edgeopt.steps.quantize.keep_float.layer_times import LayerTimer, time_layers
 from edgeopt.steps.quantize.scheme import open_graph
 from edgeopt.steps.quantize.search.attempt import Attempt, KeptTensor, SearchResult
 from edgeopt.steps.quantize.search.explain import cut_short, refusals
@@ -52,6 +53,7 @@ def search_int8(
     like: Sequence[Variant] = (),
     seed: int = 0,
     least_speed: float = 0.0,
+    layer_timer: LayerTimer = time_layers,
 ) -> SearchResult:
     """Return the attempts at an INT8 form of `model`, best first.
 
@@ -72,6 +74,7 @@ def search_int8(
         like: What was decided for another model with the same operators: these alone are made, and nothing is searched.
         seed: Decides which positions of each tensor calibration keeps.
         least_speed: Where the first attempt is slower, it is the only one: another engine has faster forms.
+        layer_timer: Tells the times of layers.
 
     Raises:
         UnsupportedError: If the weights of a layer are NaN or infinite, or the opset is too old.
@@ -84,7 +87,7 @@ def search_int8(
     findings = study(model, open_graph(model), frames, rules, progress=progress, cache=cache, known=known, seed=seed)
     few = kept or list(islice(frames, _KEPT_IMAGES))  # where calibration is known, it read none
     sources = Sources(model, findings, rules, few, seed=seed)
-    state = SearchState(sources, agreement, speed, least_agreement, started + time_limit_s)
+    state = SearchState(sources, agreement, speed, least_agreement, started + time_limit_s, layer_timer)
     try:
         proposed = ((variant, None) for variant in like) if like else proposals(state, forms, threads)
         _try(state, proposed, on_attempt, least_speed)

@@ -14,7 +14,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.quantize.calibration.findings import NO_GRID_DB
 from edgeopt.steps.quantize.calibration.observation import Observation
 from edgeopt.steps.quantize.forms import WRITERS, Form
-from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
+from edgeopt.steps.quantize.keep_float.layer_times import LayerTimer, LayerTimes, time_layers
 from edgeopt.steps.quantize.keep_float.sensitivity import sensitivities_db
 from edgeopt.steps.quantize.repairs import Setting, find_repair, weight_repairs
 from edgeopt.steps.quantize.scheme import Scheme, open_graph
@@ -46,6 +46,7 @@ class SearchState:
     least_agreement: float
     ends_at_s: float
     """On the monotonic clock."""
+    time_layers: LayerTimer = time_layers
     attempts: dict[Variant, Attempt] = field(default_factory=dict)
     refused: dict[Variant, Refusal] = field(default_factory=dict)
     """What could not be built or run, and why."""
