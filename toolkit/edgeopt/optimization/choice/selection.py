@@ -59,10 +59,9 @@ def why_refused(candidate: Candidate, wish: Wish) -> str:
         return ""
     if not wish.keeps(candidate):
         return candidate.unfit or _loss_words(candidate, wish)
-    if candidate.speed is None and candidate.predicted is not None:
-        return (
-            "" if candidate.predicted.is_faster else f"not surely faster: predicted {candidate.predicted.speed_words}"
-        )
+    if candidate.speed is None and candidate.predicted and candidate.is_lossy:
+        predicted = candidate.predicted
+        return "" if predicted.is_faster else f"not surely faster: predicted {predicted.speed_words}"
     if candidate.speed is None and (steps := wish.must_be_timed & {*candidate.steps}):
         return f"{' and '.join(sorted(steps))} must pay in measured time, and none is measured here"
     if candidate.speed is not None and candidate.speed.verdict is Change.SLOWER:
@@ -138,7 +137,7 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
         fitting = fitting or [candidate for candidate in still_open if candidate.name in on_device][:1]
         best = next(candidate for candidate in fitting if candidate.steps == fitting[-1].steps)
         if any(candidate.predicted for candidate in fitting):
-            best = max(fitting, key=lambda candidate: candidate.predicted.speed if candidate.predicted else 0.0)
+            best = max(reversed(fitting), key=lambda other: other.predicted.speed if other.predicted else 0.0)
         return Chosen(best.name, _reason_unmeasured(best, marked))
     if wish.prefer is Prefer.SIZE:
         small = [candidate for candidate in kept if _is_small(candidate, marked[0])]

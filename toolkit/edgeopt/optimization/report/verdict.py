@@ -53,7 +53,7 @@ def _sentence(report: Report) -> str:
         return f"the original stays: {report.unproven}"
     if best.name == BASELINE:
         return "the original stays: no candidate is proven faster and accurate enough"
-    if best.speed is None and best.predicted:
+    if best.speed is None and best.predicted and best.predicted.is_faster:
         return f"{best.name} is predicted {best.predicted.speed_words} as fast as the original; it is not measured yet"
     if best.speed is None:
         return f"{best.name} is chosen for its accuracy; its speed is not measured yet"

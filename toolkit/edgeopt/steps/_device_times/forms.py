@@ -19,6 +19,13 @@ from edgeopt.steps._device_times.features import BORDERS, LayerFeatures, border_
 from edgeopt.steps.prune.network.layer_shapes import WEIGHTED, LayerShape
 
 _TURN = "Transpose"
+_JOINED = WEIGHTED | {
+    *("Add", "Mul", "Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool", "Concat", "Where"),
+    *("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Resize", "Slice", "Split", "Gather"),
+}
+"""Ops that an engine joins with the pairs around them into one on integers."""
+_LIMITERS = frozenset({"Relu", "Clip"})
+"""Ops that go into the grid of the pair behind them."""
 _SUFFIXES = ("_quantize", "_dequantize", "_transpose")
 
 
@@ -98,12 +105,16 @@ def _executed(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     constants = {constant.name for constant in graph.initializer}
 
     def is_integer(node: onnx.NodeProto | None) -> bool:
-        if node is None or node.op_type in BORDERS:
+        if node is not None and node.op_type in _LIMITERS:
+            node = makers.get(node.input[0])
+        if node is None or node.op_type not in _JOINED:
             return False
-        read = [makers[name] for name in node.input if name in makers and name not in constants]
+        read = [makers[name] for name in node.input if name in makers]
         made = [reader for name in node.output for reader in readers[name]]
+        made += [further for each in made if each.op_type in _LIMITERS for further in readers[each.output[0]]]
+        behind = [each for each in made if each.op_type not in _LIMITERS]
         reads = bool(read) and all(other.op_type == "DequantizeLinear" for other in read)
-        return reads and bool(made) and all(other.op_type == "QuantizeLinear" for other in made)
+        return reads and bool(behind) and all(other.op_type == "QuantizeLinear" for other in behind)
 
     result = list[onnx.NodeProto]()
     for node in graph.node:

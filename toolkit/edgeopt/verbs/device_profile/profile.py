@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError, UnsupportedError
 from edgeopt.executors._guard import guarded
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.optimization.candidates.engines import open_engine
@@ -79,6 +79,10 @@ def profile_device(
         EdgeoptError: If a model cannot be opened, no engine tells times of layers, or the file cannot be written.
     """
     device = find_device(target)
+    if reason := device.why_not_here():
+        raise UnavailableError(
+            f"{device.name} cannot be measured here: {reason}", remedy="run it there: --on ssh://..."
+        )
     file = out or Path(f"{device.name}{TIMES_SUFFIX}")
     if not file.name.endswith(TIMES_SUFFIX):
         raise EdgeoptError(f"--out {file} is no name of a table of times", remedy=f"let it end in {TIMES_SUFFIX}")
