@@ -21,7 +21,8 @@ from served import running, serving
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.measurement.endpoint.bench import bench_endpoint
-from edgeopt.measurement.endpoint.client import Client, Exchange, parse_place
+from edgeopt.measurement.endpoint.client import Client, Exchange
+from edgeopt.measurement.endpoint.connection import parse_place
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.result import _counted
 from edgeopt.measurement.endpoint.summary import text_bar, timeline_of

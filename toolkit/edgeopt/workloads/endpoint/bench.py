@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgeopt.measurement.endpoint.bench import Tell, bench_endpoint
+from edgeopt.measurement.endpoint.bench import bench_endpoint
+from edgeopt.measurement.endpoint.loading import Tell
 from edgeopt.measurement.endpoint.result import EndpointResult as Result
 from edgeopt.measurement.endpoint.summary import summarize_endpoint as summarize
 from edgeopt.report.formats import write_pages
