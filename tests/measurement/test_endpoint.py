@@ -24,7 +24,7 @@ from edgeopt.measurement.endpoint.bench import bench_endpoint
 from edgeopt.measurement.endpoint.client import Client, Exchange
 from edgeopt.measurement.endpoint.connection import parse_place
 from edgeopt.measurement.endpoint.options import EndpointOptions
-from edgeopt.measurement.endpoint.result import _counted
+from edgeopt.measurement.endpoint.result import count_problems
 from edgeopt.measurement.endpoint.summary import text_bar, timeline_of
 from edgeopt.measurement.resources.cost import cost_per_token
 from edgeopt.measurement.statistics.quantile import summarize
@@ -77,7 +77,7 @@ def chat_only(asked: dict[str, Any], write: Callable[[bytes], None]) -> int | No
     return None
 
 
-def test_its_own_server_tells_all_and_tokens_are_counted():
+def test_its_own_server_tells_all_and_tokens_arecount_problems():
     with serving("tiny_lm") as server:
         options = EndpointOptions(
             server.address, prompt_tokens=(20, 60), output_tokens=9, load="closed:3", seconds=0.3, price_per_s=1e-4
@@ -389,7 +389,7 @@ def test_an_answer_in_one_read_gives_no_time_of_a_token():
     assert "read TPOT as the server says it" in first.do
 
 
-def test_answers_that_break_are_counted_and_the_others_measured():
+def test_answers_that_break_arecount_problems_and_the_others_measured():
     calls = iter(range(10**6))
 
     def sometimes(asked: dict[str, Any], write: Callable[[bytes], None]) -> int | None:
@@ -533,6 +533,6 @@ def test_prompts_that_are_too_long_alone_too_are_no_peak_and_one_row():
 
 
 def test_refusals_alone_are_no_peak():
-    assert _counted(["status 400: of 12", "status 400: of 13", "status 503", "status 404: of 12"]) == {
+    assert count_problems(["status 400: of 12", "status 400: of 13", "status 503", "status 404: of 12"]) == {
         "status 400: of 12": 2, "status 503": 1, "status 404: of 12": 1,
     }  # fmt: skip

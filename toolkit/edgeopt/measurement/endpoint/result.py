@@ -134,7 +134,7 @@ def times_of(
     return EndpointTimes(
         words=words,
         answers=len(whole),
-        problems=_counted([exchange.problem for exchange in exchanges if exchange.problem]),
+        problems=count_problems([exchange.problem for exchange in exchanges if exchange.problem]),
         prompt_tokens=float(np.mean(counted)) if counted else 0.0,
         output_tokens=float(np.mean([exchange.output_tokens for exchange in whole])) if whole else 0.0,
         queue=summary([exchange.queue_ns for exchange in whole if exchange.queue_ns is not None]),
@@ -150,7 +150,7 @@ def times_of(
     )
 
 
-def _counted(problems: Sequence[str]) -> dict[str, int]:
+def count_problems(problems: Sequence[str]) -> dict[str, int]:
     """Return how often each came; what differs in numbers only, the length of a prompt for example, is one."""
     parts = [problem.partition(":") for problem in problems]
     alike = [status + re.sub(r"\d+", "#", text) for status, _, text in parts]

@@ -27,10 +27,16 @@ def timeline_of(times: EndpointTimes, result: EndpointResult) -> tuple[float, fl
     return network, queue, ttft - network - queue, max(whole - ttft, 0.0)
 
 
-def text_bar(parts: Sequence[float], longest: float) -> str:
-    """Return a bar of letters, `n`etwork, `q`ueue, `#` first token, `-` next tokens; what is there has one at least."""
+def text_bar(parts: Sequence[float], longest: float, marks: Sequence[str] = _MARKS) -> str:
+    """Return a bar of letters, one for each part; what is there has one at least.
+
+    Args:
+        parts: In the order of `marks`; theirs are `n`etwork, `q`ueue, `#` first token, `-` next tokens.
+        longest: The sum that fills the line.
+        marks: A letter for each part.
+    """
     scale = _COLUMNS / longest if longest > 0 else 0.0
-    return "".join(mark * max(round(part * scale), part > 0) for mark, part in zip(_MARKS, parts, strict=True))
+    return "".join(mark * max(round(part * scale), part > 0) for mark, part in zip(marks, parts, strict=True))
 
 
 def draw_answer(result: EndpointResult) -> Bars:

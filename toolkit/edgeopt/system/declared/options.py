@@ -33,6 +33,8 @@ class Syntax(StrEnum):
     """`33ms`, in milliseconds."""
     ANSWER_BUDGET = "answer budget"
     """`ttft:200ms,tpot:20ms`."""
+    SERVER_BUDGET = "server budget"
+    """Either of the two: what a server answers is known when it is asked."""
     COUNTS = "counts"
     """`1,2,4`."""
     NAMES = "names"
