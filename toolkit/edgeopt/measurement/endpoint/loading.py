@@ -22,7 +22,7 @@ Tell: TypeAlias = Callable[[str, int, int], None]
 """What is going on, how much of it is done, and of how much."""
 
 
-class Outcome(Protocol):
+class RequestOutcome(Protocol):
     """The end of one request, whatever was asked."""
 
     @property
@@ -36,7 +36,7 @@ class Outcome(Protocol):
         ...
 
 
-Asked = TypeVar("Asked", bound=Outcome)
+Asked = TypeVar("Asked", bound=RequestOutcome)
 
 
 def parse_server_load(text: str) -> Closed | OpenLoad:
@@ -98,7 +98,7 @@ def run_requests(
     return outcomes, monotonic() - began_s
 
 
-def wait_a_little(failed: Outcome) -> None:
+def wait_a_little(failed: RequestOutcome) -> None:
     """Let a server breathe that refused: a client that asks again at once measures its own speed."""
     sleep(0.1 if failed.end_ns < 1e8 else 0.0)
 

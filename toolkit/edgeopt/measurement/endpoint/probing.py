@@ -7,7 +7,7 @@ from typing import Any
 
 from edgeopt.errors import UnavailableError
 from edgeopt.measurement.endpoint.connection import ServerPlace, unreachable
-from edgeopt.measurement.endpoint.frames.exchange import FrameServer
+from edgeopt.measurement.endpoint.frames.exchange import FrameEndpoint
 from edgeopt.measurement.endpoint.frames.http import OK, HttpFrames, read_json
 from edgeopt.measurement.endpoint.frames.kserve import open_kserve
 from edgeopt.measurement.endpoint.frames.own import OwnServer
@@ -18,7 +18,7 @@ _OWN = "edgeopt"
 _KSERVE = "/v2"
 
 
-def find_frames(place: ServerPlace, model: str, timeout_s: float) -> FrameServer | None:
+def find_frames(place: ServerPlace, model: str, timeout_s: float) -> FrameEndpoint | None:
     """Return the server of frames at an address; None: it is none, and may be one of a language model.
 
     Args:

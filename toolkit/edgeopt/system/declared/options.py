@@ -178,6 +178,8 @@ def flags_of(options: type) -> Mapping[str, str]:
 def default_of(options: type, name: str) -> Any:
     """Return the default of a field."""
     chosen = next(each for each in fields(options) if each.name == name)
+    if chosen.default_factory is not MISSING:
+        return chosen.default_factory()
     return chosen.default if chosen.default is not MISSING else None
 
 

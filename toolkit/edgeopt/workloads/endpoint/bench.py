@@ -10,7 +10,7 @@ from edgeopt.measurement.endpoint.connection import parse_place
 from edgeopt.measurement.endpoint.frames.bench import bench_frames
 from edgeopt.measurement.endpoint.frames.result import FrameServerResult
 from edgeopt.measurement.endpoint.frames.summary import summarize_frames
-from edgeopt.measurement.endpoint.loading import Tell
+from edgeopt.measurement.endpoint.loading import Tell, parse_server_load
 from edgeopt.measurement.endpoint.probing import find_frames
 from edgeopt.measurement.endpoint.result import EndpointResult
 from edgeopt.measurement.endpoint.summary import summarize_endpoint
@@ -33,6 +33,7 @@ def work(source: str, options: EndpointBench, tell: Tell | None) -> EndpointResu
         price_per_s=options.per_s(),
     )
     place, hears = parse_place(source, endpoint_bench.key), tell or (lambda *_: None)
+    parse_server_load(options.load)  # before anybody is asked
     server = find_frames(place, options.model, options.timeout_s)
     result: EndpointResult | FrameServerResult
     if server is None:

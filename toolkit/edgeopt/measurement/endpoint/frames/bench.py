@@ -13,7 +13,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.endpoint.connection import ConnectTimes, ServerPlace, open_socket, unreachable, why
 from edgeopt.measurement.endpoint.frames.diagnosis import find_slow_parts
-from edgeopt.measurement.endpoint.frames.exchange import FrameClient, FrameExchange, FrameServer, Sample
+from edgeopt.measurement.endpoint.frames.exchange import FrameClient, FrameExchange, FrameEndpoint, Sample
 from edgeopt.measurement.endpoint.frames.result import (
     EncodedTimes,
     FrameServerResult,
@@ -45,7 +45,7 @@ _MOST_RATIO_ROUNDS = 200
 _ALIKE = 1e-3
 
 
-def bench_frames(server: FrameServer, options: EndpointOptions, *, tell: Tell = lambda *_: None) -> FrameServerResult:
+def bench_frames(server: FrameEndpoint, options: EndpointOptions, *, tell: Tell = lambda *_: None) -> FrameServerResult:
     """Return what a client sees of a server of frames.
 
     Args:
@@ -149,7 +149,7 @@ def _smallest(client: FrameClient) -> Summary:
 
 
 def _taken(
-    server: FrameServer, client: FrameClient, sample: Sample, wanted: Sequence[str]
+    server: FrameEndpoint, client: FrameClient, sample: Sample, wanted: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Note, ...]]:
     """Return the encodings that the server takes of those that are wanted, each tried once.
 
@@ -256,7 +256,7 @@ def _require_alive(client: FrameClient, loaded: EncodedTimes) -> None:
 
 
 def _under_load(
-    server: FrameServer,
+    server: FrameEndpoint,
     samples: Sequence[Sample],
     encoding: str,
     options: EndpointOptions,

@@ -1,4 +1,4 @@
-"""What the figures of a server of frames show, and what to do about it."""
+"""Findings from the figures of a server of frames, and what to do about each."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class FrameClient(Protocol):
         ...
 
 
-class FrameServer(Protocol):
+class FrameEndpoint(Protocol):
     """A server as one interface shows it."""
 
     @property
@@ -132,7 +132,7 @@ class FrameServer(Protocol):
 
     @property
     def interface(self) -> str:
-        """What it speaks, for a reader: `KServe v2 over HTTP`."""
+        """Return its name for a reader: `KServe v2 over HTTP`."""
         ...
 
     @property
@@ -142,7 +142,7 @@ class FrameServer(Protocol):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What the model takes, free dimensions as None; empty: a file, or it does not tell."""
+        """Return the inputs of the model, free dimensions as None; empty: a file, or it does not tell."""
         ...
 
     @property

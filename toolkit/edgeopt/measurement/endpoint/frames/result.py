@@ -104,7 +104,7 @@ class FrameServerResult:
     """How frames came together; empty: they did not."""
     loaded: EncodedTimes | None
     budget: BudgetResult | None
-    """Of the load, else of the fastest encoding."""
+    """Verdict on the load, else on the fastest encoding."""
     seconds: float
     findings: tuple[Finding, ...] = ()
     cost: InferenceCost | None = None

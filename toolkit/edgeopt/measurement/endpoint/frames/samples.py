@@ -1,4 +1,4 @@
-"""What is sent to a server of frames: the user's pictures or tensors as its model takes them, or made-up ones."""
+"""Samples for a server of frames: the user's pictures or tensors as its model takes them, or made-up ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.measurement.endpoint.frames.exchange import FrameServer, Sample
+from edgeopt.measurement.endpoint.frames.exchange import FrameEndpoint, Sample
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.inputs.made_up import synthetic_frames, synthetic_tensors
 from edgeopt.recipes.inputs.picture_inputs import may_be_picture, picture_layout
@@ -26,7 +26,7 @@ _EXAMPLE = 224
 
 
 def samples_for(
-    server: FrameServer, source: str | Path | None, recipe: str | None, shapes: Mapping[str, tuple[int, ...]]
+    server: FrameEndpoint, source: str | Path | None, recipe: str | None, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[tuple[Sample, ...], str, tuple[Note, ...]]:
     """Return what is sent, in a reader's words too, and notes on it.
 
