@@ -184,9 +184,9 @@ def test_a_load_model_is_one_file(bursts):
     assert caught.value.remedy == "write --load fps:30 with it"
     with pytest.raises(EdgeoptError) as caught:
         plan_load(BenchOptions(streams=2))
-    assert "fps:30, poisson:30 or bursts:30" in caught.value.remedy
+    assert "fps:30, poisson:30, trace:FILE or bursts:30" in caught.value.remedy
     shown = CliRunner().invoke(cli, ["bench", "--help"]).output
-    assert "fps:30, poisson:30 or bursts:30" in " ".join(shown.split())
+    assert "fps:30, poisson:30, trace:FILE or bursts:30" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("text", ["closed:2", "fps:30", "poisson:30"])

@@ -231,6 +231,9 @@ def _under_load(
     words = [asker.words_for(prompt_token) for prompt_token in options.prompt_tokens]
 
     def ask(number: int, begun_ns: int) -> Exchange:
+        recorded = load.tokens_of(number) if isinstance(load, OpenLoad) else None
+        if recorded is not None:
+            return asker.ask(asker.words_for(recorded[0]), recorded[1], begun_ns)
         return asker.ask(words[number % len(words)], options.output_tokens, begun_ns)
 
     exchanges, seconds = run_requests(load, ask, seconds=options.seconds, seed=options.seed, tell=tell)

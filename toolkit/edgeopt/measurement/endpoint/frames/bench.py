@@ -13,7 +13,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.endpoint.connection import ConnectTimes, ServerPlace, open_socket, unreachable, why
 from edgeopt.measurement.endpoint.frames.diagnosis import find_slow_parts
-from edgeopt.measurement.endpoint.frames.exchange import FrameClient, FrameExchange, FrameEndpoint, Sample
+from edgeopt.measurement.endpoint.frames.exchange import FrameClient, FrameEndpoint, FrameExchange, Sample
 from edgeopt.measurement.endpoint.frames.result import (
     EncodedTimes,
     FrameServerResult,
