@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock, local
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -72,19 +72,34 @@ class _Asker:
             client.close()
 
     def ask(self, words: int, tokens: int, begun_ns: int = 0) -> Exchange:
+        return self.ask_after((("user", self.text(words)),), tokens, begun_ns)
+
+    def text(self, words: int) -> str:
         with self._turn:
-            text = " ".join(self._chance.choice(self._words, max(words, 1)).tolist())
-        asked = {"messages": [{"role": "user", "content": text}]} if "chat" in self.path else {"prompt": text}
+            return " ".join(self._chance.choice(self._words, max(words, 1)).tolist())
+
+    def ask_after(self, history: Sequence[tuple[str, str]], tokens: int, begun_ns: int = 0) -> Exchange:
+        """Ask with all that was said before, each time by whom; a server without chats gets it as one text."""
+        if "chat" in self.path:
+            said: dict[str, Any] = {"messages": [{"role": role, "content": text} for role, text in history]}
+        else:
+            said = {"prompt": "\n".join(text for _, text in history)}
         body = {
             "model": self.model,
             "max_tokens": tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **asked,
+            **said,
             **self._extra,
         }
         return self.client().ask(self.path, body, begun_ns)
+
+    def take_chats(self) -> None:
+        """Ask by chats from here on, where the server takes them."""
+        before, self.path = self.path, "/chat/completions"
+        if not self.ask(1, 2).is_whole:
+            self.path = before
 
     def words_for(self, tokens: int) -> int:
         return max(1, round((tokens - self.first_tokens) / self.tokens_per_word))
@@ -140,6 +155,7 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
         tiny, alone = _alone(asker, options, limits, tell)
         notes += tuple(_told_of_lengths(alone, options.output_tokens))
         loaded = None if is_alone(load) else _under_load(asker, options, load, limits, tell)
+        turns = _conversations(asker, options, limits, tell) if options.turns > 1 else ()
     finally:
         asker.close()
     result = EndpointResult(
@@ -151,6 +167,7 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
         alone=alone,
         load=str(load) if loaded else "",
         loaded=loaded,
+        turns=turns,
         limits_ms=dict(limits),
         output_tokens=options.output_tokens,
         seconds=monotonic() - began_s,
@@ -238,3 +255,32 @@ def _under_load(
 
     exchanges, seconds = run_requests(load, ask, seconds=options.seconds, seed=options.seed, tell=tell)
     return times_of(f"under {load}", exchanges, seconds, limits)
+
+
+def _conversations(
+    asker: _Asker, options: EndpointOptions, limits: Mapping[str, float], tell: Tell
+) -> tuple[EndpointTimes, ...]:
+    """Hold one conversation after the other, each turn with all before it; the first conversation is not counted."""
+    asker.take_chats()
+    words, rows = asker.words_for(options.prompt_tokens[0]), [list[Exchange]() for _ in range(options.turns)]
+    number, began_s = -1, monotonic()
+    while number < LEAST_ANSWERS or monotonic() - began_s < options.seconds:
+        history = list[tuple[str, str]]()
+        for row in rows:
+            history.append(("user", asker.text(words)))
+            exchange = asker.ask_after(history, options.output_tokens)
+            if number >= 0:
+                row.append(exchange)
+            if not exchange.is_whole:
+                break
+            history.append(("assistant", exchange.text))
+        began_s = monotonic() if number < 0 else began_s
+        number += 1
+        tell_time(tell, "hold conversations", began_s, options.seconds)
+        if number >= LEAST_ANSWERS and not rows[0][-1].is_whole:
+            break
+    return tuple(
+        times_of(f"turn {turn}", row, sum(exchange.end_ns for exchange in row) / 1e9, limits)
+        for turn, row in enumerate(rows, 1)
+        if row
+    )

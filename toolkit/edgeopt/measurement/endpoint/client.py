@@ -44,6 +44,8 @@ class Exchange:
     """As the server counts them; where it does not, pieces."""
     is_counted: bool = False
     """Whether the server counted tokens."""
+    text: str = ""
+    """Words of the answer, without what the model thought or called."""
     problem: str = ""
     """Why there is no whole answer, in a few words that are alike for alike reasons; empty: there is."""
 
@@ -189,6 +191,7 @@ def _message(body: bytes) -> str:
 def _read(reply: TimedReply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exchange:
     """Read the events of a stream to its end."""
     pieces, problem, ttft_ms, tpot_ms, is_done = list[int](), "", None, None, False
+    words = list[str]()
     usage, queue_ms = dict[str, Any](), _queue_ms(reply.getheader("Server-Timing", ""))
     while line := reply.readline(_MOST_LINE):
         if not line.startswith(b"data:"):
@@ -207,6 +210,7 @@ def _read(reply: TimedReply, begun_ns: int, connect_ns: int, headers_ns: int) ->
         if "error" in event:
             problem = f"broken off: {_message(data) or 'the server failed'}"
         pieces += [at_ns] * _has_text(event)
+        words += _words_of(event)
         if isinstance(event.get("usage"), dict):
             usage = event["usage"]
         if isinstance(own := event.get("edgeopt"), dict):
@@ -226,6 +230,7 @@ def _read(reply: TimedReply, begun_ns: int, connect_ns: int, headers_ns: int) ->
         int(_number(usage, "prompt_tokens", 0) or 0),
         int(_number(usage, "completion_tokens", 0) or len(pieces)),
         bool(usage),
+        "".join(words),
         problem,
     )
 
@@ -258,6 +263,13 @@ def _has_text(event: dict[str, Any]) -> bool:
         if choice.get("text") or any(delta.get(field) for field in (*_TEXTS, *_PARTS)):
             return True
     return False
+
+
+def _words_of(event: dict[str, Any]) -> list[str]:
+    """Return the words of an event that a reader is shown; its form was looked at before."""
+    choices = event.get("choices") or ()
+    texts = [choice.get("text") or (choice.get("delta") or {}).get("content") for choice in choices]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _queue_ms(header: str) -> float | None:

@@ -97,6 +97,8 @@ class EndpointResult:
     """Limits of a good answer, by `TTFT` and `TPOT`."""
     output_tokens: int
     seconds: float
+    turns: tuple[EndpointTimes, ...] = ()
+    """Turns of conversations, the first one first; those that no conversation reached are left out."""
     findings: tuple[Finding, ...] = ()
     cost: TokenCost | None = None
     notes: tuple[Note, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages
 from edgeopt.measurement.endpoint.frames.result import STAGES, EncodedTimes, FrameServerResult
-from edgeopt.measurement.endpoint.summary import text_bar
+from edgeopt.measurement.endpoint.summary import centre_ms, text_bar
 from edgeopt.measurement.finding import show_findings
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.report.document import (
@@ -121,11 +121,7 @@ def _bars(rows: list[tuple[str, EncodedTimes]]) -> Iterator[Value]:
 def _medians(times: EncodedTimes) -> dict[str, float]:
     """Return the median of each stage in milliseconds, 0 of those that took no time; means of too few frames."""
     stages = times.times
-    return {name: _centre_ms(stages[name]) if name in stages else 0.0 for name in STAGES}
-
-
-def _centre_ms(summary: Summary) -> float:
-    return summary.p50.value_ms or (summary.mean_ns or 0.0) / 1e6
+    return {name: centre_ms(stages[name]) if name in stages else 0.0 for name in STAGES}
 
 
 def _figures(result: FrameServerResult, rows: list[tuple[str, EncodedTimes]]) -> Iterator[Figure]:
