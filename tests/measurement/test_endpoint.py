@@ -77,7 +77,7 @@ def chat_only(asked: dict[str, Any], write: Callable[[bytes], None]) -> int | No
     return None
 
 
-def test_its_own_server_tells_all_and_tokens_arecount_problems():
+def test_its_own_server_tells_all_and_tokens_are_counted():
     with serving("tiny_lm") as server:
         options = EndpointOptions(
             server.address, prompt_tokens=(20, 60), output_tokens=9, load="closed:3", seconds=0.3, price_per_s=1e-4
@@ -389,7 +389,7 @@ def test_an_answer_in_one_read_gives_no_time_of_a_token():
     assert "read TPOT as the server says it" in first.do
 
 
-def test_answers_that_break_arecount_problems_and_the_others_measured():
+def test_answers_that_break_are_counted_and_the_others_measured():
     calls = iter(range(10**6))
 
     def sometimes(asked: dict[str, Any], write: Callable[[bytes], None]) -> int | None:

@@ -24,11 +24,12 @@ from edgeopt.measurement.endpoint.loading import (
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes, times_of
 from edgeopt.measurement.endpoint.symptoms import symptoms_of
+from edgeopt.measurement.generation.answer_budget import FRAME
 from edgeopt.measurement.generation.diagnosis import find_complaints
 from edgeopt.measurement.load.models import OpenLoad
 from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.resources.cost import cost_per_token
-from edgeopt.system.text import plural
+from edgeopt.system.text import format_budget, plural
 
 LIVE_MS: Mapping[str, float] = {"TTFT": 1000.0, "TPOT": 100.0}
 """Limits of a good answer where nobody says: a reader waits a second, and reads ten tokens a second."""
@@ -142,6 +143,12 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
         EdgeoptError: If the address or the load is none, or the server gives no answer.
     """
     began_s, place, load = monotonic(), parse_place(options.url, options.key), parse_server_load(options.load)
+    limits = options.limits_ms or LIVE_MS
+    if FRAME in limits:
+        raise EdgeoptError(
+            f"--budget {format_budget(limits[FRAME])}ms is the time of a frame, and {place} writes answers",
+            remedy="limit theirs: --budget ttft:200ms,tpot:20ms",
+        )
     asker = _Asker(place, options)
     try:
         connect_ms, round_trip_ms, names = _network(asker.client())
@@ -151,7 +158,6 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
             )
         asker.model = options.model or next(iter(names), "")
         notes = tuple(asker.learn())
-        limits = options.limits_ms or LIVE_MS
         tiny, alone = _alone(asker, options, limits, tell)
         notes += tuple(_told_of_lengths(alone, options.output_tokens))
         loaded = None if is_alone(load) else _under_load(asker, options, load, limits, tell)
