@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fixture_bundles import packed
+from scripted_grpc import grpc_server
 from scripted_server import Script, make_certificate, scripted
 from served import serving
 
@@ -27,7 +28,6 @@ from edgeopt.graph.model import find_model, load_model
 from edgeopt.measurement.endpoint.connection import parse_place
 from edgeopt.measurement.endpoint.frames.bench import bench_frames
 from edgeopt.measurement.endpoint.frames.http import HttpFrames, HttpMessage, server_timing
-from edgeopt.measurement.endpoint.frames.messages import make_message, read_message
 from edgeopt.measurement.endpoint.frames.result import STAGES, FrameServerResult, times_of_frames
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.probing import find_frames
@@ -313,39 +313,9 @@ def test_a_picture_goes_as_a_file_where_the_server_takes_bytes():
     assert sizes["jpeg"] < sizes["base64"] < sizes["png"]
 
 
-def grpc_server(grpc: Any, wait_s: float, *, is_broken: bool = False) -> Any:
-    """Return a server of gRPC for one model, and where it listens; it waits before each answer."""
-    tensor = {"name": "images", "datatype": "FP32", "shape": [-1, 3, 8, 8]}
-    model = {"name": "m", "state": "State.READY"}  # as MLServer writes it
-
-    def infer(request: Any, context: Any) -> bytes:
-        if is_broken:
-            context.abort(grpc.StatusCode.INTERNAL, "the model is broken")
-        read = read_message("ModelInferRequest", request)
-        raw = list(read.raw_input_contents) or [np.array(read.inputs[0].contents.fp32_contents, "<f4").tobytes()]
-        assert len(raw[0]) == 3 * 8 * 8 * 4
-        sleep(wait_s)
-        output = {"name": "y", "datatype": "FP32", "shape": [1, 4]}
-        reply = make_message("ModelInferResponse", outputs=[output], raw_output_contents=[raw[0][:16]])
-        return bytes(reply.SerializeToString())
-
-    methods = {
-        "ServerLive": lambda *_: b"\x08\x01",
-        "RepositoryIndex": lambda *_: make_message("RepositoryIndexResponse", models=[model]).SerializeToString(),
-        "ModelMetadata": lambda *_: make_message("ModelMetadataResponse", inputs=[tensor]).SerializeToString(),
-        "ModelInfer": infer,
-    }
-    from concurrent.futures import ThreadPoolExecutor
-
-    server = grpc.server(ThreadPoolExecutor(4))
-    handlers = {name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers),))
-    return server, f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-
-
 def test_grpc_has_the_same_stages_but_for_sending():
     grpc = pytest.importorskip("grpc", reason="the extra grpc is not installed")
-    server, address = grpc_server(grpc, WAIT_S)
+    server, address = grpc_server(grpc, lambda: sleep(WAIT_S))
     server.start()
     try:
         result = measured(address, load="closed:2")
@@ -362,7 +332,7 @@ def test_grpc_has_the_same_stages_but_for_sending():
 
 def test_grpc_that_fails_is_one_line():
     grpc = pytest.importorskip("grpc", reason="the extra grpc is not installed")
-    server, address = grpc_server(grpc, 0.0, is_broken=True)
+    server, address = grpc_server(grpc, lambda: None, is_broken=True)
     server.start()
     try:
         done = CliRunner().invoke(cli, ["bench", "--endpoint", address])
