@@ -315,7 +315,7 @@ def test_a_picture_goes_as_a_file_where_the_server_takes_bytes():
 
 def test_grpc_has_the_same_stages_but_for_sending():
     grpc = pytest.importorskip("grpc", reason="the extra grpc is not installed")
-    server, address = grpc_server(grpc, lambda: sleep(WAIT_S))
+    server, address = grpc_server(grpc, lambda _: sleep(WAIT_S))
     server.start()
     try:
         result = measured(address, load="closed:2")
@@ -332,7 +332,7 @@ def test_grpc_has_the_same_stages_but_for_sending():
 
 def test_grpc_that_fails_is_one_line():
     grpc = pytest.importorskip("grpc", reason="the extra grpc is not installed")
-    server, address = grpc_server(grpc, lambda: None, is_broken=True)
+    server, address = grpc_server(grpc, lambda _: None, is_broken=True)
     server.start()
     try:
         done = CliRunner().invoke(cli, ["bench", "--endpoint", address])

@@ -112,24 +112,22 @@ def open_socket(
     begun_ns = perf_counter_ns()
     addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     resolved_ns = perf_counter_ns()
-    opened, trip_ns = _connect(addresses, timeout_s)
-    connected_ns = perf_counter_ns()
+    opened, trip_ns, connected_ns = _connect(addresses, timeout_s)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with suppress(OSError, AttributeError):  # Windows has no such bound, nor has every kernel
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     tls_ns = 0
     if place.is_encrypted:
-        before_ns = perf_counter_ns()
         opened = _encrypted(opened, place.host, protocols)
-        tls_ns = perf_counter_ns() - before_ns
+        tls_ns = perf_counter_ns() - connected_ns
     return opened, ConnectTimes(resolved_ns - begun_ns, connected_ns - resolved_ns, tls_ns, trip_ns)
 
 
-def _connect(addresses: list[Any], timeout_s: float) -> tuple[socket.socket, int]:
-    """Return a socket at the first address where somebody answers, and how long that one took."""
+def _connect(addresses: list[Any], timeout_s: float) -> tuple[socket.socket, int, int]:
+    """Return a socket at the first address where somebody answers, how long that one took, and when it stood."""
     failure: OSError = OSError("the name has no address")
     for family, kind, protocol, _, address in addresses:
-        before_ns = perf_counter_ns()
+        delayed_ns, before_ns = run_delay_ns(), perf_counter_ns()
         opened = socket.socket(family, kind, protocol)
         try:
             opened.settimeout(timeout_s)
@@ -138,7 +136,9 @@ def _connect(addresses: list[Any], timeout_s: float) -> tuple[socket.socket, int
             opened.close()
             failure = error
         else:
-            return opened, perf_counter_ns() - before_ns
+            now_ns = perf_counter_ns()
+            connected_ns = now_ns - min(run_delay_ns() - delayed_ns, now_ns - before_ns)
+            return opened, connected_ns - before_ns, connected_ns
     raise failure
 
 
@@ -234,8 +234,8 @@ def unreachable(place: ServerPlace, error: BaseException) -> UnavailableError:
 def run_delay_ns() -> int:
     """Return how long this thread was ready to run and did not, in nanoseconds, as Linux counts it; elsewhere 0.
 
-    A send wakes a server on the same machine, which may take the sender's processor: the send then returns when the
-    server is done, milliseconds after the bytes were gone.
+    What wakes a server on the same machine, a send or a new connection, may lose the processor to it, and then returns
+    when the server is done, milliseconds after the bytes were gone.
     """
     with suppress(OSError, ValueError, IndexError):
         return int(_SCHEDULED.read_bytes().split()[1])
