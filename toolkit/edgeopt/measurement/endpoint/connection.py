@@ -7,10 +7,13 @@ when the network handed it over: what one read brings came at one time, however 
 from __future__ import annotations
 
 import io
+import os
+import select
 import socket
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from time import perf_counter_ns
@@ -22,9 +25,9 @@ from edgeopt.system.text import short
 
 _MOST_READ = 1 << 16
 """Bytes of one read: more than a server writes at once, or a record of TLS holds."""
-_UNSENT = 1 << 14
-"""Bytes that may wait in the kernel when a send returns. Without a bound it takes megabytes at once, and the time that
-the network needs for them would be taken for the server's. What is under way is not bounded: no link is slowed."""
+UNSENT = 1 << 14
+"""Bytes that may wait in the kernel while a request is sent. Without a bound it takes megabytes at once, and the time
+that the network needs for them would be taken for the server's. What is under way is not bounded: no link is slowed."""
 _GRPC = ("grpc", "grpcs")
 _SCHEDULED = Path("/proc/thread-self/schedstat")
 
@@ -109,18 +112,23 @@ def open_socket(
     Raises:
         OSError: If nobody answers there, or its certificate is not trusted.
     """
+    context = _context(protocols, os.environ.get("SSL_CERT_FILE", "")) if place.is_encrypted else None
     begun_ns = perf_counter_ns()
     addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     resolved_ns = perf_counter_ns()
     opened, trip_ns, connected_ns = _connect(addresses, timeout_s)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with suppress(OSError, AttributeError):  # Windows has no such bound, nor has every kernel
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+    _bound_unsent(opened, UNSENT)
     tls_ns = 0
-    if place.is_encrypted:
-        opened = _encrypted(opened, place.host, protocols)
+    if context is not None:
+        opened = _encrypted(opened, place.host, context)
         tls_ns = perf_counter_ns() - connected_ns
     return opened, ConnectTimes(resolved_ns - begun_ns, connected_ns - resolved_ns, tls_ns, trip_ns)
+
+
+def _bound_unsent(opened: socket.socket, size: int) -> None:
+    with suppress(OSError, AttributeError):  # Windows has no such bound, nor has every kernel
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
 
 
 def _connect(addresses: list[Any], timeout_s: float) -> tuple[socket.socket, int, int]:
@@ -142,10 +150,17 @@ def _connect(addresses: list[Any], timeout_s: float) -> tuple[socket.socket, int
     raise failure
 
 
-def _encrypted(opened: socket.socket, host: str, protocols: tuple[str, ...]) -> socket.socket:
+@cache
+def _context(protocols: tuple[str, ...], trusted: str) -> ssl.SSLContext:
+    """Return what certificates are judged by; reading those that are trusted takes longer than a handshake."""
+    del trusted  # the file that OpenSSL reads; another one gives another context
     context = ssl.create_default_context()
     if protocols:
         context.set_alpn_protocols(list(protocols))
+    return context
+
+
+def _encrypted(opened: socket.socket, host: str, context: ssl.SSLContext) -> socket.socket:
     try:
         return context.wrap_socket(opened, server_hostname=host)
     except BaseException:
@@ -204,6 +219,13 @@ class TimedConnection(HTTPConnection):
             OSError: If nobody answers there.
         """
         self.sock, self.times = open_socket(self._place, self._timeout_s)
+
+    def wait_until_sent(self) -> None:
+        """Return when the kernel has sent everything, where it can tell."""
+        _bound_unsent(self.sock, 1)  # a socket is then ready when nothing waits
+        with suppress(OSError, ValueError):
+            select.select([], [self.sock], [], self._timeout_s)
+        _bound_unsent(self.sock, UNSENT)
 
 
 def why(error: BaseException) -> str:

@@ -64,10 +64,11 @@ def bench_frames(server: FrameEndpoint, options: EndpointOptions, *, tell: Tell 
     try:
         encodings, more = _taken(server, client, samples[0], options.encodings)
         smallest = _smallest(client)
-        alone = _alone(client, samples, encodings, options, trip_ns, tell)
+        way_ns = trip_ns if server.tells_sending else int(smallest.p50.value_ns or trip_ns)
+        alone = _alone(client, samples, encodings, options, way_ns, tell)
         loaded = None
         if not is_alone(load):
-            loaded = _under_load(server, samples, fastest_of(alone).encoding, options, load, trip_ns, tell)
+            loaded = _under_load(server, samples, fastest_of(alone).encoding, options, load, way_ns, tell)
             _require_alive(client, loaded)
     finally:
         client.close()
@@ -202,7 +203,7 @@ def _alone(
     samples: Sequence[Sample],
     encodings: Sequence[str],
     options: EndpointOptions,
-    trip_ns: int,
+    way_ns: int,
     tell: Tell,
 ) -> tuple[EncodedTimes, ...]:
     """Send one frame at a time, the same sample in each encoding in turns; every second round the other way round.
@@ -228,7 +229,7 @@ def _alone(
             raise _gone(answers, rows[encodings[0]][-1].problem)
         tell_time(tell, "ask alone", began_s, options.seconds)
     return tuple(
-        times_of_frames(name, row, trip_ns, sum(x.end_ns for x in row[_WARMUP:]) / 1e9, warmup=_WARMUP)
+        times_of_frames(name, row, way_ns, sum(x.end_ns for x in row[_WARMUP:]) / 1e9, warmup=_WARMUP)
         for name, row in rows.items()
     )
 
@@ -261,7 +262,7 @@ def _under_load(
     encoding: str,
     options: EndpointOptions,
     load: Closed | OpenLoad,
-    trip_ns: int,
+    way_ns: int,
     tell: Tell,
 ) -> EncodedTimes:
     """Send the frames of a load in one encoding; each user has a connection of its own."""
@@ -280,7 +281,7 @@ def _under_load(
     finally:
         for client in clients:
             client.close()
-    return times_of_frames(encoding, sorted(exchanges, key=lambda each: each.begun_ns), trip_ns, seconds)
+    return times_of_frames(encoding, sorted(exchanges, key=lambda each: each.begun_ns), way_ns, seconds)
 
 
 def _ratios(alone: Sequence[EncodedTimes]) -> dict[str, Ratio]:

@@ -11,7 +11,14 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.endpoint.connection import ServerPlace, TimedConnection, TimedReply, run_delay_ns, why
+from edgeopt.measurement.endpoint.connection import (
+    UNSENT,
+    ServerPlace,
+    TimedConnection,
+    TimedReply,
+    run_delay_ns,
+    why,
+)
 from edgeopt.measurement.endpoint.frames.exchange import FrameExchange, Sample, StageClock
 
 OK = 200
@@ -50,6 +57,21 @@ class HttpDialect(Protocol):
             ValueError: If it is no whole answer.
         """
         ...
+
+
+class _Upload:
+    """A body in parts, each of which is handed over when the socket takes more; it knows when its last one was."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body, self.last_ns, self.delayed_ns = memoryview(body), perf_counter_ns(), run_delay_ns()
+
+    def __iter__(self) -> Iterator[memoryview]:
+        size = len(self._body)
+        last = max(size - UNSENT, 0)
+        for begin in range(0, last, _PART):
+            yield self._body[begin : min(begin + _PART, last)]
+        self.last_ns, self.delayed_ns = perf_counter_ns(), run_delay_ns()
+        yield self._body[last:]
 
 
 class HttpFrames:
@@ -148,26 +170,16 @@ class HttpFrames:
     def _sent(
         connection: TimedConnection, method: str, message: HttpMessage, headers: Mapping[str, str], clock: StageClock
     ) -> TimedReply:
-        delayed_ns = run_delay_ns()
+        upload = _Upload(message.body)
+        length = {"Content-Length": str(len(message.body))} if message.body else {}
         clock.ready_ns = perf_counter_ns()
-        connection.request(method, message.path, _parts(message.body), {**headers, **_length(message.body)})
+        connection.request(method, message.path, iter(upload) if message.body else None, {**headers, **length})
+        connection.wait_until_sent()
         clock.sent_ns = perf_counter_ns()
-        clock.sent_ns -= min(run_delay_ns() - delayed_ns, clock.sent_ns - clock.ready_ns)
+        clock.sent_ns -= min(run_delay_ns() - upload.delayed_ns, clock.sent_ns - upload.last_ns)
         reply = connection.getresponse()
         assert isinstance(reply, TimedReply)
         return reply
-
-
-def _parts(body: bytes) -> bytes | Iterator[memoryview] | None:
-    """Return a body as it is sent: in parts, each when the socket takes more, where it is long."""
-    if len(body) <= _PART:
-        return body or None
-    view = memoryview(body)
-    return (view[begin : begin + _PART] for begin in range(0, len(body), _PART))
-
-
-def _length(body: bytes) -> dict[str, str]:
-    return {"Content-Length": str(len(body))} if body else {}
 
 
 def server_timing(header: str) -> dict[str, float]:

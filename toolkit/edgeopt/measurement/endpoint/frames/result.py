@@ -2,7 +2,8 @@
 
 `wire` is the way to the server and back: sending the request, and one round trip of the network. That is TCP's
 handshake, which the other machine's kernel answers without its programs; a proxy that answers it counts as the server.
-`server` is the rest of the time from the request's last byte to the reply's first.
+`server` is the rest of the time from the request's last byte to the reply's first. gRPC does not tell when a request
+was sent, and does work of its own on both sides: there the smallest request is the way, and sending is in the server.
 """
 
 from __future__ import annotations
@@ -153,14 +154,14 @@ def _served_ns(times: EncodedTimes) -> Any:
 
 
 def times_of_frames(
-    encoding: str, exchanges: Sequence[FrameExchange], trip_ns: int, seconds: float, *, warmup: int = 0
+    encoding: str, exchanges: Sequence[FrameExchange], way_ns: int, seconds: float, *, warmup: int = 0
 ) -> EncodedTimes:
     """Derive the figures of frames.
 
     Args:
         encoding: In which they were sent.
         exchanges: What became of each, in the order in which they should have been sent.
-        trip_ns: Round trip of the network.
+        way_ns: Way there and back, without sending.
         seconds: In which they were asked and answered, warm-up left out.
         warmup: How many of the first are warm-up.
     """
@@ -172,7 +173,7 @@ def times_of_frames(
     }
     return EncodedTimes(
         encoding=encoding,
-        samples=_samples(encoding, exchanges, trip_ns, warmup),
+        samples=_samples(encoding, exchanges, way_ns, warmup),
         problems=count_problems([exchange.problem for exchange in steady if exchange.problem]),
         request_bytes=float(np.mean([exchange.request_bytes for exchange in whole])) if whole else 0.0,
         reply_bytes=float(np.mean([exchange.reply_bytes for exchange in whole])) if whole else 0.0,
@@ -182,13 +183,13 @@ def times_of_frames(
     )
 
 
-def _samples(encoding: str, exchanges: Sequence[FrameExchange], trip_ns: int, warmup: int) -> Samples:
+def _samples(encoding: str, exchanges: Sequence[FrameExchange], way_ns: int, warmup: int) -> Samples:
     zero_ns = min((exchange.begun_ns for exchange in exchanges), default=0)
 
     def column(values: Sequence[int]) -> Any:
         return np.array(values, np.int64)
 
-    rows = [_stages_of(exchange, trip_ns) for exchange in exchanges]
+    rows = [_stages_of(exchange, way_ns) for exchange in exchanges]
     started = column([exchange.started_ns - zero_ns for exchange in exchanges])
     intended = column([exchange.begun_ns - zero_ns for exchange in exchanges])
     done = intended + column([exchange.end_ns for exchange in exchanges])
@@ -205,9 +206,9 @@ def _samples(encoding: str, exchanges: Sequence[FrameExchange], trip_ns: int, wa
     )
 
 
-def _stages_of(exchange: FrameExchange, trip_ns: int) -> tuple[int, ...]:
+def _stages_of(exchange: FrameExchange, way_ns: int) -> tuple[int, ...]:
     """Return the stages of a frame, as `STAGES` has them."""
-    on_the_way = min(trip_ns, exchange.wait_ns)
+    on_the_way = min(way_ns, exchange.wait_ns)
     return (
         exchange.serialize_ns,
         exchange.connect.whole_ns,

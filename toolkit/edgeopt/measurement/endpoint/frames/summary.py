@@ -155,11 +155,15 @@ def _under_load(result: FrameServerResult, times: EncodedTimes) -> Section:
 def _about_stages(result: FrameServerResult) -> Iterator[Value]:
     yield Value("serialize", "until the sample is bytes")
     yield Value("connect", "where a connection had to be made for a frame: DNS, TCP, TLS")
-    sent = "sending the request, and a" if result.tells_sending else "a"
-    trip = "its handshake, which the other kernel answers without the server's program"
-    yield Value("wire", f"{sent} round trip of {result.trip_ms:.3g} ms by TCP, the median of {trip}")
-    rest = "" if result.tells_sending else "; gRPC does not tell when a request was sent, so sending is in it"
-    yield Value("server", f"the rest up to the first byte of the reply, its HTTP and queues included{rest}")
+    if result.tells_sending:
+        way = (
+            f"sending the request, and a round trip of {result.trip_ms:.3g} ms: TCP's handshake, which needs no program"
+        )
+        yield Value("wire", way)
+        yield Value("server", "the rest up to the first byte of the reply, its HTTP and its queues included")
+    else:
+        yield Value("wire", f"the smallest request, {result.smallest}: the network, and gRPC's own work on both sides")
+        yield Value("server", "the rest up to the head of the reply; sending is in it, which gRPC does not tell")
     yield Value("download", "from the first byte of the reply to the last")
     yield Value("parse", "until the bytes are an answer")
 
