@@ -243,7 +243,7 @@ def test_a_server_of_texts_and_one_of_frames_take_options_of_their_own(tmp_path)
     with scripted(Script(shape=(1, 8))) as frames:
         for args, text in (
             (["--turns", "3"], "--turns is not for servers of frames"),
-            (["--budget", "ttft:1s"], "TTFT limit answers of a language model"),
+            (["--budget", "ttft:1s"], "--budget limits TTFT of a language model, and this server answers frames"),
             (["--encodings", "jpeg"], "sends no 'jpeg' to m"),
             (["--model", "n"], "no model 'n' is at"),
             (["--shape", "images=1x9"], "does not fit input images float32 1x8"),

@@ -228,6 +228,10 @@ class TimedConnection(HTTPConnection):
         _bound_unsent(self.sock, UNSENT)
 
 
+class NoHttpError(OSError):
+    """Somebody answers, and not with HTTP."""
+
+
 def why(error: BaseException) -> str:
     """Return why a request failed, alike for alike reasons."""
     if isinstance(error, TimeoutError):
@@ -236,6 +240,8 @@ def why(error: BaseException) -> str:
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ConnectionError) and isinstance(error, HTTPException):
         return "the connection closed without a reply"
+    if isinstance(error, NoHttpError):
+        return "what answers is no HTTP"
     if isinstance(error, OSError):
         return str(error.strerror or type(error).__name__).lower()
     return "the reply broke off" if isinstance(error, HTTPException) else f"the reply is no stream of events: {error}"
@@ -248,6 +254,8 @@ def unreachable(place: ServerPlace, error: BaseException) -> UnavailableError:
         remedy = "trust it with SSL_CERT_FILE=ca.pem in front of the command, or use the name that it was made for"
     elif isinstance(error, ssl.SSLError):
         remedy = f"it speaks no TLS there: write {'grpc' if place.is_grpc else 'http'}:// in front"
+    elif isinstance(error, NoHttpError):
+        remedy = "correct the address; in front of a port of gRPC write grpc://"
     elif isinstance(error, socket.gaierror):
         remedy = "correct the host's name"
     return UnavailableError(f"no server answers at {place}: {why(error)}", remedy=remedy)

@@ -105,7 +105,7 @@ def frame_budget_ms(options: EndpointOptions) -> float | None:
     limits = options.limits_ms or {}
     if limits.keys() - {FRAME}:
         raise EdgeoptError(
-            f"{' and '.join(limits)} limit answers of a language model, and this server answers frames",
+            f"--budget limits {' and '.join(limits)} of a language model, and this server answers frames",
             remedy="write the time of a frame: --budget 33ms",
         )
     return limits.get(FRAME)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.endpoint.connection import (
     UNSENT,
+    NoHttpError,
     ServerPlace,
     TimedConnection,
     TimedReply,
@@ -145,7 +146,7 @@ class HttpFrames:
             body = reply.read(_MOST_BODY)
         except HTTPException as error:
             self.close()
-            raise error if isinstance(error, OSError) else OSError(0, "it speaks no HTTP") from error
+            raise error if isinstance(error, OSError) else NoHttpError from error
         except OSError:
             self.close()
             raise

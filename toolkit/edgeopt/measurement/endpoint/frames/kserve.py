@@ -86,13 +86,24 @@ def shape_of_picture(spec: TensorSpec) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class KServeServer:
-    """One model of a server."""
+class KServeModel:
+    """One model of a server, whatever it is asked over."""
 
     place: ServerPlace
     model: str
     inputs: tuple[TensorSpec, ...]
     timeout_s: float
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether a picture goes as a file."""
+        return picture_input(self.inputs) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class KServeServer(KServeModel):
+    """One model of a server that is asked over HTTP."""
+
     interface: str = "KServe v2 over HTTP"
     smallest: str = "GET /v2/health/live"
     tells_sending: bool = True
@@ -103,16 +114,9 @@ class KServeServer:
         return f"{self.place.path}/health/live"
 
     @property
-    def takes_files(self) -> bool:
-        """Whether a picture goes as a file."""
-        return picture_input(self.inputs) is not None
-
-    @property
     def encodings(self) -> tuple[str, ...]:
         """How samples may be sent."""
-        if self.takes_files:
-            return ("jpeg", "png", "base64")
-        return tensor_encodings(self.inputs, "json", "binary")
+        return ("jpeg", "png", "base64") if self.takes_files else tensor_encodings(self.inputs, "json", "binary")
 
     def client(self) -> HttpFrames:
         """Return a connection of its own; nothing is connected yet."""

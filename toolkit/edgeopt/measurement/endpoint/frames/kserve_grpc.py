@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnavailableError
-from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.endpoint.connection import ServerPlace, open_socket, unreachable
 from edgeopt.measurement.endpoint.frames.exchange import FrameExchange, Sample, StageClock
 from edgeopt.measurement.endpoint.frames.kserve import (
     NAMES,
     TYPES,
+    KServeModel,
     choose_model,
     no_such_model,
     picture_input,
@@ -139,28 +140,17 @@ class GrpcFrames:
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcServer:
-    """One model of a server."""
+class GrpcServer(KServeModel):
+    """One model of a server that is asked over gRPC."""
 
-    place: ServerPlace
-    model: str
-    inputs: tuple[TensorSpec, ...]
-    timeout_s: float
     interface: str = "KServe v2 over gRPC"
     smallest: str = "ServerLive"
     tells_sending: bool = False
 
     @property
-    def takes_files(self) -> bool:
-        """Whether a picture goes as a file."""
-        return picture_input(self.inputs) is not None
-
-    @property
     def encodings(self) -> tuple[str, ...]:
         """How samples may be sent."""
-        if self.takes_files:
-            return ("jpeg", "png")
-        return tensor_encodings(self.inputs, "contents", "raw")
+        return ("jpeg", "png") if self.takes_files else tensor_encodings(self.inputs, "contents", "raw")
 
     def client(self) -> GrpcFrames:
         """Return a channel of its own; nothing is connected yet."""

@@ -16,7 +16,7 @@ from edgeopt.recipes.inputs.made_up import synthetic_frames, synthetic_tensors
 from edgeopt.recipes.inputs.picture_inputs import may_be_picture, picture_layout
 from edgeopt.recipes.inputs.preprocess import Colour, Input, PictureInput, Preprocess
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.system.text import shown_path
+from edgeopt.system.text import plural, shown_path
 
 _MOST = 16
 """Samples; they are held in memory and sent in turns."""
@@ -50,7 +50,11 @@ def samples_for(
         frames = synthetic_frames(_MADE_UP_SIZE, _MOST) if source is None else open_frames(Path(source)).spread(_MOST)
         pictures = tuple(frames.picture(index) for index in range(len(frames)))
         size = "x".join(map(str, pictures[0].shape[1::-1]))
-        words = f"{len(pictures)} pictures of {shown_path(frames.source)}" if source else f"made-up pictures, {size}"
+        words = (
+            f"{plural(len(pictures), 'picture')} of {shown_path(frames.source)}"
+            if source
+            else f"made-up pictures, {size}"
+        )
         return pictures, words, frames.notes
     specs = fixed(server.inputs, shapes, server.model)
     words = ", ".join(map(str, specs))
@@ -62,7 +66,7 @@ def samples_for(
     frames = open_frames(Path(source)).spread(_MOST)
     if frames.tensors is not None:
         tensors = tuple(_as_wanted(frames.tensors(index), specs, frames) for index in range(len(frames)))
-        return tensors, f"{len(tensors)} samples of {shown_path(frames.source)}: {words}", frames.notes
+        return tensors, f"{plural(len(tensors), 'sample')} of {shown_path(frames.source)}: {words}", frames.notes
     make, notes = _picture_maker(specs, recipe)
     pictures = tuple(frames.picture(index) for index in range(len(frames)))
     tensors = tuple({specs[0].name: make(picture)[0].reshape(_sizes(specs[0]))} for picture in pictures)
