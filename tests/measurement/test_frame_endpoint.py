@@ -27,8 +27,10 @@ from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.measurement.endpoint.connection import parse_place
 from edgeopt.measurement.endpoint.frames.bench import bench_frames
+from edgeopt.measurement.endpoint.frames.exchange import FrameExchange
 from edgeopt.measurement.endpoint.frames.http import HttpFrames, HttpMessage, server_timing
 from edgeopt.measurement.endpoint.frames.result import STAGES, FrameServerResult, times_of_frames
+from edgeopt.measurement.endpoint.loading import parse_server_load, run_requests
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.probing import find_frames
 from edgeopt.measurement.samples import Samples
@@ -345,3 +347,17 @@ def test_grpc_that_fails_is_one_line():
         done = CliRunner().invoke(cli, ["bench", "--endpoint", other.address.replace("http:", "grpc:")])
     assert "does not speak KServe's v2 interface" in done.output
     assert done.exit_code == 1
+
+
+@pytest.mark.parametrize("load", ["closed:3", "fps:1"])
+def test_who_interrupts_a_load_does_not_wait_for_its_end(load):
+    """A day of requests: that it comes back at all is what is tested."""
+
+    def ask(number: int, begun_ns: int) -> FrameExchange:
+        return FrameExchange(begun_ns, begun_ns, 10**9)
+
+    def interrupt(what: str, done: int, whole: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_requests(parse_server_load(load), ask, seconds=86400.0, seed=0, tell=interrupt)

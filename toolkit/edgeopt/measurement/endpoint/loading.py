@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from threading import Event
 from time import monotonic, perf_counter_ns, sleep
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -68,12 +69,13 @@ def run_requests(
         seed: Of the timetable.
         tell: Hears progress.
     """
-    began_s, outcomes, numbers = monotonic(), list[Asked](), count()
+    began_s, outcomes, numbers, is_over = monotonic(), list[Asked](), count(), Event()
     what = f"ask under {load}"
 
     def goes_on() -> bool:
         over_s = monotonic() - began_s
-        return over_s < seconds or (len(outcomes) < LEAST_ANSWERS and over_s < LONGEST * seconds)
+        is_short = len(outcomes) < LEAST_ANSWERS and over_s < LONGEST * seconds
+        return not is_over.is_set() and (over_s < seconds or is_short)
 
     def one_user(_: int) -> None:
         while goes_on():
@@ -83,18 +85,25 @@ def run_requests(
             if not outcome.is_whole:
                 wait_a_little(outcome)
 
-    if isinstance(load, OpenLoad):
+    def by_timetable(pool: ThreadPoolExecutor, timetable: OpenLoad) -> list[Asked]:
         wait, began_ns, sent = wait_by(perf_counter_ns), perf_counter_ns(), []
-        with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
-            instants = make_arrivals(load, seconds=seconds, seed=seed).intended_ns.tolist()
-            for number, at_ns in enumerate(instants):
-                wait(began_ns + at_ns)
-                sent.append(pool.submit(ask, number, began_ns + int(at_ns)))
-                tell_time(tell, what, began_s, seconds)
-            outcomes = [request.result() for request in sent]
-    else:
-        with ThreadPoolExecutor(load.workers) as pool:
-            list(pool.map(one_user, range(load.workers)))
+        instants = make_arrivals(timetable, seconds=seconds, seed=seed).intended_ns.tolist()
+        for number, at_ns in enumerate(instants):
+            wait(began_ns + at_ns)
+            sent.append(pool.submit(ask, number, began_ns + int(at_ns)))
+            tell_time(tell, what, began_s, seconds)
+        return [request.result() for request in sent]
+
+    with ThreadPoolExecutor(load.workers if isinstance(load, Closed) else _MOST_AT_ONCE) as pool:
+        try:
+            if isinstance(load, OpenLoad):
+                outcomes = by_timetable(pool, load)
+            else:
+                list(pool.map(one_user, range(load.workers)))
+        except BaseException:  # Ctrl-C too: who asks ends with the request at hand
+            is_over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return outcomes, monotonic() - began_s
 
 

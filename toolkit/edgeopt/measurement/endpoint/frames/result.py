@@ -67,6 +67,14 @@ class EncodedTimes:
         return summarize(self.samples.steady().served().response_ns)
 
     @property
+    def late(self) -> Summary:
+        """By how much its sender was late: it is in `response`, and in no stage."""
+        rows = self.samples.steady()
+        if rows.started_ns is None or rows.intended_ns is None:
+            return summarize(np.zeros(0, np.int64))
+        return summarize(rows.started_ns - rows.intended_ns)
+
+    @property
     def times(self) -> dict[str, Summary]:
         """The stages that took any time, in their order."""
         rows = self.samples.steady().served()
@@ -75,7 +83,8 @@ class EncodedTimes:
     def as_json(self) -> dict[str, Any]:
         """Return plain values; of the frames their figures."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "samples"}
-        times = {name: asdict(summary) for name, summary in {"frame": self.response, **self.times}.items()}
+        whole = {"frame": self.response, "late": self.late, **self.times}
+        times = {name: asdict(summary) for name, summary in whole.items()}
         return {**values, "answers": self.answers, "frames_per_s": self.frames_per_s, "times": times}
 
 

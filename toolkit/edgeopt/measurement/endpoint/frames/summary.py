@@ -149,7 +149,12 @@ def _under_load(result: FrameServerResult, times: EncodedTimes) -> Section:
         Value("frames", f"{answers} answered, {times.frames_per_s:.4g} a second"),
         Value("response", f"p50 {response.p50} ms, p95 {response.p95} ms, from when each should have been sent"),
     )
-    return Section("Under load", values=lines)
+    late = times.late
+    is_late = late.p50.value_ns or late.max_ns
+    sender = (
+        f"p50 {format_ms(late.p50.value_ns)}, p95 {format_ms(late.p95.value_ns)}, max {format_ms(late.max_ns)} ms late"
+    )
+    return Section("Under load", values=(*lines, *([Value("generator", sender)] if is_late else [])))
 
 
 def _about_stages(result: FrameServerResult) -> Iterator[Value]:
