@@ -31,7 +31,7 @@ class FrameExchange:
     connect: ConnectTimes = CONNECTED_NS
     """Times of a connection that had to be made for it."""
     send_ns: int = 0
-    """Until the kernel had sent the request; of Windows until it had taken it."""
+    """Until the kernel had sent the request; where it does not tell, until it had taken it."""
     wait_ns: int = 0
     """From there to the first byte of the reply: the way there and back, and the server."""
     download_ns: int = 0

@@ -24,7 +24,7 @@ from edgeopt.measurement.endpoint.frames.exchange import FrameExchange, Sample, 
 
 OK = 200
 _PART = 1 << 16
-"""Bytes that are handed to the kernel at a time: macOS bounds what waits there between two sends, not within one."""
+"""Bytes that are handed to the kernel at a time: what waits there may be bounded between two sends, not within one."""
 _MOST_BODY = 1 << 30
 _MOST_TEXT = 200
 _DURATION = re.compile(r"([\w.-]+)\s*(?:;[^,]*?)?;\s*dur=([0-9]+(?:\.[0-9]+)?)")

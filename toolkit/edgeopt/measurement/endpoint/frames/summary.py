@@ -144,16 +144,16 @@ def _figures(result: FrameServerResult, rows: list[tuple[str, EncodedTimes]]) ->
 def _under_load(result: FrameServerResult, times: EncodedTimes) -> Section:
     answers = f"{times.answers} of {times.asked}" if times.problems else str(times.answers)
     response = times.response
+    late = times.late
+    is_late = bool(late.p50.value_ns or late.max_ns)
+    since = ", from when each should have been sent" if is_late else ""
     lines = (
         Value("load", f"{result.load}, sent as {times.encoding}"),
         Value("frames", f"{answers} answered, {times.frames_per_s:.4g} a second"),
-        Value("response", f"p50 {response.p50} ms, p95 {response.p95} ms, from when each should have been sent"),
+        Value("response", f"p50 {response.p50} ms, p95 {response.p95} ms{since}"),
     )
-    late = times.late
-    is_late = late.p50.value_ns or late.max_ns
-    sender = (
-        f"p50 {format_ms(late.p50.value_ns)}, p95 {format_ms(late.p95.value_ns)}, max {format_ms(late.max_ns)} ms late"
-    )
+    median, tail = format_ms(late.p50.value_ns), format_ms(late.p95.value_ns)
+    sender = f"p50 {median}, p95 {tail}, max {format_ms(late.max_ns)} ms late"
     return Section("Under load", values=(*lines, *([Value("generator", sender)] if is_late else [])))
 
 
