@@ -1,7 +1,7 @@
 """A server of frames from its client's side: stages that a script decides, edgeopt's own server, and servers that fail.
 
 A wait of a script is a least time, and in at least one of many frames nothing else is slow: the slowed stage is judged
-by its longest time, all others by their shortest. A busy machine turns neither round, a wait told of another stage does.
+by its longest time, all others by their shortest. A busy machine turns neither round, a wait told of another does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from fixture_bundles import packed
 from scripted_grpc import grpc_server
 from scripted_server import Script, make_certificate, scripted
-from served import serving
+from served import serving, until
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
@@ -100,6 +100,7 @@ def test_stages_are_those_that_the_server_logs():
     """The server's own clock, which is the same: of each frame, what it did lies within what its client saw."""
     with scripted(Script(server_s=0.01, download_s=0.01)) as server:
         samples = measured(server.address, encodings=("binary",)).alone[0].samples
+        until(lambda: len(server.seen) > len(samples))  # it writes a frame down when its client has the answer already
     for row, seen in zip(range(len(samples)), server.seen[1:], strict=True):  # the first one tries the encoding
         stages = dict(zip(STAGES, samples.times_ns[row].tolist(), strict=True))
         assert stages["wire"] + stages["server"] >= seen.first_ns - seen.read_ns >= 0.01e9
