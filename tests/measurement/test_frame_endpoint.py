@@ -336,6 +336,22 @@ def test_grpc_has_the_same_stages_but_for_sending():
         assert not times.problems
 
 
+def test_grpc_is_encrypted_by_the_certificate_that_is_trusted(certificate, monkeypatch):
+    grpc = pytest.importorskip("grpc", reason="the extra grpc is not installed")
+    server, address = grpc_server(grpc, lambda _: None, certificate=certificate.read_bytes())
+    server.start()
+    try:
+        with pytest.raises(UnavailableError, match="its certificate is not trusted"):
+            measured(address)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        result = measured(address, encodings=("raw",))
+    finally:
+        server.stop(None).wait()
+    assert result.address.startswith("grpcs://127.0.0.1:")
+    assert result.once["tls"].min_ns > 0
+    assert not result.alone[0].problems
+
+
 def test_grpc_that_fails_is_one_line():
     grpc = pytest.importorskip("grpc", reason="the extra grpc is not installed")
     server, address = grpc_server(grpc, lambda _: None, is_broken=True)

@@ -209,6 +209,12 @@ def test_the_search_for_the_capacity_keeps_the_load(text):
         ),
         ('{"timestamp": 0, "input_length": 7, "output_length": 2}\n{"timestamp": 3}\n', (0.0, 3.0), ()),
         (
+            '{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}\n'
+            '{"timestamp": 3054, "input_length": 7, "output_length": 9, "hash_ids": [0]}\n',
+            (0.0, 3.054),
+            ((6758, 500), (7, 9)),
+        ),
+        (
             '{"time": "2026-01-31T12:00:01.000+00:00", "method": "POST", "ms": 500}\n'
             '{"time": "2026-01-31T12:00:01.100+00:00", "method": "GET", "ms": 1}\n'
             '{"time": "2026-01-31T12:00:01.200Z", "method": "POST", "ms": 100}\n',

@@ -23,6 +23,8 @@ _TIMES: Final = ("time", "timestamp", "ts", "arrival_time", "time_ms", "timestam
 _PROMPTS: Final = ("prompt_tokens", "input_tokens", "input_length", "contexttokens")
 _ANSWERS: Final = ("output_tokens", "completion_tokens", "output_length", "generatedtokens")
 """Names of columns and keys, in lower case: those of edgeopt's access log, and of the traces of Azure and Mooncake."""
+_MOONCAKE: Final = "hash_ids"
+"""Key of Mooncake's traces, whose `timestamp` is in milliseconds."""
 _REMEDY: Final = (
     "write a time a line (seconds, or 2026-01-31T12:00:00.5Z), a CSV with a column `time`, or JSON lines with a key "
     "`time`, as the access log of edgeopt serve has it"
@@ -108,7 +110,7 @@ def _requests(lines: Sequence[str]) -> Iterator[tuple[float, int, int]]:
         name = next((name for name in _TIMES if name in row), "")
         if not name:
             raise ValueError(f"no time among {', '.join(map(str, row))[:99]}")
-        scale = 1e-3 if name.endswith("_ms") else 1.0
+        scale = 1e-3 if name.endswith("_ms") or _MOONCAKE in row else 1.0
         took_s = float(row.get("ms", 0)) / 1000 if is_logged else 0.0
         yield _seconds(row[name]) * scale - took_s, _count(row, _PROMPTS), _count(row, _ANSWERS)
 
