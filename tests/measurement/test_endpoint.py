@@ -21,12 +21,14 @@ from served import running, serving
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.measurement.endpoint.bench import bench_endpoint
-from edgeopt.measurement.endpoint.client import Client, Exchange, parse_place
+from edgeopt.measurement.endpoint.client import Client, Exchange
+from edgeopt.measurement.endpoint.connection import parse_place
 from edgeopt.measurement.endpoint.options import EndpointOptions
-from edgeopt.measurement.endpoint.result import _counted
-from edgeopt.measurement.endpoint.summary import text_bar, timeline_of
+from edgeopt.measurement.endpoint.result import count_problems
+from edgeopt.measurement.endpoint.summary import summarize_endpoint, text_bar, timeline_of
 from edgeopt.measurement.resources.cost import cost_per_token
 from edgeopt.measurement.statistics.quantile import summarize
+from edgeopt.report.formats import render
 
 Wire = Callable[[dict[str, Any], Callable[[bytes], None]], int | None]
 
@@ -532,6 +534,75 @@ def test_prompts_that_are_too_long_alone_too_are_no_peak_and_one_row():
 
 
 def test_refusals_alone_are_no_peak():
-    assert _counted(["status 400: of 12", "status 400: of 13", "status 503", "status 404: of 12"]) == {
+    assert count_problems(["status 400: of 12", "status 400: of 13", "status 503", "status 404: of 12"]) == {
         "status 400: of 12": 2, "status 503": 1, "status 404: of 12": 1,
     }  # fmt: skip
+
+
+def remembering(asked: dict[str, Any], write: Callable[[bytes], None]) -> int | None:
+    """A server of chats that answers with a word of its own, counts what it reads, and holds four messages at most."""
+    if "chat" not in asked["path"]:
+        words = asked["prompt"].split()
+    else:
+        said.append([(each["role"], each["content"]) for each in asked["messages"]])
+        if len(asked["messages"]) > 5:
+            write(json.dumps({"error": {"message": "the context is full"}}).encode())
+            return 400
+        words = " ".join(each["content"] for each in asked["messages"]).split()
+    write(event(choices=[{"delta": {"content": "so "}, "text": "so "}]))
+    write(event(choices=[{"delta": {"reasoning": "hm", "content": None}}]))
+    write(event(choices=[{"delta": {"content": "be it"}}]))
+    write(event(choices=[], usage={"prompt_tokens": len(words), "completion_tokens": 3}) + b"data: [DONE]\n\n")
+    return None
+
+
+said = list[list[tuple[str, str]]]()
+
+
+def test_each_turn_of_a_conversation_sends_all_before_it():
+    said.clear()
+    with server_of(remembering) as address:
+        options = EndpointOptions(address, prompt_tokens=(10,), output_tokens=3, seconds=0.05, turns=4)
+        found = bench_endpoint(options)
+    first, second, third, fourth = found.turns
+    assert [one.words for one in found.turns] == ["turn 1", "turn 2", "turn 3", "turn 4"]
+    assert (first.prompt_tokens, second.prompt_tokens, third.prompt_tokens) == (10, 23, 36)  # 10 and "so be it" more
+    assert first.answers == third.answers >= 6
+    assert fourth.answers == 0
+    assert list(fourth.problems) == ["status 400: the context is full"]
+    conversation = said[-1]
+    assert [role for role, _ in conversation] == ["user", "assistant"] * 3 + ["user"]
+    assert {text for role, text in conversation if role == "assistant"} == {"so be it"}
+    assert said[-2] == conversation[:-2]
+    page = render(summarize_endpoint(found), "markdown")
+    assert "Turns of a conversation" in page
+    assert "its prompt is 3.6x as long" in page
+
+
+def test_a_server_without_chats_gets_a_conversation_as_one_text():
+    with serving("tiny_lm") as server:
+        options = EndpointOptions(server.address, prompt_tokens=(8,), output_tokens=4, seconds=0.1, turns=3)
+        found = bench_endpoint(options)
+    counts = [one.prompt_tokens for one in found.turns]
+    assert counts == sorted(counts)
+    assert counts[2] > 2 * counts[0]
+    assert all(one.answers >= 6 for one in found.turns)
+
+
+def test_a_trace_brings_its_lengths(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("time,input_length,output_length\n0,5,7\n0.02,9,7\n0.03,40,7\n")
+    asked_for = list[int]()
+
+    def counting(asked: dict[str, Any], write: Callable[[bytes], None]) -> int | None:
+        if asked["max_tokens"] == 7:
+            asked_for.append(len(asked["prompt"].split()))
+        write(event(choices=[{"text": "a"}], usage={"prompt_tokens": len(asked["prompt"].split())}))
+        write(b"data: [DONE]\n\n")
+        return None
+
+    with server_of(counting) as address:
+        options = EndpointOptions(address, output_tokens=3, seconds=0.04, load=f"trace:{file}")
+        found = bench_endpoint(options)
+    assert sorted(asked_for) == [5, 9, 40]
+    assert found.load == f"trace:{file}"

@@ -184,9 +184,9 @@ def test_a_load_model_is_one_file(bursts):
     assert caught.value.remedy == "write --load fps:30 with it"
     with pytest.raises(EdgeoptError) as caught:
         plan_load(BenchOptions(streams=2))
-    assert "fps:30, poisson:30 or bursts:30" in caught.value.remedy
+    assert "fps:30, poisson:30, trace:FILE or bursts:30" in caught.value.remedy
     shown = CliRunner().invoke(cli, ["bench", "--help"]).output
-    assert "fps:30, poisson:30 or bursts:30" in " ".join(shown.split())
+    assert "fps:30, poisson:30, trace:FILE or bursts:30" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("text", ["closed:2", "fps:30", "poisson:30"])
@@ -194,3 +194,71 @@ def test_the_search_for_the_capacity_keeps_the_load(text):
     load = parse_load(text)
     plan = plan_load(BenchOptions(load=text))
     assert plan.at_rate(7.0).load == (FixedRate(7.0) if isinstance(load, Closed) else type(load)(7.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "times_s", "tokens"),
+    [
+        ("# recorded by hand\n10\n10.5\n\n12\n", (0.0, 0.5, 2.0), ()),
+        ("time,size\n3,1\n1,2\n", (0.0, 2.0), ()),  # in the order of time, whatever that of lines
+        ("host,time_ms\na,500\nb,1500\n", (0.0, 1.0), ()),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6800000,374,4\n2023-11-16 18:15:47,396,10\n",
+            (0.0, 0.32),
+            ((374, 4), (396, 10)),
+        ),
+        ('{"timestamp": 0, "input_length": 7, "output_length": 2}\n{"timestamp": 3}\n', (0.0, 3.0), ()),
+        (
+            '{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}\n'
+            '{"timestamp": 3054, "input_length": 7, "output_length": 9, "hash_ids": [0]}\n',
+            (0.0, 3.054),
+            ((6758, 500), (7, 9)),
+        ),
+        (
+            '{"time": "2026-01-31T12:00:01.000+00:00", "method": "POST", "ms": 500}\n'
+            '{"time": "2026-01-31T12:00:01.100+00:00", "method": "GET", "ms": 1}\n'
+            '{"time": "2026-01-31T12:00:01.200Z", "method": "POST", "ms": 100}\n',
+            (0.0, 0.6),  # a log tells when an answer was over
+            (),
+        ),
+    ],
+)
+def test_a_trace_is_read_in_the_forms_in_which_others_write_it(tmp_path, text, times_s, tokens):
+    file = tmp_path / "requests"
+    file.write_text(text)
+    load = parse_load(f"trace:{file}")
+    assert load.times_s == pytest.approx(times_s)
+    assert load.tokens == tokens
+    assert load.tokens_of(len(times_s) + 1) == (tokens[1] if tokens else None)
+    assert parse_load(str(load)) == load
+    assert load.rate_per_s == pytest.approx((len(times_s) - 1) / times_s[-1])
+
+
+def test_a_trace_begins_anew_and_goes_faster_where_that_is_asked_for(tmp_path):
+    file = tmp_path / "a trace@home"
+    file.write_text("0\n1\n3\n")
+    load = parse_load(f"trace:{file}@2x")
+    assert str(load) == f"trace:{file}@2x"
+    assert (make_arrivals(load, seconds=3.5).intended_ns / 1e9).tolist() == [0, 0.5, 1.5, 2.25, 2.75]
+    assert make_arrivals(load.at_rate(100.0), seconds=10.0).intended_ns[-1] < 10e9
+    assert len(make_arrivals(load.at_rate(100.0), seconds=10.0)) == pytest.approx(1000, abs=3)
+    assert plan_load(BenchOptions(load=f"trace:{file}")).rate_per_s == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1\n", "5\n5\n", "a,b\n1,2\n", "yesterday\ntoday\n", "nan\n1\n", '{"at": 1}\n{"at": 2}\n', "[1]\n{\n"]
+)
+def test_a_file_without_times_is_no_trace(tmp_path, text):
+    file = tmp_path / "requests"
+    file.write_text(text)
+    done = CliRunner().invoke(cli, ["bench", "digits_detector", "--load", f"trace:{file}"])
+    assert done.exit_code == 1
+    assert str(file)[-20:] in done.output.replace("\n", "").replace("       ", "")
+    assert "->" in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("text", ["trace", "trace:", "trace:x@0x"])
+def test_a_trace_needs_a_file_and_a_speed(text):
+    with pytest.raises(EdgeoptError, match="is not a load"):
+        parse_load(text)

@@ -159,7 +159,7 @@ def test_a_source_is_of_one_kind(source, name):
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_flag_means_the_same_syntax_for_every_kind(verb):
     """Budgets alone are read by kind: a frame has a time, an answer has limits."""
-    by_kind = {Syntax.FRAME_BUDGET, Syntax.ANSWER_BUDGET}
+    by_kind = {Syntax.FRAME_BUDGET, Syntax.ANSWER_BUDGET, Syntax.SERVER_BUDGET}
     seen: dict[str, set[Syntax]] = {}
     for kind in kinds():
         for _, option in options_of(kind.options[verb]) if verb in kind.options else ():

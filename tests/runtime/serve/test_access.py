@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 from http.client import HTTPSConnection
 from pathlib import Path
-from shutil import which
 
 import pytest
 from click.testing import CliRunner
+from scripted_server import make_certificate
 from served import serving
 
 from edgeopt.cli import cli
@@ -68,15 +67,9 @@ def test_a_form_that_a_page_of_elsewhere_sends_unasked_is_refused():
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate and its key in one file, for 127.0.0.1."""
-    if which("openssl") is None:
-        pytest.skip("openssl is not here to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
-    if subprocess.run(made, check=False, capture_output=True).returncode:
-        pytest.skip("this openssl makes no such certificate")
-    both = folder / "both.pem"
-    both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
+    both = make_certificate(tmp_path_factory.mktemp("tls"))
+    if both is None:
+        pytest.skip("no openssl is here that makes such a certificate")
     return both
 
 

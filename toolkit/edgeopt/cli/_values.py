@@ -85,6 +85,18 @@ class AnswerLimits(click.ParamType["AnswerBudget"]):
             self.fail(str(error), param, ctx)
 
 
+class ServerLimits(AnswerLimits):
+    """Limits of what a server answers: `33ms` of a frame, or those of an answer of a language model."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnswerBudget:
+        """Return the limits."""
+        from edgeopt.measurement.generation.answer_budget import FRAME, AnswerBudget
+
+        if isinstance(value, str) and ":" not in value:
+            return AnswerBudget({FRAME: Milliseconds().convert(value, param, ctx)})
+        return super().convert(value, param, ctx)
+
+
 class Switch(click.ParamType[bool]):
     """`on` or `off`."""
 
@@ -355,6 +367,7 @@ _TYPES: Mapping[Syntax, Callable[[], click.ParamType[Any]]] = {
     Syntax.MILLISECONDS: Milliseconds,
     Syntax.FRAME_BUDGET: FrameBudget,
     Syntax.ANSWER_BUDGET: AnswerLimits,
+    Syntax.SERVER_BUDGET: ServerLimits,
     Syntax.COUNTS: Counts,
     Syntax.NAMES: Names,
     Syntax.SWITCH: Switch,

@@ -34,7 +34,8 @@ def bench(ctx: click.Context, /, *, model: str | None, form: str, **options: Any
     """Measure MODEL stage by stage, and say what to do about it.
 
     MODEL is an ONNX file, the name of a shipped model, a bundle, or a pipeline: its .toml file or bundle.
-    With --endpoint a server is measured from its client's side: network, queue, first token, next tokens.
+    With --endpoint a server is measured from its client's side: network, queue, first token, next tokens; of frames
+    each stage from the sample to the answer.
     """
     del options
     from edgeopt.verbs._perform import perform

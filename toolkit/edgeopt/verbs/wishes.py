@@ -27,6 +27,8 @@ class BenchWishes(FrameBenchWishes, total=False):
     context: int
     url: str
     model: str
+    encodings: tuple[str, ...]
+    turns: int
     key_from: str | None
 
 

@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from threading import Lock, local
-from time import monotonic, perf_counter_ns, sleep
-from typing import Final
+from time import monotonic
+from typing import Any, Final
 
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
-from edgeopt.measurement.endpoint.client import Client, Exchange, ServerPlace, parse_place, why
+from edgeopt.measurement.endpoint.client import Client, Exchange
+from edgeopt.measurement.endpoint.connection import ServerPlace, parse_place, why
+from edgeopt.measurement.endpoint.loading import (
+    LEAST_ANSWERS,
+    Tell,
+    is_alone,
+    parse_server_load,
+    run_requests,
+    tell_time,
+)
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes, times_of
 from edgeopt.measurement.endpoint.symptoms import symptoms_of
+from edgeopt.measurement.generation.answer_budget import FRAME
 from edgeopt.measurement.generation.diagnosis import find_complaints
-from edgeopt.measurement.load.arrivals import make_arrivals
-from edgeopt.measurement.load.models import OpenLoad, parse_load
+from edgeopt.measurement.load.models import OpenLoad
 from edgeopt.measurement.load.models.closed import Closed
-from edgeopt.measurement.load.open_loop import wait_by
 from edgeopt.measurement.resources.cost import cost_per_token
-from edgeopt.system.amounts import Tenths
-from edgeopt.system.text import plural
+from edgeopt.system.text import format_budget, plural
 
 LIVE_MS: Mapping[str, float] = {"TTFT": 1000.0, "TPOT": 100.0}
 """Limits of a good answer where nobody says: a reader waits a second, and reads ten tokens a second."""
-_LEAST_ANSWERS, _LONGEST = 6, 10
-"""Least answers and longest of each kind, though that takes up to so many times the seconds asked for."""
 _CONNECTS, _ROUND_TRIPS = 5, 20
 _TINY_TOKENS = 16
 """Tokens of the answers to the shortest prompt."""
 _PROBE_WORDS = 200
 _MANY_LOST, _WHOLE = 0.05, 0.9
 """Shares of requests without an answer, and of the tokens asked for, from which and below which it is told."""
-_MOST_AT_ONCE = 256
 _WORDS: Final = (
     "time year people way day man thing woman life child world school state family student group country problem "
     "hand part place case week company system program question work number night point home water room mother area "
     "money story fact month lot right study book eye job word business issue side kind head house service friend "
     "father "
 )
-Tell = Callable[[str, int, int], None]
 
 
 class _Asker:
@@ -72,19 +73,34 @@ class _Asker:
             client.close()
 
     def ask(self, words: int, tokens: int, begun_ns: int = 0) -> Exchange:
+        return self.ask_after((("user", self.text(words)),), tokens, begun_ns)
+
+    def text(self, words: int) -> str:
         with self._turn:
-            text = " ".join(self._chance.choice(self._words, max(words, 1)).tolist())
-        asked = {"messages": [{"role": "user", "content": text}]} if "chat" in self.path else {"prompt": text}
+            return " ".join(self._chance.choice(self._words, max(words, 1)).tolist())
+
+    def ask_after(self, history: Sequence[tuple[str, str]], tokens: int, begun_ns: int = 0) -> Exchange:
+        """Ask with all that was said before, each time by whom; a server without chats gets it as one text."""
+        if "chat" in self.path:
+            said: dict[str, Any] = {"messages": [{"role": role, "content": text} for role, text in history]}
+        else:
+            said = {"prompt": "\n".join(text for _, text in history)}
         body = {
             "model": self.model,
             "max_tokens": tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **asked,
+            **said,
             **self._extra,
         }
         return self.client().ask(self.path, body, begun_ns)
+
+    def take_chats(self) -> None:
+        """Ask by chats from here on, where the server takes them."""
+        before, self.path = self.path, "/chat/completions"
+        if not self.ask(1, 2).is_whole:
+            self.path = before
 
     def words_for(self, tokens: int) -> int:
         return max(1, round((tokens - self.first_tokens) / self.tokens_per_word))
@@ -126,9 +142,13 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
     Raises:
         EdgeoptError: If the address or the load is none, or the server gives no answer.
     """
-    began_s, place, load = monotonic(), parse_place(options.url, options.key), parse_load(options.load)
-    if not isinstance(load, Closed | OpenLoad):
-        raise EdgeoptError(f"a server takes no load {options.load}", remedy="write closed:4 or poisson:2")
+    began_s, place, load = monotonic(), parse_place(options.url, options.key), parse_server_load(options.load)
+    limits = options.limits_ms or LIVE_MS
+    if FRAME in limits:
+        raise EdgeoptError(
+            f"--budget {format_budget(limits[FRAME])}ms is the time of a frame, and {place} writes answers",
+            remedy="limit theirs: --budget ttft:200ms,tpot:20ms",
+        )
     asker = _Asker(place, options)
     try:
         connect_ms, round_trip_ms, names = _network(asker.client())
@@ -138,14 +158,10 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
             )
         asker.model = options.model or next(iter(names), "")
         notes = tuple(asker.learn())
-        limits = options.limits_ms or LIVE_MS
         tiny, alone = _alone(asker, options, limits, tell)
         notes += tuple(_told_of_lengths(alone, options.output_tokens))
-        workers = load.workers if isinstance(load, Closed) else 0
-        loaded = None
-        if workers > 1 or isinstance(load, OpenLoad):
-            exchanges, seconds = _loaded(asker, options, load, workers, tell)
-            loaded = times_of(f"under {load}", exchanges, seconds, limits)
+        loaded = None if is_alone(load) else _under_load(asker, options, load, limits, tell)
+        turns = _conversations(asker, options, limits, tell) if options.turns > 1 else ()
     finally:
         asker.close()
     result = EndpointResult(
@@ -157,6 +173,7 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
         alone=alone,
         load=str(load) if loaded else "",
         loaded=loaded,
+        turns=turns,
         limits_ms=dict(limits),
         output_tokens=options.output_tokens,
         seconds=monotonic() - began_s,
@@ -206,15 +223,15 @@ def _alone(
     }
     rows: dict[int, list[Exchange]] = {number: [] for number in asked}
     rounds, began_s = -1, monotonic()
-    while rounds < _LEAST_ANSWERS or monotonic() - began_s < options.seconds:
+    while rounds < LEAST_ANSWERS or monotonic() - began_s < options.seconds:
         for index, (words, tokens) in asked.items():
             exchange = asker.ask(words, tokens)
             if rounds >= 0:
                 rows[index].append(exchange)
         began_s = monotonic() if rounds < 0 else began_s
         rounds += 1
-        _tell(tell, "ask alone", began_s, options.seconds)
-        if rounds >= _LEAST_ANSWERS and not any(other.is_whole for row in rows.values() for other in row):
+        tell_time(tell, "ask alone", began_s, options.seconds)
+        if rounds >= LEAST_ANSWERS and not any(other.is_whole for row in rows.values() for other in row):
             break
     times = {
         index: times_of(f"prompt {index}" if index else "one word", row, sum(x.end_ns for x in row) / 1e9, limits)
@@ -230,45 +247,46 @@ def _alone(
     return times[0], tuple(times[prompt_token] for prompt_token in options.prompt_tokens)
 
 
-def _loaded(
-    asker: _Asker, options: EndpointOptions, load: Closed | OpenLoad, workers: int, tell: Tell
-) -> tuple[list[Exchange], float]:
-    """Return what became of the requests of a load, and the seconds until the last answer."""
+def _under_load(
+    asker: _Asker, options: EndpointOptions, load: Closed | OpenLoad, limits: Mapping[str, float], tell: Tell
+) -> EndpointTimes:
+    """Return what became of the requests of a load, all lengths in turns."""
     words = [asker.words_for(prompt_token) for prompt_token in options.prompt_tokens]
-    began_s, exchanges, numbers = monotonic(), list[Exchange](), count()
 
-    def goes_on() -> bool:
-        over_s = monotonic() - began_s
-        return over_s < options.seconds or (len(exchanges) < _LEAST_ANSWERS and over_s < _LONGEST * options.seconds)
+    def ask(number: int, begun_ns: int) -> Exchange:
+        recorded = load.tokens_of(number) if isinstance(load, OpenLoad) else None
+        if recorded is not None:
+            return asker.ask(asker.words_for(recorded[0]), recorded[1], begun_ns)
+        return asker.ask(words[number % len(words)], options.output_tokens, begun_ns)
 
-    def one_user(_: int) -> None:
-        while goes_on():
-            exchanges.append(asker.ask(words[next(numbers) % len(words)], options.output_tokens))
-            _tell(tell, f"ask under {load}", began_s, options.seconds)
-            if not exchanges[-1].is_whole:
-                _wait_a_little(exchanges[-1])
-
-    if isinstance(load, OpenLoad):
-        wait, began_ns, sent = wait_by(perf_counter_ns), perf_counter_ns(), []
-        with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
-            instants = make_arrivals(load, seconds=options.seconds, seed=options.seed).intended_ns.tolist()
-            for number, at_ns in enumerate(instants):
-                wait(began_ns + at_ns)
-                sent.append(
-                    pool.submit(asker.ask, words[number % len(words)], options.output_tokens, began_ns + int(at_ns))
-                )
-                _tell(tell, f"ask under {load}", began_s, options.seconds)
-            exchanges = [one.result() for one in sent]
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(one_user, range(workers)))
-    return exchanges, monotonic() - began_s
+    exchanges, seconds = run_requests(load, ask, seconds=options.seconds, seed=options.seed, tell=tell)
+    return times_of(f"under {load}", exchanges, seconds, limits)
 
 
-def _wait_a_little(failed: Exchange) -> None:
-    """Let a server breathe that refused: a client that asks again at once measures its own speed."""
-    sleep(0.1 if failed.end_ns < 1e8 else 0.0)
-
-
-def _tell(tell: Tell, what: str, began_s: float, seconds: float) -> None:
-    tell(what, min(int(10 * (monotonic() - began_s)), int(10 * seconds)), Tenths(10 * seconds))
+def _conversations(
+    asker: _Asker, options: EndpointOptions, limits: Mapping[str, float], tell: Tell
+) -> tuple[EndpointTimes, ...]:
+    """Hold one conversation after the other, each turn with all before it; the first conversation is not counted."""
+    asker.take_chats()
+    words, rows = asker.words_for(options.prompt_tokens[0]), [list[Exchange]() for _ in range(options.turns)]
+    number, began_s = -1, monotonic()
+    while number < LEAST_ANSWERS or monotonic() - began_s < options.seconds:
+        history = list[tuple[str, str]]()
+        for row in rows:
+            history.append(("user", asker.text(words)))
+            exchange = asker.ask_after(history, options.output_tokens)
+            if number >= 0:
+                row.append(exchange)
+            if not exchange.is_whole:
+                break
+            history.append(("assistant", exchange.text))
+        began_s = monotonic() if number < 0 else began_s
+        number += 1
+        tell_time(tell, "hold conversations", began_s, options.seconds)
+        if number >= LEAST_ANSWERS and not rows[0][-1].is_whole:
+            break
+    return tuple(
+        times_of(f"turn {turn}", row, sum(exchange.end_ns for exchange in row) / 1e9, limits)
+        for turn, row in enumerate(rows, 1)
+        if row
+    )

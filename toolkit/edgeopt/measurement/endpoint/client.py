@@ -1,72 +1,23 @@
-"""One request to a server that speaks OpenAI's interface, and when each part of its reply was there.
-
-The standard library alone: what is measured is the server and the way to it, not a client library. A part was there
-when the network handed it over: what one read brings came at one time, however long its lines then take to be parsed.
-"""
+"""One request to a server that speaks OpenAI's interface, and when each part of its reply was there."""
 
 from __future__ import annotations
 
-import io
 import json
-import socket
-import ssl
 from collections import Counter
 from dataclasses import dataclass
-from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import BadStatusLine, HTTPException, HTTPResponse
 from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
-from urllib.parse import urlsplit
 
-from edgeopt.errors import EdgeoptError, UnavailableError
-from edgeopt.system.text import short
+from edgeopt.errors import UnavailableError
+from edgeopt.measurement.endpoint.connection import ServerPlace, TimedConnection, TimedReply, unreachable, why
 
 _MOST_LINE = 1 << 20
 _MOST_BODY = 1 << 22
-_MOST_READ = 1 << 16
-"""Bytes of one read: more than a server writes at once, or a record of TLS holds."""
 _MOST_NUMBER = 1e12
 """Largest count of tokens, or of milliseconds: what a server says beyond it is no such number."""
 _OK = 200
-
-
-@dataclass(frozen=True, slots=True)
-class ServerPlace:
-    """Where a server is."""
-
-    host: str
-    port: int
-    path: str
-    """In front of `/completions`, such as `/v1`."""
-    is_encrypted: bool
-    key: str = ""
-    """Sent as `Authorization: Bearer`; empty: none."""
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.is_encrypted else 'http'}://{host}:{self.port}{self.path}"
-
-
-def parse_place(url: str, key: str = "") -> ServerPlace:
-    """Return where a server is.
-
-    Args:
-        url: Such as `http://127.0.0.1:8000`; without a path it is `/v1`.
-        key: Of the server.
-
-    Raises:
-        EdgeoptError: If it is no such address.
-    """
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        port = parts.port
-    except ValueError as error:
-        raise EdgeoptError(f"{short(url)} is no address", remedy="write http://127.0.0.1:8000") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-        raise EdgeoptError(f"{short(url)} is no address of a server", remedy="write http://127.0.0.1:8000")
-    is_encrypted = parts.scheme == "https"
-    path = parts.path.rstrip("/").removesuffix("/completions").removesuffix("/chat")
-    return ServerPlace(parts.hostname, port or (443 if is_encrypted else 80), path or "/v1", is_encrypted, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +44,8 @@ class Exchange:
     """As the server counts them; where it does not, pieces."""
     is_counted: bool = False
     """Whether the server counted tokens."""
+    text: str = ""
+    """Words of the answer, without what the model thought or called."""
     problem: str = ""
     """Why there is no whole answer, in a few words that are alike for alike reasons; empty: there is."""
 
@@ -123,43 +76,13 @@ class Exchange:
         return [after - before for before, after in pairwise(arrivals)]
 
 
-class _Reads(io.RawIOBase):
-    """Bytes from the network, with the time at which the last of them came."""
-
-    def __init__(self, raw: io.RawIOBase) -> None:
-        """Take a connection."""
-        self._raw, self.at_ns = raw, perf_counter_ns()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        count: int | None = self._raw.readinto(buffer)
-        self.at_ns = perf_counter_ns()
-        return count
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Reply(HTTPResponse):
-    """A reply that knows when its bytes came."""
-
-    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
-        """Begin to read."""
-        super().__init__(sock, *args, **options)
-        self.reads = _Reads(self.fp.detach())
-        self.fp = io.BufferedReader(self.reads, _MOST_READ)
-
-
 class Client:
     """One connection, which stays open from request to request; one thread uses it."""
 
     def __init__(self, place: ServerPlace, timeout_s: float) -> None:
         """Prepare; nothing is connected yet."""
         self._place, self._timeout_s = place, timeout_s
-        self._connection: HTTPConnection | None = None
+        self._connection: TimedConnection | None = None
 
     def close(self) -> None:
         """Close the connection."""
@@ -174,15 +97,9 @@ class Client:
             OSError: If nobody answers there.
         """
         self.close()
-        place, begun_ns = self._place, perf_counter_ns()
-        if place.is_encrypted:
-            context = ssl.create_default_context()
-            self._connection = HTTPSConnection(place.host, place.port, timeout=self._timeout_s, context=context)
-        else:
-            self._connection = HTTPConnection(place.host, place.port, timeout=self._timeout_s)
-        self._connection.response_class = _Reply
+        begun_ns = perf_counter_ns()
+        self._connection = TimedConnection(self._place, self._timeout_s)
         self._connection.connect()
-        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return perf_counter_ns() - begun_ns
 
     def models(self) -> list[str]:
@@ -196,9 +113,7 @@ class Client:
             result = json.loads(body)["data"] if status == _OK else []
             return [str(value["id"]) for value in result]
         except (OSError, HTTPException) as error:
-            raise UnavailableError(
-                f"no server answers at {self._place}: {why(error)}", remedy="start it, or correct the address"
-            ) from error
+            raise unreachable(self._place, error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise UnavailableError(
                 f"{self._place}/models lists no models", remedy="name a server that speaks OpenAI's interface"
@@ -233,7 +148,7 @@ class Client:
                 self.close()
                 problem = f"status {reply.status}{f': {text}' if text else ''}"
                 return Exchange(begun_ns, connect_ns, headers_ns, end_ns=perf_counter_ns() - begun_ns, problem=problem)
-            assert isinstance(reply, _Reply)
+            assert isinstance(reply, TimedReply)
             return _read(reply, begun_ns, connect_ns, headers_ns)
         except (OSError, HTTPException, ValueError) as error:
             self.close()
@@ -266,15 +181,6 @@ class Client:
         return reply.status, reply.read(_MOST_BODY)
 
 
-def why(error: BaseException) -> str:
-    """Return why a request failed, alike for alike reasons."""
-    if isinstance(error, TimeoutError):
-        return "no reply in time"
-    if isinstance(error, OSError):
-        return str(error.strerror or type(error).__name__).lower()
-    return "the reply broke off" if isinstance(error, HTTPException) else f"the reply is no stream of events: {error}"
-
-
 def _message(body: bytes) -> str:
     try:
         return str(json.loads(body)["error"]["message"])[:200]
@@ -282,9 +188,10 @@ def _message(body: bytes) -> str:
         return ""
 
 
-def _read(reply: _Reply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exchange:
+def _read(reply: TimedReply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exchange:
     """Read the events of a stream to its end."""
     pieces, problem, ttft_ms, tpot_ms, is_done = list[int](), "", None, None, False
+    words = list[str]()
     usage, queue_ms = dict[str, Any](), _queue_ms(reply.getheader("Server-Timing", ""))
     while line := reply.readline(_MOST_LINE):
         if not line.startswith(b"data:"):
@@ -303,6 +210,7 @@ def _read(reply: _Reply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exc
         if "error" in event:
             problem = f"broken off: {_message(data) or 'the server failed'}"
         pieces += [at_ns] * _has_text(event)
+        words += _words_of(event)
         if isinstance(event.get("usage"), dict):
             usage = event["usage"]
         if isinstance(own := event.get("edgeopt"), dict):
@@ -322,6 +230,7 @@ def _read(reply: _Reply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exc
         int(_number(usage, "prompt_tokens", 0) or 0),
         int(_number(usage, "completion_tokens", 0) or len(pieces)),
         bool(usage),
+        "".join(words),
         problem,
     )
 
@@ -354,6 +263,13 @@ def _has_text(event: dict[str, Any]) -> bool:
         if choice.get("text") or any(delta.get(field) for field in (*_TEXTS, *_PARTS)):
             return True
     return False
+
+
+def _words_of(event: dict[str, Any]) -> list[str]:
+    """Return the words of an event that a reader is shown; its form was looked at before."""
+    choices = event.get("choices") or ()
+    texts = [choice.get("text") or (choice.get("delta") or {}).get("content") for choice in choices]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _queue_ms(header: str) -> float | None:

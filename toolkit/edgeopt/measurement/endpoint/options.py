@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from edgeopt.measurement.common_options import EXAMPLES, seed_option
+from edgeopt.measurement.common_options import EXAMPLES, recipe_option, seed_option, shapes_option, source_option
 from edgeopt.measurement.generation.options import LANGUAGE, OUTPUT_TOKENS, PROMPT_TOKENS
 from edgeopt.system.declared.options import Syntax, option
 
-SERVERS = "Servers"
-"""Heading of the help."""
+SERVERS, MODEL = "Servers", "Model and device"
+"""Headings of the help."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class EndpointOptions:
 
     url: str = option(
         "",
-        "Measure a server that speaks OpenAI's interface, as its client; MODEL is then one of its own.",
+        "Measure a server as its client (OpenAI's interface, KServe's, edgeopt's own); MODEL is then one of its own.",
         "--endpoint",
         group=SERVERS,
         metavar="URL",
@@ -28,7 +29,31 @@ class EndpointOptions:
     model: str = option(
         "", "Of a server: the model that is asked.", group=SERVERS, metavar="NAME", shown="the first that it lists"
     )
-    """Empty: the first that it lists."""
+    """Empty: the first that it lists, of KServe's the only one."""
+    encodings: tuple[str, ...] = option(
+        (),
+        "Of a server of frames: how they are sent, compared in turns, such as json,binary or jpeg,png.",
+        group=SERVERS,
+        syntax=Syntax.NAMES,
+        shown="all that it takes",
+    )
+    """Names of the interface's encodings; empty: all."""
+    turns: int = option(
+        1,
+        "Of a language model's server: conversations of so many turns too, each with all before it.",
+        group=SERVERS,
+        syntax=Syntax.WHOLE,
+        least=1,
+        most=100,
+        shown="none",
+    )
+    """Turns of each conversation; 1: none are held."""
+    source: str | Path | None = source_option(MODEL, "made up")
+    """Pictures or tensors for a server of frames."""
+    recipe: str | None = recipe_option(MODEL)
+    """How a picture becomes the tensor of a server that takes no files."""
+    shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
+    """Whole shapes of inputs by name, for what a server leaves free."""
     prompt_tokens: tuple[int, ...] = option(
         (PROMPT_TOKENS,),
         "Of a language model: lengths of its prompts, such as 128,512.",
@@ -48,6 +73,6 @@ class EndpointOptions:
     key: str = field(default="", repr=False)
     timeout_s: float = 120.0
     limits_ms: Mapping[str, float] | None = None
-    """Limits of a good answer; None: `LIVE_MS`."""
+    """Limits of a good answer, by `TTFT` and `TPOT`, of a frame by `frame`; None: `LIVE_MS`, and no gate."""
     price_per_s: float | None = None
     """Price a second of the server's machine."""

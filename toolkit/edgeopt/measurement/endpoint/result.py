@@ -97,6 +97,8 @@ class EndpointResult:
     """Limits of a good answer, by `TTFT` and `TPOT`."""
     output_tokens: int
     seconds: float
+    turns: tuple[EndpointTimes, ...] = ()
+    """Turns of conversations, the first one first; those that no conversation reached are left out."""
     findings: tuple[Finding, ...] = ()
     cost: TokenCost | None = None
     notes: tuple[Note, ...] = ()
@@ -134,7 +136,7 @@ def times_of(
     return EndpointTimes(
         words=words,
         answers=len(whole),
-        problems=_counted([exchange.problem for exchange in exchanges if exchange.problem]),
+        problems=count_problems([exchange.problem for exchange in exchanges if exchange.problem]),
         prompt_tokens=float(np.mean(counted)) if counted else 0.0,
         output_tokens=float(np.mean([exchange.output_tokens for exchange in whole])) if whole else 0.0,
         queue=summary([exchange.queue_ns for exchange in whole if exchange.queue_ns is not None]),
@@ -150,7 +152,7 @@ def times_of(
     )
 
 
-def _counted(problems: Sequence[str]) -> dict[str, int]:
+def count_problems(problems: Sequence[str]) -> dict[str, int]:
     """Return how often each came; what differs in numbers only, the length of a prompt for example, is one."""
     parts = [problem.partition(":") for problem in problems]
     alike = [status + re.sub(r"\d+", "#", text) for status, _, text in parts]

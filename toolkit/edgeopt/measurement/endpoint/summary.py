@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from edgeopt.measurement.charts import ms
 from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes
 from edgeopt.measurement.finding import show_findings
+from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 from edgeopt.report.figures import Axis, Bar, Bars
 from edgeopt.system.text import format_budget, format_ms, plural
@@ -21,16 +22,27 @@ def timeline_of(times: EndpointTimes, result: EndpointResult) -> tuple[float, fl
 
     The first token is what is left of TTFT without network and queue; the next tokens are what follows TTFT.
     """
-    ttft, whole = (series.p50.value_ms or (series.mean_ns or 0.0) / 1e6 for series in (times.ttft, times.whole))
+    ttft, whole = centre_ms(times.ttft), centre_ms(times.whole)
     network = min(result.round_trip_ms, ttft)
     queue = min(times.queue.p50.value_ms or 0.0, ttft - network)
     return network, queue, ttft - network - queue, max(whole - ttft, 0.0)
 
 
-def text_bar(parts: Sequence[float], longest: float) -> str:
-    """Return a bar of letters, `n`etwork, `q`ueue, `#` first token, `-` next tokens; what is there has one at least."""
+def centre_ms(summary: Summary) -> float:
+    """Return the median in milliseconds, of too few times for one their mean."""
+    return summary.p50.value_ms or (summary.mean_ns or 0.0) / 1e6
+
+
+def text_bar(parts: Sequence[float], longest: float, marks: Sequence[str] = _MARKS) -> str:
+    """Return a bar of letters, one for each part; what is there has one at least.
+
+    Args:
+        parts: In the order of `marks`; theirs are `n`etwork, `q`ueue, `#` first token, `-` next tokens.
+        longest: The sum that fills the line.
+        marks: A letter for each part.
+    """
     scale = _COLUMNS / longest if longest > 0 else 0.0
-    return "".join(mark * max(round(part * scale), part > 0) for mark, part in zip(_MARKS, parts, strict=True))
+    return "".join(mark * max(round(part * scale), part > 0) for mark, part in zip(marks, parts, strict=True))
 
 
 def draw_answer(result: EndpointResult) -> Bars:
@@ -87,10 +99,41 @@ def summarize_endpoint(result: EndpointResult) -> Document:
         Section(
             "An answer, from its request to its end", values=tuple(_timelines(result)), figures=(draw_answer(result),)
         ),
+        _turns(result),
         Section("Diagnosis", values=show_findings(result.findings)) if result.findings else Section(),
     )
     title = f"{result.model} at {result.address}"
     return Document("bench", result.model, title, result.as_json(), sections, _verdict(result), seconds=result.seconds)
+
+
+def _turns(result: EndpointResult) -> Section:
+    """Return the turns of conversations, and how the first token and the prompt grow from the first to the last."""
+    columns: dict[str, Callable[[EndpointTimes], str]] = {
+        "turn": lambda times: times.words.removeprefix("turn "),
+        "prompt tokens": lambda times: f"{times.prompt_tokens:.0f}" if times.prompt_tokens else "n/a",
+        "answers": lambda times: f"{times.answers}{f' of {times.asked}' if times.problems else ''}",
+        "TTFT p50 ms": lambda times: str(times.ttft.p50),
+        "TTFT p95": lambda times: format_ms(times.ttft.p95.value_ns),
+        "TTFT max": lambda times: format_ms(times.ttft.max_ns),
+        "TPOT p50": lambda times: format_ms(times.tpot.p50.value_ns),
+    }
+    if not result.turns:
+        return Section()
+    values = [
+        Value("no answer", f"{plural(count, 'request')}, {times.words}: {problem}")
+        for times in result.turns
+        for problem, count in times.problems.items()
+    ]
+    answered = [times for times in result.turns if times.answers]
+    first, last = answered[0] if answered else None, answered[-1] if answered else None
+    if first and last and first is not last:
+        longer = (
+            f", its prompt is {last.prompt_tokens / first.prompt_tokens:.1f}x as long" if first.prompt_tokens else ""
+        )
+        text = f"the first token takes {centre_ms(last.ttft) / centre_ms(first.ttft):.1f}x as long as in turn 1{longer}"
+        values.append(Value(last.words, text))
+    table = make_table(result.turns, columns, less=("TTFT p95", "TTFT max", "TPOT p50"))
+    return Section("Turns of a conversation, each with all before it", table, values=tuple(values))
 
 
 def _values(result: EndpointResult) -> Iterator[Value]:

@@ -10,6 +10,8 @@ from edgeopt.system.text import format_budget, parse_duration_s, short
 
 PARTS = {"ttft": "TTFT", "tpot": "TPOT"}
 """What may be limited: as it is typed, and as reports call it."""
+FRAME = "frame"
+"""Time of a frame, which a server may answer in place of texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class AnswerBudget:
     """Limits of an answer, one or both."""
 
     limits_ms: Mapping[str, float]
-    """By `TTFT` and `TPOT`."""
+    """By `TTFT` and `TPOT`; of a server of frames by `FRAME`."""
 
     def __str__(self) -> str:
         return ", ".join(f"{part} {format_budget(limit)} ms" for part, limit in self.limits_ms.items())

@@ -33,6 +33,8 @@ class Syntax(StrEnum):
     """`33ms`, in milliseconds."""
     ANSWER_BUDGET = "answer budget"
     """`ttft:200ms,tpot:20ms`."""
+    SERVER_BUDGET = "server budget"
+    """Either of the two: what a server answers is known when it is asked."""
     COUNTS = "counts"
     """`1,2,4`."""
     NAMES = "names"
@@ -176,6 +178,8 @@ def flags_of(options: type) -> Mapping[str, str]:
 def default_of(options: type, name: str) -> Any:
     """Return the default of a field."""
     chosen = next(each for each in fields(options) if each.name == name)
+    if chosen.default_factory is not MISSING:
+        return chosen.default_factory()
     return chosen.default if chosen.default is not MISSING else None
 
 

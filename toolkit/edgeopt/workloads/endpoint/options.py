@@ -21,9 +21,17 @@ class EndpointBench(EndpointOptions, Prices):
         None, "Variable of the environment that holds the server's key.", group=SERVERS, metavar="NAME"
     )
     budget: AnswerBudget | None = option(
-        None, "Of a language model ttft:200ms,tpot:20ms.", group="The budget, a gate", syntax=Syntax.ANSWER_BUDGET
+        None, "Of a language model ttft:200ms,tpot:20ms.", group="The budget, a gate", syntax=Syntax.SERVER_BUDGET
     )
     out: Path | None = out_option("Model and device", "bench.json, .md, .html and the raw samples")
 
 
+_BOTH = (
+    *("url", "model", "load", "seconds", "seed", "key_from", "budget", "out"),
+    *("device_price", "life_years", "watts", "kwh_price", "cloud_price"),
+)
+FOR_FRAMES = (*_BOTH, "encodings", "source", "recipe", "shapes")
+"""Options that a server of frames takes."""
+FOR_TEXTS = (*_BOTH, "prompt_tokens", "output_tokens", "turns")
+"""Options that a server of a language model takes."""
 OPTIONS: Mapping[str, type] = {"bench": EndpointBench}

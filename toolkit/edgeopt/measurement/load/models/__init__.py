@@ -60,6 +60,10 @@ class OpenLoad(Load):
         """Return the same load at another rate of each stream."""
         return replace(self, rate_per_s=rate_per_s)
 
+    def tokens_of(self, number: int) -> tuple[int, int] | None:
+        """Return the tokens of the prompt and the answer of a request; None: the load does not say."""
+        return None
+
     def spare(self, frames: float) -> float:
         """Return how many more frames to plan for, so that at least `frames` arrive."""
         return 1.0
