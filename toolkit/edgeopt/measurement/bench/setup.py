@@ -37,6 +37,8 @@ class Setup:
     """One a worker."""
     notes: tuple[Note, ...]
     neighbour: Neighbour | None = None
+    address: str = ""
+    """Address of the phone that it runs on; empty: it runs here."""
 
     @property
     def budget_ms(self) -> float:
