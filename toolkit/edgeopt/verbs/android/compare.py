@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from edgeopt.errors import Note
+from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.compare.options import CompareOptions
 from edgeopt.measurement.compare.result import Comparison
 from edgeopt.measurement.compare.run import compare
@@ -86,7 +86,7 @@ class PhoneSides:
     opened: tuple[SubjectThere, ...]
     sides: tuple[Side, ...]
     seed: int
-    found_notes: list[Note] = field(default_factory=list)
+    run_notes: list[Note] = field(default_factory=list)
     """What the run itself has to tell."""
 
     @cached_property
@@ -108,7 +108,8 @@ class PhoneSides:
     @property
     def notes(self) -> tuple[Note, ...]:
         """Differences between them beyond the models, and notes of each."""
-        return (*notes_on(self.sides), *self.opened[0].notes, *self.phone.facts.notes, *self.found_notes)
+        unlike = _unlike(self.sides)
+        return (*notes_on(self.sides), *unlike, *self.opened[0].notes, *self.phone.facts.notes, *self.run_notes)
 
     @property
     def source(self) -> str:
@@ -147,15 +148,25 @@ class PhoneSides:
             if heard.lost is not None:
                 if sum(_rounds_of(each) for each in legs) < LEAST_WHOLE:
                     raise heard.lost
-                self.found_notes.extend(notes_on_loss(heard))
+                self.run_notes.extend(notes_on_loss(heard))
                 break
-        after = None if self.found_notes else self.phone.state()
-        self.found_notes.extend(notes_on_state(before, after))
+        after = None if self.run_notes else self.phone.state()
+        self.run_notes.extend(notes_on_state(before, after))
         samples = {label: join_legs([leg[label] for leg in legs]) for label in works}
         return Turns(samples, tuple(readings), (), self.sides[0].subject.threads, spent_ns / 1e9)
 
     def close(self) -> None:
         """Leave the models there: the next command finds them."""
+
+
+def _unlike(sides: Sequence[Side]) -> tuple[Note, ...]:
+    """Return a warning where one model does what an app does for another, so that their frames are not the same."""
+    parts = {side.label: {*side.subject.recipe.embedded} for side in sides}
+    if all(held == parts[sides[0].label] for held in parts.values()):
+        return ()
+    texts = [f"{label} {' and '.join(sorted(held)) or 'none'}" for label, held in parts.items()]
+    text = f"models hold different parts of a frame: {', '.join(texts)}"
+    return (Note(NoteKind.WARNING, text, "the ratio includes that: compare models that hold the same"),)
 
 
 class _Leg:

@@ -65,7 +65,7 @@ class Phone:
     @property
     def name(self) -> str:
         """Its maker, its model and its Android."""
-        return f"{self.facts.name} ({self.facts.system})"
+        return f"{self.facts.name}, {self.facts.system}"
 
     def _do(self, command: str) -> bytes:
         """Return what a command of the shell prints.

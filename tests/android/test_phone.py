@@ -1,0 +1,236 @@
+"""`bench` and `compare` on a phone that this machine plays: protocol, files and runner are real, the phone is not."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adb_phone import FakePhone, adb_server, build_runner
+from click.testing import CliRunner
+from onnx import TensorProto, helper, save_model
+
+from edgeopt.cli import cli
+from edgeopt.measurement.samples import Samples
+
+MODEL = Path(__file__).parents[2] / "models" / "digits_detector" / "model.onnx"
+SHORT = ("--seconds", "0.3", "--frames", "30")
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    """The folder with edgeopt-runner, built for this machine as for a phone."""
+    return build_runner(tmp_path_factory.mktemp("runner"))
+
+
+@pytest.fixture
+def phone(runner, tmp_path, monkeypatch):
+    """One phone that is connected."""
+    monkeypatch.setenv("EDGEOPT_ANDROID_RUNNER", str(runner))
+    monkeypatch.chdir(tmp_path)
+    made = FakePhone(tmp_path / "phone")
+    with adb_server(made):
+        yield made
+
+
+def finished(*arguments: str) -> tuple[int, str]:
+    """Return the exit code and all that a command prints, as one line."""
+    result = CliRunner().invoke(cli, [*arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    return result.exit_code, " ".join(result.output.split())
+
+
+def net(path: Path, *, op: str = "Relu", large: bool = False) -> Path:
+    """Write a small model; a large one has its weights in a file beside it."""
+    size = 64
+    weights = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, size)) for name in ("the input", "y"))
+    tensor = helper.make_tensor("w", TensorProto.FLOAT, (size, size), weights.tobytes(), raw=True)
+    nodes = [helper.make_node("MatMul", ["the input", "w"], ["h"]), helper.make_node(op, ["h"], ["y"])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], [tensor]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
+    outside = {"save_as_external_data": True, "location": f"{path.stem}.weights", "size_threshold": 0}
+    save_model(model, path, **(outside if large else {}))
+    np.savez(path.with_name("inputs.npz"), **{"the input": weights[:8, None]})
+    return path
+
+
+def test_a_model_is_measured_there_and_the_result_is_that_of_bench(phone, tmp_path):
+    bench = ("bench", "digits_detector", "--on", "adb://R58M0ABC", *SHORT, "--budget", "10s", "-o", "measured")
+    code, said = finished(*bench)
+    assert code in (0, 4), said
+    assert "edgeopt-runner with ONNX Runtime" in said
+    assert "on Acme Phone 7, Android 14 (API 34)" in said
+    stored = json.loads((tmp_path / "measured" / "bench.json").read_text())
+    samples = Samples.read(tmp_path / "measured" / "samples.npz")
+    assert samples.stages == ("upload", "execute", "download")
+    assert len(samples.steady()) >= 30
+    assert (samples.times_ns.sum(axis=1) <= samples.frame_ns).all(), "stages are parts of the frame"
+    assert samples.wall_ns is not None, "some frames ran without marks"
+    assert (np.diff(samples.started_ns) > 0).all()
+    facts = {key: fact["value"] for key, fact in stored["environment"]["facts"].items()}
+    assert facts["cpu.model"] == "Fast Chip 9000"
+    assert facts["system.board"] == "Acme Phone 7"
+    state = facts["phone.state"]["before"]
+    assert state == {
+        "level_percent": 83,
+        "is_charging": True,
+        "battery_c": 31.2,
+        "thermal_status": 0,
+        "is_saving": False,
+    }
+    assert len(stored["opening_ms"]["create"]) == 5, "each process tells what opening took"
+    assert stored["memory"]["peak_bytes"] > 1 << 20
+    assert [note["detail"] for note in stored["notes"] if "pre- and postprocessing do not run there" in note["detail"]]
+    assert not list((phone.own / "jobs").iterdir()), "nothing is left of the run"
+    assert not list((phone.own / "parts").iterdir())
+
+
+def test_what_a_phone_has_is_not_sent_again(phone):
+    bench = ("bench", str(MODEL), "--on", "adb://", *SHORT)
+    code, said = finished(*bench)
+    assert code == 0, said
+    first = [path for path in phone.pushed if "/parts/" in path]
+    assert {Path(path).name for path in first} >= {"edgeopt-runner", "model.onnx", "inputs.bin"}
+    phone.pushed.clear()
+    code, said = finished(*bench)
+    assert code == 0, said
+    assert not [path for path in phone.pushed if "/parts/" in path], "only requests go there"
+
+
+def test_models_take_turns_there(phone, tmp_path):
+    net(tmp_path / "a.onnx")
+    net(tmp_path / "b.onnx", large=True)
+    command = (
+        "compare",
+        "a.onnx",
+        "b.onnx",
+        "-s",
+        "inputs.npz",
+        "--on",
+        "adb://",
+        "--seconds",
+        "0.5",
+        "--threads",
+        "1",
+        "-o",
+        "compared",
+    )
+    code, said = finished(*command)
+    assert code == 0, said
+    assert re.search(r"FASTER|SLOWER|EQUIVALENT|INCONCLUSIVE", said)
+    stored = json.loads((tmp_path / "compared" / "compare.json").read_text())
+    assert stored["in_turns"]
+    assert {*stored["rows"][1]["ratios"]} >= {"frame"}
+    parts = [Samples.read(tmp_path / "compared" / f"samples-{name}.npz") for name in ("1", "2", "again")]
+    rounds = [part.steady().round_id for part in parts]
+    assert [*rounds[0]] == [*rounds[1]] == [*rounds[2]], "all models have the same blocks in each round"
+    assert rounds[0].max() >= 4
+    phone_runs = [command for command in phone.commands if "exec" in command and "edgeopt-runner" in command]
+    assert len(phone_runs) > 8, "four answers of each model, then a process for each leg"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ("check", "digits_detector", "-b", "b.json"),
+            "edgeopt check cannot run on adb://R58M0ABC: Android has no Python",
+        ),
+        (("run", "digits_detector", "x.png"), "edgeopt run cannot run on adb://R58M0ABC"),
+        (("optimize", "digits_detector", "-t", "cpu"), "edgeopt optimize cannot run on adb://R58M0ABC"),
+        (("inspect", "digits_detector"), "edgeopt inspect cannot run on adb://R58M0ABC"),
+        (("doctor",), "edgeopt doctor cannot run on adb://R58M0ABC"),
+        (("push", "x", "--to", "/y"), "edgeopt push cannot run on adb://R58M0ABC"),
+        (("bench", "digits_detector", "--load", "fps:30"), "--load has no meaning on a phone"),
+        (("bench", "digits_detector", "--cold"), "--cold has no meaning on a phone"),
+        (("bench", "digits_detector", "-t", "ncnn-cpu"), "edgeopt-runner on adb://R58M0ABC has ONNX Runtime on the"),
+        (("bench", "digits_detector", "--threads", "1000"), "1000 threads on a phone of"),
+        (("bench", "tiny_lm"), "edgeopt-runner times single models of frames on a phone"),
+        (("bench", "nothing.onnx"), "no model file or shipped model named 'nothing.onnx'"),
+        (("compare", "digits_detector", "digits_detector", "--eval", "x"), "--eval has no meaning on a phone"),
+        (("compare", "digits_detector"), "a comparison needs two, 1 given"),
+    ],
+)
+def test_what_a_phone_cannot_do_is_refused_in_one_line(phone, arguments, told):
+    code, said = finished(*arguments, "--on", "adb://R58M0ABC")
+    assert code == 1, said
+    assert told in said
+    assert "Traceback" not in said
+    assert "->" in said
+
+
+def test_a_model_that_computes_something_else_there_has_no_time(phone, tmp_path):
+    net(tmp_path / "a.onnx")
+    wrapper = phone.folder / "bin" / "negate"
+    wrapper.write_text(
+        f"#!{sys.executable}\n"
+        "import pathlib\nimport sys\nimport numpy\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "(-numpy.fromfile(path, numpy.float32) - 1).tofile(path)\n"
+    )
+    wrapper.chmod(0o755)
+    phone.after_runner = "[ -f outputs.bin ] && negate outputs.bin"
+    code, said = finished("bench", "a.onnx", "-s", "inputs.npz", "--on", "adb://", *SHORT)
+    assert code == 1
+    assert "its numbers are wrong on the phone, so no time is told" in said
+    assert "Stages" not in said
+
+
+def test_a_phone_that_is_unplugged_leaves_what_was_measured(phone, tmp_path):
+    phone.unplug_at = b'"reading"'
+    code, said = finished("bench", "digits_detector", "--on", "adb://", "--seconds", "3", "-o", "measured")
+    assert code == 0, said
+    assert "the phone was gone after" in said
+    stored = json.loads((tmp_path / "measured" / "bench.json").read_text())
+    assert stored["samples"]["frames"] > 0
+    assert stored["environment"]["facts"]["phone.state"]["value"]["after"] is None
+
+
+def test_a_phone_that_is_unplugged_before_a_figure_is_one_line(phone):
+    phone.unplug_at = b'"runner"'
+    code, said = finished("bench", "digits_detector", "--on", "adb://", *SHORT)
+    assert code == 1
+    assert "Stages" not in said
+    assert "adb://R58M0ABC is gone: the connection ended" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("name", "told"), [("SEGV", "was ended by SIGSEGV"), ("KILL", "SIGKILL, as where memory")])
+def test_a_runner_that_dies_names_the_signal(phone, name, told):
+    phone.before_runner = f"kill -{name} $$"
+    code, said = finished("bench", "digits_detector", "--on", "adb://", *SHORT)
+    assert code == 1
+    assert told in said
+
+
+def test_a_model_that_does_not_open_there_is_said_in_its_words(phone):
+    phone.before_runner = "sed -i 's/^entry .*//; s/^model .*/model absent.onnx/' request"
+    code, said = finished("bench", "digits_detector", "--on", "adb://", *SHORT)
+    assert code == 1
+    assert "edgeopt-runner on adb://R58M0ABC: " in said
+    assert "absent.onnx" in said
+
+
+def test_a_phone_without_room_is_one_line(phone):
+    phone.full = True
+    code, said = finished("bench", "digits_detector", "--on", "adb://", *SHORT)
+    assert code == 1
+    assert "does not take" in said
+    assert "No space left on device" in said
+
+
+def test_heat_and_a_low_battery_are_told(phone):
+    phone.heat, phone.level = 2, 9
+    phone.settle()
+    (phone.folder / "bin" / "dumpsys").write_text(
+        (phone.folder / "bin" / "dumpsys").read_text().replace("USB powered: true", "USB powered: false")
+    )
+    code, said = finished("bench", "digits_detector", "--on", "adb://", *SHORT)
+    assert code == 0, said
+    assert "its thermal status is moderate" in said
+    assert "the phone's battery is at 9 %" in said
