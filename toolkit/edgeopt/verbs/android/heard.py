@@ -76,7 +76,9 @@ class Heard:
         if len(self._rest) > _LONGEST_LINE:
             raise _distrust()
 
-    def _read(self, told: Mapping[str, Any]) -> None:
+    def _read(self, told: Any) -> None:
+        if not isinstance(told, dict):
+            raise TypeError("a line is no object")
         if "runner" in told:
             if told["runner"] != FORM:
                 raise UnavailableError(
@@ -103,6 +105,8 @@ class Heard:
             self.error = str(told["error"])
         elif "done" in told:
             self.is_done = True
+        else:
+            raise KeyError("a line tells nothing")
 
     def _take_rows(self, told: Mapping[str, Any]) -> None:
         rows = np.array(told["rows"], np.int64).reshape(-1, _COLUMNS)
