@@ -10,7 +10,7 @@ import pytest
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.verbs.android.facts import PhoneFacts, PhoneState, notes_on_state
-from edgeopt.verbs.android.heard import Heard
+from edgeopt.verbs.android.log import RunnerLog
 from edgeopt.verbs.android.request import WorkThere, request_for_load, request_for_turns, require_carried
 
 CPU = "/sys/devices/system/cpu/cpu{}/{}={}"
@@ -127,8 +127,8 @@ def test_texts_are_not_carried():
         require_carried({"x": np.array(["a"])})
 
 
-def told(*lines: object) -> Heard:
-    heard = Heard()
+def told(*lines: object) -> RunnerLog:
+    heard = RunnerLog()
     data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     for at in range(0, len(data), 7):  # as a pipe may cut it
         heard.take(data[at : at + 7])

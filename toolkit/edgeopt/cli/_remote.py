@@ -68,7 +68,7 @@ def device_option(verb: str = "") -> click.Option:
     help_text = _HELP + (_HELP_PHONES if verb in PHONE_VERBS else "")
     return click.Option(
         [_FLAG, ON],
-        metavar=f"ssh://USER@HOST{'|adb://SERIAL' if verb in PHONE_VERBS else ''}",
+        metavar="ssh://HOST|adb://SERIAL" if verb in PHONE_VERBS else "ssh://USER@HOST",
         help=help_text,
     )
 

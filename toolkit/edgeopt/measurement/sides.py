@@ -215,7 +215,7 @@ class CheckedSides(Sides, Protocol):
 
 
 class SidesOpener(Protocol):
-    """What opens the sides of a comparison."""
+    """The opener of the sides of a comparison."""
 
     def open_sides(self, sources: Sequence[str], options: Any) -> Sides:
         """Open workloads of the kind for `compare`.

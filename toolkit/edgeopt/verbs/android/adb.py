@@ -46,7 +46,7 @@ _STATES: Mapping[str, tuple[str, str]] = {
     "sideload": ("is in sideload mode", "start Android on it"),
     "bootloader": ("is in its boot loader", "start Android on it"),
 }
-"""What states other than ready mean, and what ends them."""
+"""Meaning of the states other than ready, and what ends them."""
 
 
 class UnpluggedError(UnavailableError):
@@ -186,7 +186,7 @@ class ShellEnd:
 
     code: int
     printed: bytes
-    """What nobody took while it ran."""
+    """Output that nobody took while it ran."""
     complaints: str
 
 

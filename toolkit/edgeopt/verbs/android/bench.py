@@ -23,7 +23,7 @@ from edgeopt.system.amounts import Tenths
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.text import plural
 from edgeopt.verbs.android.facts import PhoneState, notes_on_state
-from edgeopt.verbs.android.heard import Heard
+from edgeopt.verbs.android.log import RunnerLog
 from edgeopt.verbs.android.phone import Phone, Tell
 from edgeopt.verbs.android.request import request_for_load
 from edgeopt.verbs.android.subject import SubjectThere, SubjectWishes, open_there
@@ -58,7 +58,7 @@ def bench_there(
     return result
 
 
-def _run(phone: Phone, there: SubjectThere, options: BenchOptions, tell: Tell) -> Heard:
+def _run(phone: Phone, there: SubjectThere, options: BenchOptions, tell: Tell) -> RunnerLog:
     warmup_s = warmup_for(options.measure_s)
     all_s, spent_ns = warmup_s + options.measure_s, 0
     of = Tenths(max(20, round(10 * all_s)))
@@ -79,7 +79,7 @@ def _result(
     source: str,
     options: BenchOptions,
     plan: LoadPlan,
-    heard: Heard,
+    heard: RunnerLog,
     states: tuple[PhoneState, PhoneState | None],
 ) -> BenchResult:
     subject, (before, after) = there.subject, states
@@ -141,7 +141,7 @@ def _result(
     )
 
 
-def _cpu(heard: Heard) -> CpuCost:
+def _cpu(heard: RunnerLog) -> CpuCost:
     """Return the processor time of all frames, those without marks too; of a phone that is gone nothing is known."""
     frames, span_s = heard.frames + heard.unmarked, heard.span_ns / 1e9
     if not span_s:
@@ -149,7 +149,7 @@ def _cpu(heard: Heard) -> CpuCost:
     return CpuCost(heard.cpu_ns, heard.span_ns, frames, frames / span_s, 0)
 
 
-def notes_on_loss(heard: Heard) -> tuple[Note, ...]:
+def notes_on_loss(heard: RunnerLog) -> tuple[Note, ...]:
     """Return a warning where a phone was gone before its run was over."""
     if heard.lost is None:
         return ()

@@ -30,7 +30,7 @@ from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.amounts import Percent
 from edgeopt.verbs.android.bench import notes_on_loss
 from edgeopt.verbs.android.facts import notes_on_state
-from edgeopt.verbs.android.heard import Heard
+from edgeopt.verbs.android.log import RunnerLog
 from edgeopt.verbs.android.phone import Phone
 from edgeopt.verbs.android.request import WorkThere, request_for_turns
 from edgeopt.verbs.android.subject import SubjectThere, SubjectWishes, open_there
@@ -59,7 +59,7 @@ def compare_there(
 
 @dataclass(frozen=True)
 class _SidesOnPhone:
-    """What opens models for a comparison on a phone."""
+    """The opener of models for a comparison on a phone."""
 
     phone: Phone
     wishes: SubjectWishes
@@ -87,7 +87,7 @@ class PhoneSides:
     sides: tuple[Side, ...]
     seed: int
     run_notes: list[Note] = field(default_factory=list)
-    """What the run itself has to tell."""
+    """Notes on the run itself."""
 
     @cached_property
     def facts(self) -> tuple[SideFacts, ...]:
@@ -188,7 +188,7 @@ class _Leg:
             rounds=rounds,
         )
 
-    def samples(self, heard: Heard) -> dict[str, Samples]:
+    def samples(self, heard: RunnerLog) -> dict[str, Samples]:
         """Return the whole rounds of each model by its label; nothing where there is none."""
         parts = {label: heard.samples(label, place) for place, label in enumerate(self._labels)}
         rounds = min((len(part) - self._block) // (2 * self._block) for part in parts.values())

@@ -142,7 +142,7 @@ def notes_on_state(before: PhoneState, after: PhoneState | None) -> tuple[Note, 
 
 
 class PhoneFacts:
-    """What stays as it is while a phone runs."""
+    """Facts that stay as they are while a phone runs."""
 
     def __init__(self, answer: bytes) -> None:
         """Take what a phone answers to `ASK`."""
@@ -154,7 +154,7 @@ class PhoneFacts:
 
     @property
     def abis(self) -> tuple[str, ...]:
-        """What its programs are compiled for, the best first."""
+        """The interfaces that its programs are compiled for, the best first."""
         return tuple(filter(None, self._values.get("abis", "").split(",")))
 
     @property
@@ -207,22 +207,22 @@ class PhoneFacts:
         }
         return len(siblings)
 
-    def threads(self, asked: int, preferred: int) -> int:
+    def threads(self, wanted: int, preferred: int) -> int:
         """Return how many threads an engine gets there.
 
         Args:
-            asked: By a person; 0: nothing.
+            wanted: By a person; 0: nothing.
             preferred: By a target or bundle; 0: nothing.
 
         Raises:
             EdgeoptError: If more is asked for than there are logical cores.
         """
         most = len(self._usable)
-        if asked > most:
+        if wanted > most:
             raise EdgeoptError(
-                f"{asked} threads on a phone of {plural(most, 'core')}", remedy=f"ask for --threads 1 to {most}"
+                f"{wanted} threads on a phone of {plural(most, 'core')}", remedy=f"ask for --threads 1 to {most}"
             )
-        return asked or min(preferred, most) or self.fast_cores
+        return wanted or min(preferred, most) or self.fast_cores
 
     def _khz(self, file: str) -> list[int]:
         values = [self._values.get(f"{_DEVICES}system/cpu/cpu{core}/cpufreq/{file}", "") for core in self._usable]

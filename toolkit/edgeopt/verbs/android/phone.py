@@ -15,7 +15,7 @@ from edgeopt.graph.files.outside import sha256_of
 from edgeopt.system.text import format_bytes, shorten
 from edgeopt.verbs.android.adb import Link, UnpluggedError, choose
 from edgeopt.verbs.android.facts import ASK, ASK_STATE, PhoneFacts, PhoneState, state_in
-from edgeopt.verbs.android.heard import Heard
+from edgeopt.verbs.android.log import RunnerLog
 from edgeopt.verbs.android.request import OUTPUTS
 from edgeopt.verbs.android.runner import PROGRAM, find_runner
 
@@ -128,7 +128,7 @@ class Phone:
         words = self._link.shell(f"df -k {ROOT} | tail -n 1").printed.split()
         return int(words[3]) if len(words) > 3 and words[3].isdigit() else None
 
-    def run(self, request: bytes, *, on_rows: Callable[[int], None] | None = None) -> tuple[Heard, bytes]:
+    def run(self, request: bytes, *, on_rows: Callable[[int], None] | None = None) -> tuple[RunnerLog, bytes]:
         """Let the runner do what a request says; return what it told, and the outputs that it wrote.
 
         A phone that is gone on the way leaves what it told until then, with the reason.
@@ -146,7 +146,7 @@ class Phone:
                 remedy=f"wait, or end it: adb shell pkill {PROGRAM}",
             )
         job = f"{ROOT}/jobs/{secrets.token_hex(8)}"
-        heard = Heard(on_rows=on_rows or (lambda _: None))
+        heard = RunnerLog(on_rows=on_rows or (lambda _: None))
         outputs = b""
         try:
             self._link.push(request, f"{job}/{_REQUEST}", tell=lambda _: None)
@@ -165,7 +165,7 @@ class Phone:
             raise heard.lost
         return heard, outputs
 
-    def _require_success(self, heard: Heard, code: int, complaints: str) -> None:
+    def _require_success(self, heard: RunnerLog, code: int, complaints: str) -> None:
         if heard.error:
             raise EdgeoptError(
                 f"{PROGRAM} on {self.address}: {shorten(heard.error, _LONGEST)}",

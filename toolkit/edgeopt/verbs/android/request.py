@@ -1,4 +1,4 @@
-"""What edgeopt-runner is asked for: a file of lines, a word and its value, as `examples/cpp/runner` reads them."""
+"""Requests to edgeopt-runner: a file of lines, a word and its value, as `examples/cpp/runner` reads them."""
 
 from __future__ import annotations
 

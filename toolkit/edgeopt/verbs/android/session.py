@@ -56,11 +56,11 @@ class PhoneSession(Staged):
         files, self._name = _files_of(source)
         self._folder = phone.put("the model", files)
         self.opened_ns: list[int] = []
-        """What opening took, in each process."""
+        """Time that opening took, in each process."""
         self.frames_ns: list[int] = []
-        """What a frame took at least, in each process."""
+        """Time that a frame took at least, in each process."""
         self.version = ""
-        """Of ONNX Runtime there."""
+        """Version of ONNX Runtime there."""
 
     @property
     def program(self) -> str:

@@ -35,7 +35,7 @@ from edgeopt.verbs.android.session import PhoneSession, require_right_numbers
 
 @dataclass(frozen=True, slots=True)
 class SubjectWishes:
-    """What a person says of models that are measured on a phone."""
+    """Wishes of a person for models that are measured on a phone."""
 
     target: str
     recipe: str | None
@@ -43,7 +43,7 @@ class SubjectWishes:
     source: str | Path | None
     shapes: Shapes
     entries: Mapping[str, str] = field(default_factory=dict)
-    """Of sessions, over the target's own."""
+    """Session entries over the target's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class SubjectThere:
     session: PhoneSession
     frames: Frames
     inputs: tuple[Tensors, ...]
-    """What it is fed, made by the recipe here."""
+    """Its inputs, made by the recipe here."""
     notes: tuple[Note, ...]
     """On the numbers, the pictures, and what is no part of a frame there."""
 
     @property
     def target(self) -> str:
         """The target as a command names it that is to mean this phone: `cpu` would mean the machine here."""
-        asked = self.wishes.target
-        return asked if asked.endswith(".toml") else self.subject.target.name
+        named = self.wishes.target
+        return named if named.endswith(".toml") else self.subject.target.name
 
     def work(self) -> WorkThere:
         """Send the inputs, and return the part of a request that runs the model on them."""
@@ -87,7 +87,7 @@ class SubjectThere:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _ReadModel:
     """A model as it is read here."""
 
     name: str
@@ -116,34 +116,34 @@ def open_there(phone: Phone, source: str, wishes: SubjectWishes, frames: Frames 
     Raises:
         EdgeoptError: If it cannot be opened, does not run there, or computes something else there.
     """
-    given = _read_bundle(phone, source, wishes) if is_bundle(Path(source)) else _read_model(phone, source, wishes)
-    if given.recipe.input.states:
+    model = _read_bundle(phone, source, wishes) if is_bundle(Path(source)) else _read_model(phone, source, wishes)
+    if model.recipe.input.states:
         raise UnsupportedError(
-            f"{given.name} hands states from frame to frame, which edgeopt-runner does not",
+            f"{model.name} hands states from frame to frame, which edgeopt-runner does not",
             remedy="measure it here, or on a device behind ssh",
         )
-    session = PhoneSession(phone, given.source, given.opening, given.inputs, given.outputs)
-    task = make_task(given.recipe, given.inputs, given.outputs, evaluating=False)
+    session = PhoneSession(phone, model.source, model.opening, model.inputs, model.outputs)
+    task = make_task(model.recipe, model.inputs, model.outputs, evaluating=False)
     notes: tuple[Note, ...] = ()
     if frames is None:
-        frames, notes = choose_frames(given.recipe, wishes.source, given.inputs)
+        frames, notes = choose_frames(model.recipe, wishes.source, model.inputs)
     chosen = frames.spread(PICTURES)
     samples = [chosen.read(i) for i in range(len(chosen))]
-    numbers = require_right_numbers(session, given.source, given.opening, task, samples, given.precision)
+    numbers = require_right_numbers(session, model.source, model.opening, task, samples, model.precision)
     subject = Subject(
-        name=given.name,
-        recipe=given.recipe,
-        target=given.target,
+        name=model.name,
+        recipe=model.recipe,
+        target=model.target,
         task=task,
         session=session,
-        opening=given.opening,
-        notes=(*given.notes, *numbers, *_outside(given)),
-        source=given.source,
-        path=given.path,
-        inputs=given.inputs,
-        outputs=given.outputs,
-        opset=given.opset,
-        brings_target=given.brings_target,
+        opening=model.opening,
+        notes=(*model.notes, *numbers, *_outside(model)),
+        source=model.source,
+        path=model.path,
+        inputs=model.inputs,
+        outputs=model.outputs,
+        opset=model.opset,
+        brings_target=model.brings_target,
     )
     inputs = tuple({**task.preprocess(sample)[0]} for sample in samples)
     return SubjectThere(phone, wishes, subject, session, frames, tuple(map(_copied, inputs)), notes)
@@ -154,30 +154,30 @@ def _copied(inputs: Tensors) -> Tensors:
     return {name: array.copy() for name, array in inputs.items()}
 
 
-def _read_model(phone: Phone, source: str, wishes: SubjectWishes) -> _Given:
+def _read_model(phone: Phone, source: str, wishes: SubjectWishes) -> _ReadModel:
     target = find_device_elsewhere(wishes.target, phone.address, phone.facts.processor)
     _require_runner_runs(target.executor, target.providers, f"the target {target.name}", phone)
     if reason := target.why_unfit():
         raise UnsupportedError(f"target {target.name}: {reason}", remedy="name --target cpu, which fits any phone")
-    given = open_given(source, target, wishes.recipe, sizes=wishes.shapes, fed=shapes_of(wishes.source))
-    model, threads = given.model, phone.facts.threads(wishes.threads, target.threads)
-    opening = opening_for(given.target, given.target.float_precision, threads).with_entries(wishes.entries)
-    return _Given(
+    opened = open_given(source, target, wishes.recipe, sizes=wishes.shapes, fed=shapes_of(wishes.source))
+    model, threads = opened.model, phone.facts.threads(wishes.threads, target.threads)
+    opening = opening_for(opened.target, opened.target.float_precision, threads).with_entries(wishes.entries)
+    return _ReadModel(
         name=model.name,
-        recipe=given.recipe,
-        target=given.target,
+        recipe=opened.recipe,
+        target=opened.target,
         opening=opening,
         source=model.source,
-        path=given.path,
+        path=opened.path,
         inputs=model.inputs,
         outputs=model.outputs,
         precision="w8a8" if read_integers(model).count else target.float_precision,
-        notes=given.choice.notes,
+        notes=opened.choice.notes,
         opset=model.opset,
     )
 
 
-def _read_bundle(phone: Phone, source: str, wishes: SubjectWishes) -> _Given:
+def _read_bundle(phone: Phone, source: str, wishes: SubjectWishes) -> _ReadModel:
     bundle = read_bundle(Path(source))
     artefact = bundle.artefacts[0]
     _require_runner_runs(artefact.executor, artefact.providers, artefact.file, phone)
@@ -193,7 +193,7 @@ def _read_bundle(phone: Phone, source: str, wishes: SubjectWishes) -> _Given:
     target, notes = elsewhere(bundle.target, phone.address, phone.facts.processor), notes_of_guesses(bundle.recipe)
     if reason := target.why_unfit():
         notes = (*notes, Note(NoteKind.WARNING, f"the bundle is for another device: {reason}", "optimize for this one"))
-    return _Given(
+    return _ReadModel(
         name=source,
         recipe=bundle.recipe,
         target=target,
@@ -217,14 +217,14 @@ def _require_runner_runs(executor: str, providers: Sequence[str], whose: str, ph
         )
 
 
-def _outside(given: _Given) -> tuple[Note, ...]:
+def _outside(model: _ReadModel) -> tuple[Note, ...]:
     """Return what an app does besides, which no time of the phone holds."""
     notes = []
-    if not given.recipe.takes_arrays and {*given.recipe.embedded} < {Embedded.PREPROCESS, Embedded.POSTPROCESS}:
+    if not model.recipe.takes_arrays and {*model.recipe.embedded} < {Embedded.PREPROCESS, Embedded.POSTPROCESS}:
         text = "a frame on the phone is the model alone: the recipe's pre- and postprocessing do not run there"
         hint = "edgeopt optimize --steps default,embed-preprocess,embed-postprocess puts them into the model"
         notes.append(Note(NoteKind.WARNING, text, hint))
-    if setting := left_out(given.opening.options.entries):
+    if setting := left_out(model.opening.options.entries):
         text = f"the setting {setting} has no word in ONNX Runtime's interface for C, and is left out on the phone"
         notes.append(Note(NoteKind.WARNING, text, "frames may take some per cent longer than in Python"))
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""What edgeopt-runner prints: a line of JSON for each thing that it measured, none of it believed unseen."""
+"""The output of edgeopt-runner: a line of JSON for each thing that it measured, none of it believed unseen."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST_LINE = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class AnswerThere:
-    """What a model answers to one sample, and how long it takes at least."""
+    """A model's answer to one sample, and how long it takes at least."""
 
     outputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     """Name, type and shape of each; their bytes follow each other in the file of outputs."""
@@ -37,11 +37,11 @@ class AnswerThere:
 
 
 @dataclass
-class Heard:
-    """All that a run of the runner told, as far as it came."""
+class RunnerLog:
+    """All that a run of the runner line, as far as it came."""
 
     version: str = ""
-    """Of ONNX Runtime there."""
+    """Version of ONNX Runtime there."""
     wall_minus_clock_ns: int = 0
     opened_ns: list[int] = field(default_factory=list)
     answers: list[AnswerThere] = field(default_factory=list)
@@ -76,44 +76,44 @@ class Heard:
         if len(self._rest) > _LONGEST_LINE:
             raise _distrust()
 
-    def _read(self, told: Any) -> None:
-        if not isinstance(told, dict):
+    def _read(self, line: Any) -> None:
+        if not isinstance(line, dict):
             raise TypeError("a line is no object")
-        if "runner" in told:
-            if told["runner"] != FORM:
+        if "runner" in line:
+            if line["runner"] != FORM:
                 raise UnavailableError(
                     "edgeopt-runner was built from another version of edgeopt",
                     remedy="build it anew with examples/cpp/runner/build_android.sh",
                 )
-            self.version = str(told["onnxruntime"])
-            self.wall_minus_clock_ns = int(told["wall_ns"]) - int(told["clock_ns"])
-        elif "opened_ns" in told:
-            self.opened_ns.append(int(told["opened_ns"]))
-        elif "rows" in told:
-            self._take_rows(told)
-        elif "memory" in told:
-            at_ns, resident, available = map(int, told["memory"])
+            self.version = str(line["onnxruntime"])
+            self.wall_minus_clock_ns = int(line["wall_ns"]) - int(line["clock_ns"])
+        elif "opened_ns" in line:
+            self.opened_ns.append(int(line["opened_ns"]))
+        elif "rows" in line:
+            self._take_rows(line)
+        elif "memory" in line:
+            at_ns, resident, available = map(int, line["memory"])
             self._memory.append((at_ns, (resident, available)))
-        elif "reading" in told:
-            self.readings.append(_reading(told["reading"]))
-        elif "answer" in told:
-            self.answers.append(_answer(told["answer"]))
-        elif "cpu_ns" in told:
-            self.cpu_ns, self.span_ns, peak = (int(told[key]) for key in ("cpu_ns", "span_ns", "peak_bytes"))
+        elif "reading" in line:
+            self.readings.append(_reading(line["reading"]))
+        elif "answer" in line:
+            self.answers.append(_answer(line["answer"]))
+        elif "cpu_ns" in line:
+            self.cpu_ns, self.span_ns, peak = (int(line[key]) for key in ("cpu_ns", "span_ns", "peak_bytes"))
             self.peak_bytes = peak if peak >= 0 else None
-        elif "error" in told:
-            self.error = str(told["error"])
-        elif "done" in told:
+        elif "error" in line:
+            self.error = str(line["error"])
+        elif "done" in line:
             self.is_done = True
         else:
             raise KeyError("a line tells nothing")
 
-    def _take_rows(self, told: Mapping[str, Any]) -> None:
-        rows = np.array(told["rows"], np.int64).reshape(-1, _COLUMNS)
+    def _take_rows(self, line: Mapping[str, Any]) -> None:
+        rows = np.array(line["rows"], np.int64).reshape(-1, _COLUMNS)
         if len(rows) and (rows[:, _FIRST:_DONE].min() < 0 or (rows[:, _DONE] < rows[:, _STARTED]).any()):
             raise ValueError("a time is below zero")
         self._rows.append(rows)
-        self._walls += [[int(row), int(took)] for row, took in told["walls"]]
+        self._walls += [[int(row), int(took)] for row, took in line["walls"]]
         self.on_rows(int((rows[:, _DONE] - rows[:, _STARTED]).sum()))
 
     @property
@@ -162,34 +162,34 @@ def _distrust() -> EdgeoptError:
     return EdgeoptError("edgeopt-runner prints what is not known", remedy="build it anew, and look at the phone")
 
 
-def _answer(told: Mapping[str, Any]) -> AnswerThere:
+def _answer(line: Mapping[str, Any]) -> AnswerThere:
     outputs = tuple(
-        (str(each["name"]), str(each["dtype"]), tuple(int(size) for size in each["shape"])) for each in told["outputs"]
+        (str(each["name"]), str(each["dtype"]), tuple(int(size) for size in each["shape"])) for each in line["outputs"]
     )
-    return AnswerThere(outputs, int(told["frame_ns"]))
+    return AnswerThere(outputs, int(line["frame_ns"]))
 
 
-def _reading(told: Mapping[str, Any]) -> CounterReading:
+def _reading(line: Mapping[str, Any]) -> CounterReading:
     """Return the counters of a phone; what it does not tell stays unknown."""
-    times = [int(word) for word in str(told["cpu"]).split()[:8]]
-    rate, has_times = float(told["hz"]) or 100.0, len(times) == 8
+    times = [int(word) for word in str(line["cpu"]).split()[:8]]
+    rate, has_times = float(line["hz"]) or 100.0, len(times) == 8
     idle, steal = (times[3] + times[4], times[7]) if has_times else (0, 0)
-    mhz = tuple(khz / 1000 for khz in map(int, told["khz"]) if khz > 0)
-    ceilings = [khz for khz in map(int, told["ceiling_khz"]) if khz > 0]
-    degrees = [value / 1000 if abs(value) >= _MILLI_FROM else float(value) for value in map(int, told["temperature"])]
+    mhz = tuple(khz / 1000 for khz in map(int, line["khz"]) if khz > 0)
+    ceilings = [khz for khz in map(int, line["ceiling_khz"]) if khz > 0]
+    degrees = [value / 1000 if abs(value) >= _MILLI_FROM else float(value) for value in map(int, line["temperature"])]
     plausible = tuple(value for value in degrees if 0 < value < _HOTTEST_C)
-    waited, load = str(told["pressure"]).rpartition("total=")[2], str(told["load"]).split()
+    waited, load = str(line["pressure"]).rpartition("total=")[2], str(line["load"]).split()
     return CounterReading(
-        monotonic_ns=int(told["at_ns"]),
-        wall_ns=int(told["wall_ns"]),
+        monotonic_ns=int(line["at_ns"]),
+        wall_ns=int(line["wall_ns"]),
         busy_s=(sum(times) - idle - steal) / rate if has_times else None,
         steal_s=steal / rate if has_times else None,
         total_s=sum(times) / rate if has_times else None,
-        own_s=int(told["own_ns"]) / 1e9,
+        own_s=int(line["own_ns"]) / 1e9,
         pressure_us=int(waited) if waited.isdecimal() else None,
-        switches=int(told["switches"]),
-        major_faults=int(told["major_faults"]),
-        heat_throttled=int(told["lowered"]) if ceilings else None,
+        switches=int(line["switches"]),
+        major_faults=int(line["major_faults"]),
+        heat_throttled=int(line["lowered"]) if ceilings else None,
         frequency_mhz=mhz or None,
         temperature_c=plausible or None,
         load1=float(load[0]) if load else None,
