@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
+import psutil
 import pytest
 from adb_phone import FakePhone, adb_server, build_runner
 from click.testing import CliRunner
@@ -234,3 +238,21 @@ def test_heat_and_a_low_battery_are_told(phone):
     assert code == 0, said
     assert "its thermal status is moderate" in said
     assert "the phone's battery is at 9 %" in said
+
+
+def test_ctrl_c_ends_the_runner_there_too(phone):
+    command = [sys.executable, "-m", "edgeopt", "bench", "digits_detector", "--on", "adb://", "--seconds", "60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until_s = monotonic() + 120
+        while not [path for path in phone.pushed if path.endswith("/request")][4:]:
+            assert monotonic() < until_s
+            sleep(0.05)
+        sleep(0.5)
+        process.send_signal(signal.SIGTERM)  # as Ctrl-C, which a job in a background may be told to ignore
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    while [each for each in psutil.process_iter(["cmdline"]) if str(phone.own) in " ".join(each.info["cmdline"] or ())]:
+        assert monotonic() < until_s
+        sleep(0.05)
+    assert not list((phone.own / "jobs").iterdir())

@@ -17,7 +17,6 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <sstream>
@@ -378,7 +377,8 @@ class Timer {
     const int64_t downloaded = now_ns();
     results.clear();
     const int64_t done = now_ns();
-    append(rows_, {number, started, uploaded - started, executed - uploaded, downloaded - executed, done, input});
+    rows_.insert(rows_.end(),
+                 {number, started, uploaded - started, executed - uploaded, downloaded - executed, done, input});
     return done - started;
   }
 
@@ -390,27 +390,31 @@ class Timer {
     std::vector<Ort::Value> results = model.execute();
     model.download(results);
     results.clear();
-    append(walls_, {row, now_ns() - started});
+    walls_.insert(walls_.end(), {row, now_ns() - started});
   }
 
   int64_t count(int number) const { return counts_[size_t(number)]; }
 
   void flush() {
-    if (!rows_.empty()) tell("{\"rows\":[" + rows_ + "],\"walls\":[" + walls_ + "]}");
+    if (!rows_.empty()) tell("{\"rows\":" + in_rows(rows_, 7) + ",\"walls\":" + in_rows(walls_, 2) + "}");
     tell(memory());
     rows_.clear();
     walls_.clear();
   }
 
  private:
-  static void append(std::string& text, std::initializer_list<int64_t> numbers) {
-    if (!text.empty()) text += ',';
-    text += listed(numbers);
+  static std::string in_rows(const std::vector<int64_t>& numbers, size_t columns) {
+    std::string text = "[";
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      text += i % columns ? "," : i ? "],[" : "[";
+      text += std::to_string(numbers[i]);
+    }
+    return text + (numbers.empty() ? "]" : "]]");
   }
 
   std::vector<std::unique_ptr<Model>>& models_;
   std::vector<int64_t> counts_;
-  std::string rows_, walls_;
+  std::vector<int64_t> rows_, walls_;  // of numbers: they become text between two stretches of frames, not between two
 };
 
 // Tells what is due between two stretches of frames.
