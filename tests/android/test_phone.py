@@ -189,7 +189,7 @@ def test_a_phone_that_is_unplugged_leaves_what_was_measured(phone, tmp_path):
     phone.unplug_at = b'"reading"'
     code, said = finished("bench", "digits_detector", "--on", "adb://", "--seconds", "3", "-o", "measured")
     assert code == 0, said
-    assert "the phone was gone after" in said
+    assert "alone: adb://R58M0ABC is gone: the connection ended" in said
     stored = json.loads((tmp_path / "measured" / "bench.json").read_text())
     assert stored["samples"]["frames"] > 0
     assert stored["environment"]["facts"]["phone.state"]["value"]["after"] is None

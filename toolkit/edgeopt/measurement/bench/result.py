@@ -198,7 +198,7 @@ class BenchResult:
     def _wishes(self) -> dict[str, str]:
         """The options that decide what is measured, where they differ from the defaults."""
         bench_options, default = self.options, BenchOptions()
-        wishes = {"--on": self.setup.address} if self.setup.address else {}
+        wishes = {"--on": self.setup.elsewhere.address} if self.setup.elsewhere else {}
         wishes |= {"--recipe": self.setup.asked_recipe} if self.setup.asked_recipe else {}
         for flag, name in _WISHES.items():
             if (value := getattr(bench_options, name)) != getattr(default, name):

@@ -13,7 +13,7 @@ from edgeopt.measurement.bench.passes import Passes
 from edgeopt.measurement.bench.planning import plan_load
 from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.bench.run import write
-from edgeopt.measurement.bench.setup import Setup
+from edgeopt.measurement.bench.setup import Elsewhere, Setup
 from edgeopt.measurement.load.result import summarize_load
 from edgeopt.measurement.load.run import LoadPlan, Observed, judge_warmup, warmup_for
 from edgeopt.measurement.load.sustained import sustained_curve
@@ -106,7 +106,7 @@ def _result(
             *notes_on_state(before, after),
             *notes_on_loss(heard),
         ),
-        address=there.phone.address,
+        elsewhere=Elsewhere(there.phone.address, _facts(there.phone, heard, states)),
     )
     load = summarize_load(samples, plan.load, budget_ms=setup.budget_ms, max_miss_ratio=options.max_miss_ratio)
     opened_ms = tuple(took / 1e6 for took in (*there.session.opened_ns, *heard.opened_ns))
@@ -141,6 +141,20 @@ def _result(
     )
 
 
+def _facts(phone: Phone, heard: RunnerLog, states: tuple[PhoneState, PhoneState | None]) -> dict[str, str]:
+    """Return what a reader sees of the phone: its processor, and how warm, fast and charged it was."""
+    before, after = states
+    facts = {
+        "phone": f"{phone.facts.chip}, {plural(phone.facts.cores, 'core')}, {phone.abi}",
+        "state": str(before) if after in (None, before) else f"{before}; afterwards {after}",
+    }
+    sensors = [max(reading.temperature_c) for reading in heard.readings if reading.temperature_c]
+    clocks = [max(reading.frequency_mhz) for reading in heard.readings if reading.frequency_mhz]
+    parts = [f"hottest sensor {min(sensors):.0f} to {max(sensors):.0f} C"] if sensors else []
+    parts += [f"fastest core {min(clocks):.0f} to {max(clocks):.0f} MHz"] if clocks else []
+    return facts | ({"meanwhile": ", ".join(parts)} if parts else {})
+
+
 def _cpu(heard: RunnerLog) -> CpuCost:
     """Return the processor time of all frames, those without marks too; of a phone that is gone nothing is known."""
     frames, span_s = heard.frames + heard.unmarked, heard.span_ns / 1e9
@@ -153,5 +167,5 @@ def notes_on_loss(heard: RunnerLog) -> tuple[Note, ...]:
     """Return a warning where a phone was gone before its run was over."""
     if heard.lost is None:
         return ()
-    text = f"the phone was gone after {plural(heard.frames, 'frame')}: the figures are of those ({heard.lost.problem})"
+    text = f"the figures are of {plural(heard.frames, 'frame')} alone: {heard.lost.problem}"
     return (Note(NoteKind.WARNING, text, "look at its cable, and measure again"),)

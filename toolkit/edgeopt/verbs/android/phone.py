@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +29,8 @@ _SPARE_BYTES = 32 << 20
 _KEPT_DAYS = 30
 _SIGNALS_FROM = 128
 """Exit code of a program that a signal ended: this and the signal's number."""
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+"""Signals by Linux's numbers, which other systems have otherwise."""
 _LONGEST = 300
 
 
@@ -173,8 +174,7 @@ class Phone:
             )
         if code > _SIGNALS_FROM:
             number = code - _SIGNALS_FROM
-            known = {each.value: each.name for each in signal.Signals}
-            name = known.get(number, f"signal {number}")
+            name = _SIGNALS.get(number, f"signal {number}")
             why = ", as where memory does not suffice" if name == "SIGKILL" else ""
             raise EdgeoptError(
                 f"{PROGRAM} on {self.address} was ended by {name}{why}",

@@ -127,8 +127,8 @@ def open_there(phone: Phone, source: str, wishes: SubjectWishes, frames: Frames 
     notes: tuple[Note, ...] = ()
     if frames is None:
         frames, notes = choose_frames(model.recipe, wishes.source, model.inputs)
-    chosen = frames.spread(PICTURES)
-    samples = [chosen.read(i) for i in range(len(chosen))]
+    frames = frames.spread(PICTURES)
+    samples = [frames.read(i) for i in range(len(frames))]
     numbers = require_right_numbers(session, model.source, model.opening, task, samples, model.precision)
     subject = Subject(
         name=model.name,
@@ -145,13 +145,23 @@ def open_there(phone: Phone, source: str, wishes: SubjectWishes, frames: Frames 
         opset=model.opset,
         brings_target=model.brings_target,
     )
-    inputs = tuple({**task.preprocess(sample)[0]} for sample in samples)
-    return SubjectThere(phone, wishes, subject, session, frames, tuple(map(_copied, inputs)), notes)
+    inputs = tuple(_copied(task.preprocess(sample)[0]) for sample in samples)
+    return SubjectThere(phone, wishes, subject, session, frames, inputs, (*notes, *_of_one_size(inputs)))
 
 
 def _copied(inputs: Tensors) -> Tensors:
     """Return inputs in memory of their own: a recipe may write the next ones over them."""
     return {name: array.copy() for name, array in inputs.items()}
+
+
+def _of_one_size(inputs: Sequence[Tensors]) -> tuple[Note, ...]:
+    """Return a warning of inputs that are left out, as the runner has room for those of one size."""
+    shapes = [{name: array.shape for name, array in each.items()} for each in inputs]
+    others = sum(each != shapes[0] for each in shapes)
+    if not others:
+        return ()
+    text = f"{others} of {len(inputs)} frames have another size than the first, and do not run on the phone"
+    return (Note(NoteKind.WARNING, text, "name a --source with frames of one size"),)
 
 
 def _read_model(phone: Phone, source: str, wishes: SubjectWishes) -> _ReadModel:
