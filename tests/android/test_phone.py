@@ -15,13 +15,17 @@ import psutil
 import pytest
 from adb_phone import FakePhone, adb_server, build_runner
 from click.testing import CliRunner
+from fixture_bundles import bundle_with_test, reseal
 from onnx import TensorProto, helper, save_model
 
 from edgeopt.cli import cli
+from edgeopt.graph.model import load_model
 from edgeopt.measurement.samples import Samples
+from edgeopt.recipes.inputs.frames import open_frames
+from edgeopt.recipes.recognise import choose_recipe
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_detector" / "model.onnx"
-SHORT = ("--seconds", "0.3", "--frames", "30")
+SHORT = ("--seconds", "0.1", "--frames", "30")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +93,9 @@ def test_a_model_is_measured_there_and_the_result_is_that_of_bench(phone, tmp_pa
     }
     assert len(stored["opening_ms"]["create"]) == 5, "each process tells what opening took"
     assert stored["memory"]["peak_bytes"] > 1 << 20
-    assert [note["detail"] for note in stored["notes"] if "pre- and postprocessing do not run there" in note["detail"]]
+    assert [
+        note["detail"] for note in stored["notes"] if "preprocess and postprocess does not run there" in note["detail"]
+    ]
     assert not list((phone.own / "jobs").iterdir()), "nothing is left of the run"
     assert not list((phone.own / "parts").iterdir())
 
@@ -136,6 +142,35 @@ def test_models_take_turns_there(phone, tmp_path):
     assert rounds[0].max() >= 4
     phone_runs = [command for command in phone.commands if "exec" in command and "edgeopt-runner" in command]
     assert len(phone_runs) > 8, "four answers of each model, then a process for each leg"
+
+
+def test_a_bundle_brings_its_engine_and_its_threads(phone, tmp_path):
+    net = load_model(MODEL, "digits")
+    recipe = choose_recipe(None, MODEL, net.inputs, net.outputs, net.metadata).recipe
+    frames = open_frames(MODEL.parent / "calib")
+    bundle_with_test(tmp_path / "made", net, recipe, [frames.read(0)], {"model.onnx": net.data})
+    code, said = finished("bench", "made", "--on", "adb://", *SHORT, "-s", str(frames.source), "-o", "one")
+    assert code == 0, said
+    stored = json.loads((tmp_path / "one" / "bench.json").read_text())
+    assert (stored["executor"], stored["threads"]) == ("onnxruntime", 1)
+    assert "--target" not in said, "a bundle is of its own target, in the next command too"
+    reseal(tmp_path / "made", lambda values: values["artefacts"][0].update(executor="ncnn"))
+    code, said = finished("bench", "made", "--on", "adb://", *SHORT)
+    assert code == 1
+    assert "model.onnx is for ncnn, and edgeopt-runner on adb://R58M0ABC has ONNX Runtime" in said
+
+
+def test_results_of_one_phone_are_compared_later(phone, tmp_path):
+    for name, op in (("one", "Relu"), ("other", "Sigmoid")):
+        net(tmp_path / f"{name}.onnx", op=op)
+        code, said = finished("bench", f"{name}.onnx", "-s", "inputs.npz", "--on", "adb://", *SHORT, "-o", name)
+        assert code == 0, said
+    code, said = finished("compare", "one", "other")
+    assert code == 0, said
+    assert "execute" in said
+    code, said = finished("compare", "one", "other", "--on", "adb://")
+    assert code == 1
+    assert "one is an earlier result, which runs nowhere" in said
 
 
 @pytest.mark.parametrize(
@@ -187,7 +222,7 @@ def test_a_model_that_computes_something_else_there_has_no_time(phone, tmp_path)
 
 def test_a_phone_that_is_unplugged_leaves_what_was_measured(phone, tmp_path):
     phone.unplug_at = b'"reading"'
-    code, said = finished("bench", "digits_detector", "--on", "adb://", "--seconds", "3", "-o", "measured")
+    code, said = finished("bench", "digits_detector", "--on", "adb://", "--seconds", "1", "-o", "measured")
     assert code == 0, said
     assert "alone: adb://R58M0ABC is gone: the connection ended" in said
     stored = json.loads((tmp_path / "measured" / "bench.json").read_text())

@@ -33,6 +33,8 @@ _HEAD = struct.Struct("<BI")
 _STDOUT, _STDERR, _EXIT = 1, 2, 3
 _LONGEST_TEXT = 1 << 16
 """Bytes of what a server says at once."""
+_LONGEST_MESSAGE = 1 << 22
+"""Bytes of a message, four times what adb sends at most."""
 _TOLD = 200
 """Columns of it in a message."""
 READY = "device"
@@ -231,7 +233,7 @@ class Link:
         with self._service(f"shell,v2,raw:{command}") as stream:
             while True:
                 kind, size = _HEAD.unpack(stream.read(_HEAD.size))
-                part = stream.read(size)
+                part = stream.read(_allowed(stream, size))
                 if kind == _EXIT:
                     return ShellEnd(part[0] if part else 0, bytes(printed), complaints.decode("utf-8", "replace"))
                 if kind == _STDERR:
@@ -286,7 +288,7 @@ class Link:
                 word, size = stream.read(4), struct.unpack("<I", stream.read(4))[0]
                 if word == b"DONE":
                     return b"".join(parts)
-                body = stream.read(size)
+                body = stream.read(_allowed(stream, size))
                 if word != b"DATA":
                     said = shorten(body.decode("utf-8", "replace"), _TOLD)
                     raise UnavailableError(f"{self.address} does not give {path}: {said}", remedy="try again")
@@ -296,6 +298,17 @@ class Link:
 def _request(stream: _Stream, word: bytes, path: str) -> None:
     name = path.encode()
     stream.send(word + struct.pack("<I", len(name)) + name)
+
+
+def _allowed(stream: _Stream, size: int) -> int:
+    """Return the size of a message; a longer one than adb sends is none.
+
+    Raises:
+        UnpluggedError: If it is longer.
+    """
+    if size > _LONGEST_MESSAGE:
+        raise stream.lost("it sends what is no adb")
+    return size
 
 
 def _require_okay(stream: _Stream, problem: str) -> None:

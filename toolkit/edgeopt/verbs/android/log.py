@@ -83,7 +83,7 @@ class RunnerLog:
             if line["runner"] != FORM:
                 raise UnavailableError(
                     "edgeopt-runner was built from another version of edgeopt",
-                    remedy="build it anew with examples/cpp/runner/build_android.sh",
+                    remedy="build it anew with examples/cpp/runner/build_android.sh of edgeopt's repository",
                 )
             self.version = str(line["onnxruntime"])
             self.wall_minus_clock_ns = int(line["wall_ns"]) - int(line["clock_ns"])
@@ -93,7 +93,8 @@ class RunnerLog:
             self._take_rows(line)
         elif "memory" in line:
             at_ns, resident, available = map(int, line["memory"])
-            self._memory.append((at_ns, (resident, available)))
+            if min(resident, available) >= 0:
+                self._memory.append((at_ns, (resident, available)))
         elif "reading" in line:
             self.readings.append(_reading(line["reading"]))
         elif "answer" in line:

@@ -13,7 +13,9 @@ VARIABLE = "EDGEOPT_ANDROID_RUNNER"
 """Names the folder with a folder for each ABI in it."""
 PROGRAM = "edgeopt-runner"
 _LIBRARY = "libonnxruntime.so"
-_BUILD = f"build it with examples/cpp/runner/build_android.sh, and set {VARIABLE} to its folder"
+_SCRIPT = "examples/cpp/runner/build_android.sh"
+"""In edgeopt's repository: no wheel holds sources in C++."""
+_BUILD = f"build it with {_SCRIPT} of edgeopt's repository, and set {VARIABLE} to its folder"
 _MACHINES = {"arm64-v8a": 183, "armeabi-v7a": 40, "x86_64": 62, "x86": 3}
 """Machine in the head of a program, by Android's ABI (the ELF specification's e_machine)."""
 _HEAD = slice(18, 20)
@@ -50,9 +52,7 @@ def find_runner(abis: Sequence[str]) -> BuiltRunner:
         wanted = " or ".join(abis) or "a phone that tells no ABI"
         raise UnavailableError(
             f"the phone needs {PROGRAM} for {wanted}, and {folder} holds it {holds}",
-            remedy=f"build it for {abis[0]}: examples/cpp/runner/build_android.sh {folder} {abis[0]}"
-            if abis
-            else _BUILD,
+            remedy=f"build it for {abis[0]}: {_SCRIPT} {folder} {abis[0]}" if abis else _BUILD,
         )
     _require_machine(folder / abi / PROGRAM, abi)
     libraries = sorted((folder / abi).glob(f"{_LIBRARY}*"))

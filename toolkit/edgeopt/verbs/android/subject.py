@@ -230,8 +230,9 @@ def _require_runner_runs(executor: str, providers: Sequence[str], whose: str, ph
 def _outside(model: _ReadModel) -> tuple[Note, ...]:
     """Return what an app does besides, which no time of the phone holds."""
     notes = []
-    if not model.recipe.takes_arrays and {*model.recipe.embedded} < {Embedded.PREPROCESS, Embedded.POSTPROCESS}:
-        text = "a frame on the phone is the model alone: the recipe's pre- and postprocessing do not run there"
+    parts = [part for part in (Embedded.PREPROCESS, Embedded.POSTPROCESS) if part not in model.recipe.embedded]
+    if parts and not model.recipe.takes_arrays:
+        text = f"a frame on the phone is the model alone: the recipe's {' and '.join(parts)} does not run there"
         hint = "edgeopt optimize --steps default,embed-preprocess,embed-postprocess puts them into the model"
         notes.append(Note(NoteKind.WARNING, text, hint))
     if setting := left_out(model.opening.options.entries):
