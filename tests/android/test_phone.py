@@ -94,7 +94,7 @@ def test_a_model_is_measured_there_and_the_result_is_that_of_bench(phone, tmp_pa
     assert len(stored["opening_ms"]["create"]) == 5, "each process tells what opening took"
     assert stored["memory"]["peak_bytes"] > 1 << 20
     assert [
-        note["detail"] for note in stored["notes"] if "preprocess and postprocess does not run there" in note["detail"]
+        note["detail"] for note in stored["notes"] if "preprocess and postprocess do not run there" in note["detail"]
     ]
     assert not list((phone.own / "jobs").iterdir()), "nothing is left of the run"
     assert not list((phone.own / "parts").iterdir())

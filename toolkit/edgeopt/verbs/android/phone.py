@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.graph.files.outside import sha256_of
+from edgeopt.system.amounts import Percent
 from edgeopt.system.text import format_bytes, shorten
 from edgeopt.verbs.android.adb import Link, UnpluggedError, choose
 from edgeopt.verbs.android.facts import ASK, ASK_STATE, PhoneFacts, PhoneState, state_in
@@ -26,6 +27,8 @@ ROOT = "/data/local/tmp/edgeopt"
 _STORE = "store"
 _REQUEST = "request"
 _SPARE_BYTES = 32 << 20
+_LEAST_TOLD_BYTES = 1 << 20
+"""Bytes that take a moment to send."""
 _KEPT_DAYS = 30
 _SIGNALS_FROM = 128
 """Exit code of a program that a signal ended: this and the signal's number."""
@@ -48,7 +51,7 @@ class Phone:
             EdgeoptError: If it cannot be reached or used, or there is no runner for it.
         """
         self._link = Link(choose(serial))
-        self._tell = tell
+        self.tell = tell
         self.facts = PhoneFacts(self._link.shell(ASK).printed)
         built = find_runner(self.facts.abis)
         self.abi = built.abi
@@ -104,15 +107,16 @@ class Phone:
         if self._link.exists(there):
             self._do(f"touch {there}")
             return f"../../{_STORE}/{folder}"
-        sizes = [len(source) if isinstance(source, bytes) else source.stat().st_size for source in files.values()]
-        self.facts.require_free(sum(sizes) + _SPARE_BYTES, self._free_kib())
+        size = sum(len(each) if isinstance(each, bytes) else each.stat().st_size for each in files.values())
+        self.facts.require_free(size + _SPARE_BYTES, self._free_kib())
         part, sent = f"{ROOT}/parts/{secrets.token_hex(8)}", 0
-        title = f"send {what}, {format_bytes(sum(sizes))}"
+        title = f"send {what}, {format_bytes(size)}"
 
         def count(more: int) -> None:
             nonlocal sent
             sent += more
-            self._tell(title, min(sent, sum(sizes)), max(sum(sizes), 1))
+            if size > _LEAST_TOLD_BYTES:
+                self.tell(title, min(100, 100 * sent // size), Percent(100))
 
         try:
             for name, source in files.items():

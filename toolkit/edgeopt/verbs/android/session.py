@@ -102,6 +102,7 @@ class PhoneSession(Staged):
         heard, data = self._phone.run(request_for_answers(self.work([uploaded])))
         self.version = heard.version
         self.opened_ns += heard.opened_ns
+        self._phone.tell("compare numbers on the phone", min(len(self.opened_ns), MOST_SAMPLES), MOST_SAMPLES)
         results: dict[str, np.ndarray[Any, Any]] = {}
         at = 0
         for answer in heard.answers:

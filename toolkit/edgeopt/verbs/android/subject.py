@@ -18,6 +18,7 @@ from edgeopt.measurement.opening.given import open_given
 from edgeopt.measurement.opening.subject import Subject, choose_frames, shapes_of, subject_facts
 from edgeopt.measurement.turns.interleaved import PICTURES
 from edgeopt.recipes.embedded import Embedded
+from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
@@ -127,6 +128,8 @@ def open_there(phone: Phone, source: str, wishes: SubjectWishes, frames: Frames 
     notes: tuple[Note, ...] = ()
     if frames is None:
         frames, notes = choose_frames(model.recipe, wishes.source, model.inputs)
+    else:
+        frames = fed(frames, model.recipe, model.inputs)
     frames = frames.spread(PICTURES)
     samples = [frames.read(i) for i in range(len(frames))]
     numbers = require_right_numbers(session, model.source, model.opening, task, samples, model.precision)
@@ -232,7 +235,8 @@ def _outside(model: _ReadModel) -> tuple[Note, ...]:
     notes = []
     parts = [part for part in (Embedded.PREPROCESS, Embedded.POSTPROCESS) if part not in model.recipe.embedded]
     if parts and not model.recipe.takes_arrays:
-        text = f"a frame on the phone is the model alone: the recipe's {' and '.join(parts)} does not run there"
+        named = f"{' and '.join(parts)} {'does' if len(parts) == 1 else 'do'}"
+        text = f"a frame on the phone is the model alone: the recipe's {named} not run there"
         hint = "edgeopt optimize --steps default,embed-preprocess,embed-postprocess puts them into the model"
         notes.append(Note(NoteKind.WARNING, text, hint))
     if setting := left_out(model.opening.options.entries):
