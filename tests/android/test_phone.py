@@ -239,6 +239,18 @@ def test_a_phone_that_is_unplugged_before_a_figure_is_one_line(phone):
     assert "Traceback" not in said
 
 
+def test_a_comparison_keeps_the_rounds_before_the_cable_was_out(phone, tmp_path):
+    """The last of several legs is cut."""
+    net(tmp_path / "a.onnx")
+    phone.unplug_at, phone.unplug_after = b'"reading"', 3
+    command = ("compare", "a.onnx", "a.onnx", "-s", "inputs.npz", "--on", "adb://", "--seconds", "6", "-o", "compared")
+    code, said = finished(*command)
+    assert code == 0, said
+    assert re.search(r"the figures are of \d+ rounds alone: adb://R58M0ABC", said), said
+    stored = json.loads((tmp_path / "compared" / "compare.json").read_text())
+    assert stored["rows"][1]["ratios"]["frame"]["pairs"] >= 4
+
+
 @pytest.mark.parametrize(("name", "told"), [("SEGV", "was ended by SIGSEGV"), ("KILL", "SIGKILL, as where memory")])
 def test_a_runner_that_dies_names_the_signal(phone, name, told):
     phone.before_runner = f"kill -{name} $$"

@@ -340,10 +340,11 @@ class Model {
 
  private:
   void read_samples(const Work& work) {
-    std::ifstream file(work.inputs, std::ios::binary);
-    data_.assign((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     samples_ = work.samples;
-    if (samples_ < 1 || data_.size() != size_t(samples_) * sample_bytes_)
+    data_.resize(samples_ < 1 ? 0 : size_t(samples_) * sample_bytes_);
+    std::ifstream file(work.inputs, std::ios::binary);
+    file.read(data_.data(), std::streamsize(data_.size()));
+    if (samples_ < 1 || !file || file.peek() != std::ifstream::traits_type::eof())
       throw std::runtime_error(work.inputs + " does not hold the inputs that the request names");
   }
 

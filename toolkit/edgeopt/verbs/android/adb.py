@@ -214,8 +214,14 @@ class Link:
 
     @contextmanager
     def _service(self, name: str) -> Iterator[_Stream]:
-        with _Stream(self.address) as stream:
+        try:
+            stream = _Stream(self.address)
             stream.ask(f"host:transport:{self.serial}")
+        except UnpluggedError:
+            raise
+        except UnavailableError as error:  # it was there when this object was made
+            raise UnpluggedError(error.problem, remedy=error.remedy) from error
+        with stream:
             stream.ask(name)
             yield stream
 

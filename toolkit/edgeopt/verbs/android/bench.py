@@ -51,7 +51,7 @@ def bench_there(
     there = open_there(phone, source, wishes)
     before = phone.state()
     heard = _run(phone, there, options, tell)
-    after = None if heard.lost else phone.state()
+    after = phone.state()
     result = _result(there, source, options, plan, heard, (before, after))
     if out is not None:
         write(out, result)
@@ -80,15 +80,17 @@ def _result(
     options: BenchOptions,
     plan: LoadPlan,
     heard: RunnerLog,
-    states: tuple[PhoneState, PhoneState | None],
+    states: tuple[PhoneState | None, PhoneState | None],
 ) -> BenchResult:
     subject, (before, after) = there.subject, states
     samples = heard.samples(subject.name)
+    if not len(samples) and heard.lost is not None:
+        raise heard.lost
     warmup = judge_warmup(samples, plan, options.measure_s)
     samples = replace(samples, warmup=warmup.mask(len(samples)))
     if not len(samples.steady()):
         raise heard.lost or EdgeoptError("no frame was run after warm-up", remedy="measure longer with --seconds")
-    state = {"before": before.as_json(), "after": after.as_json() if after else None}
+    state = {"before": before and before.as_json(), "after": after and after.as_json()}
     setup = Setup(
         asked=source,
         asked_target="" if subject.brings_target else there.target,
@@ -104,7 +106,7 @@ def _result(
             *there.notes,
             *there.phone.facts.notes,
             *notes_on_state(before, after),
-            *notes_on_loss(heard),
+            *notes_on_loss(heard, plural(len(samples), "frame")),
         ),
         elsewhere=Elsewhere(there.phone.address, _facts(there.phone, heard, states)),
     )
@@ -141,12 +143,13 @@ def _result(
     )
 
 
-def _facts(phone: Phone, heard: RunnerLog, states: tuple[PhoneState, PhoneState | None]) -> dict[str, str]:
+def _facts(phone: Phone, heard: RunnerLog, states: tuple[PhoneState | None, PhoneState | None]) -> dict[str, str]:
     """Return what a reader sees of the phone: its processor, and how warm, fast and charged it was."""
     before, after = states
+    seen = [str(state) for state in (before, after) if state]
     facts = {
         "phone": f"{phone.facts.chip}, {plural(phone.facts.cores, 'core')}, {phone.abi}",
-        "state": str(before) if after in (None, before) else f"{before}; afterwards {after}",
+        "state": "; afterwards ".join(dict.fromkeys(seen)) or "not told",
     }
     sensors = [max(reading.temperature_c) for reading in heard.readings if reading.temperature_c]
     clocks = [max(reading.frequency_mhz) for reading in heard.readings if reading.frequency_mhz]
@@ -163,9 +166,14 @@ def _cpu(heard: RunnerLog) -> CpuCost:
     return CpuCost(heard.cpu_ns, heard.span_ns, frames, frames / span_s, 0)
 
 
-def notes_on_loss(heard: RunnerLog) -> tuple[Note, ...]:
-    """Return a warning where a phone was gone before its run was over."""
+def notes_on_loss(heard: RunnerLog, kept: str) -> tuple[Note, ...]:
+    """Return a warning where a phone was gone before its run was over.
+
+    Args:
+        heard: The run.
+        kept: What there is of it, in words.
+    """
     if heard.lost is None:
         return ()
-    text = f"the figures are of {plural(heard.frames, 'frame')} alone: {heard.lost.problem}"
+    text = f"the figures are of {kept} alone: {heard.lost.problem}"
     return (Note(NoteKind.WARNING, text, "look at its cable, and measure again"),)

@@ -28,6 +28,7 @@ from edgeopt.measurement.turns.interleaved import (
 from edgeopt.measurement.turns.side_by_side import Side, distinct_labels, notes_on, side_of
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.amounts import Percent
+from edgeopt.system.text import plural
 from edgeopt.verbs.android.bench import notes_on_loss
 from edgeopt.verbs.android.facts import notes_on_state
 from edgeopt.verbs.android.log import RunnerLog
@@ -144,14 +145,14 @@ class PhoneSides:
             if whole:
                 legs.append(whole)
                 readings += _going_on(readings, heard.readings)
-                spent_ns += heard.span_ns
+                spent_ns += max(int(part.done_ns.max()) for part in whole.values() if part.done_ns is not None)
             if heard.lost is not None:
-                if sum(_rounds_of(each) for each in legs) < LEAST_WHOLE:
+                rounds = sum(map(_rounds_of, legs))
+                if rounds < LEAST_WHOLE:
                     raise heard.lost
-                self.run_notes.extend(notes_on_loss(heard))
+                self.run_notes.extend(notes_on_loss(heard, plural(rounds, "round")))
                 break
-        after = None if self.run_notes else self.phone.state()
-        self.run_notes.extend(notes_on_state(before, after))
+        self.run_notes.extend(notes_on_state(before, self.phone.state()))
         samples = {label: join_legs([leg[label] for leg in legs]) for label in works}
         return Turns(samples, tuple(readings), (), self.sides[0].subject.threads, spent_ns / 1e9)
 

@@ -125,8 +125,10 @@ def state_in(answer: bytes) -> PhoneState:
     return PhoneState.read(_read(answer))
 
 
-def notes_on_state(before: PhoneState, after: PhoneState | None) -> tuple[Note, ...]:
+def notes_on_state(before: PhoneState | None, after: PhoneState | None) -> tuple[Note, ...]:
     """Return what of a phone's state makes figures of another moment differ; None: it was gone by then."""
+    if before is None:
+        return ()
     notes = []
     if before.is_saving:
         notes.append(Note(NoteKind.WARNING, "the phone saves its battery, which slows it", "switch battery saver off"))

@@ -83,9 +83,12 @@ class Phone:
             raise UnavailableError(f"{self.address}: {said or 'a command failed'}", remedy=f"look at {ROOT} there")
         return end.printed
 
-    def state(self) -> PhoneState:
-        """Return how warm and how charged it is now."""
-        return state_in(self._link.shell(ASK_STATE).printed)
+    def state(self) -> PhoneState | None:
+        """Return how warm and how charged it is now; None: it is gone, and what was measured is kept."""
+        try:
+            return state_in(self._link.shell(ASK_STATE).printed)
+        except UnpluggedError:
+            return None
 
     def put(self, what: str, files: Files, program: str = "") -> str:
         """Put files into a folder of their own, and return its name from a job's folder; what is there stays.
@@ -145,15 +148,11 @@ class Phone:
         Raises:
             EdgeoptError: If the runner fails, dies, or another one runs there.
         """
-        if self._link.shell(f"pidof {PROGRAM}").printed.strip():
-            raise UnavailableError(
-                f"{self.address} measures already: two would disturb each other",
-                remedy=f"wait, or end it: adb shell pkill {PROGRAM}",
-            )
         job = f"{ROOT}/jobs/{secrets.token_hex(8)}"
         heard = RunnerLog(on_rows=on_rows or (lambda _: None))
         outputs = b""
         try:
+            self._require_alone()
             self._link.push(request, f"{job}/{_REQUEST}", tell=lambda _: None)
             place = f"{ROOT}/{_STORE}/{self.runner.rpartition('/')[2]}"
             start = f"cd {job} && LD_LIBRARY_PATH={place} exec {place}/{PROGRAM} {_REQUEST}"
@@ -166,9 +165,14 @@ class Phone:
         finally:
             with suppress(EdgeoptError):
                 self._link.shell(f"rm -rf {job}")
-        if heard.lost is not None and not heard.frames:
-            raise heard.lost
         return heard, outputs
+
+    def _require_alone(self) -> None:
+        if self._link.shell(f"pidof {PROGRAM}").printed.strip():
+            raise UnavailableError(
+                f"{self.address} measures already: two would disturb each other",
+                remedy=f"wait, or end it: adb shell pkill {PROGRAM}",
+            )
 
     def _require_success(self, heard: RunnerLog, code: int, complaints: str) -> None:
         if heard.error:

@@ -100,6 +100,8 @@ class PhoneSession(Staged):
             EdgeoptError: If it does not run there.
         """
         heard, data = self._phone.run(request_for_answers(self.work([uploaded])))
+        if heard.lost is not None:
+            raise heard.lost
         self.version = heard.version
         self.opened_ns += heard.opened_ns
         self._phone.tell("compare numbers on the phone", min(len(self.opened_ns), MOST_SAMPLES), MOST_SAMPLES)
