@@ -13,7 +13,7 @@ from time import monotonic, sleep
 import numpy as np
 import psutil
 import pytest
-from adb_phone import FakePhone, adb_server, build_runner
+from adb_phone import FakePhone, adb_server
 from click.testing import CliRunner
 from fixture_bundles import bundle_with_test, reseal
 from onnx import TensorProto, helper, save_model
@@ -26,12 +26,6 @@ from edgeopt.recipes.recognise import choose_recipe
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_detector" / "model.onnx"
 SHORT = ("--seconds", "0.1", "--frames", "30")
-
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory):
-    """The folder with edgeopt-runner, built for this machine as for a phone."""
-    return build_runner(tmp_path_factory.mktemp("runner"))
 
 
 @pytest.fixture
