@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 from adb_phone import HEADERS, ROOT
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it links a library of Linux, as Android's are")
 SCRIPT = ROOT / "examples" / "cpp" / "runner" / "build_android.sh"
 ABI = "arm64-v8a"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 
 import pytest
 from adb_daemon import real_adb
@@ -13,6 +14,8 @@ from click.testing import CliRunner
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.verbs.android.adb import Link, UnpluggedError, choose, connected
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the phone's shell is this machine's")
 
 
 def test_commands_and_files_through_the_server(tmp_path):

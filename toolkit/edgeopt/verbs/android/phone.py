@@ -155,7 +155,7 @@ class Phone:
             self._require_alone()
             self._link.push(request, f"{job}/{_REQUEST}", tell=lambda _: None)
             place = f"{ROOT}/{_STORE}/{self.runner.rpartition('/')[2]}"
-            start = f"cd {job} && LD_LIBRARY_PATH={place} exec {place}/{PROGRAM} {_REQUEST}"
+            start = f"cd {job} && export LD_LIBRARY_PATH={place} && exec {place}/{PROGRAM} {_REQUEST}"
             end = self._link.shell(start, heard.take)
             self._require_success(heard, end.code, end.complaints)
             if heard.answers:
