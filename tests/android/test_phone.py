@@ -24,7 +24,9 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 
-MODEL = Path(__file__).parents[2] / "models" / "digits_detector" / "model.onnx"
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "models" / "digits_detector" / "model.onnx"
+PIPELINE = str(ROOT / "examples" / "pipeline" / "pipeline.toml")
 SHORT = ("--seconds", "0.1", "--frames", "30")
 
 
@@ -187,6 +189,8 @@ def test_results_of_one_phone_are_compared_later(phone, tmp_path):
         (("bench", "nothing.onnx"), "no model file or shipped model named 'nothing.onnx'"),
         (("compare", "digits_detector", "digits_detector", "--eval", "x"), "--eval has no meaning on a phone"),
         (("compare", "digits_detector"), "a comparison needs two, 1 given"),
+        (("compare",), "a comparison needs two, 0 given"),
+        (("bench", PIPELINE), "edgeopt-runner times single models of frames on a phone"),
     ],
 )
 def test_what_a_phone_cannot_do_is_refused_in_one_line(phone, arguments, told):

@@ -85,6 +85,16 @@ def test_a_phone_that_tells_nothing_is_one_core_of_no_name():
     assert facts.environment({}, {}, {}).cores == 1
 
 
+def test_a_phone_without_room_is_told_before_anything_is_sent():
+    facts = PhoneFacts(PIXEL)
+    facts.require_free(1 << 30, 2 << 20)
+    facts.require_free(1 << 30, None)
+    with pytest.raises(
+        EdgeoptError, match=r"Google Pixel 6 has no room: 1024.00 MiB are needed and 512.00 MiB are free"
+    ):
+        facts.require_free(1 << 30, 512 << 10)
+
+
 def work(**entries: str) -> WorkThere:
     options = SessionOptions(threads=3, entries=entries)
     fed = {"the input": np.zeros((1, 3, 8, 8), np.float32), "size": np.zeros((), np.int64)}
@@ -175,6 +185,7 @@ def test_counters_of_a_phone_become_readings():
         {"rows": [[0, 10, 1, 5, 2, 9, 0]], "walls": []},
         {"rows": "many", "walls": []},
         {"memory": [1]},
+        {"memory": [10**30, 1, 1]},
         {"reading": {}},
         "hello",
         7,

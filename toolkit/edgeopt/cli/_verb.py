@@ -143,8 +143,9 @@ class VerbCommand(DeviceCommand, GroupedCommand):
         """Measure on a phone, and show the result as if it had been measured here."""
         from edgeopt.verbs.android.perform import perform_on_phone
 
-        sources = ctx.params.get("subjects") or (named_source(ctx, ctx.params.get("model")),)
-        values = read_values(ctx, *sources)
+        several = ctx.params.get("subjects")
+        sources = (named_source(ctx, ctx.params.get("model")),) if several is None else several
+        values = read_values(ctx, *sources) if sources else {}
         with listening(ctx) as progress:
             done = perform_on_phone(ctx.info_name or "", sources, values, address, progress.progress)
         show(done.document, ctx.params["form"])

@@ -71,7 +71,7 @@ class RunnerLog:
         for line in lines:
             try:
                 self._read(json.loads(line))
-            except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+            except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
                 raise _distrust() from error
         if len(self._rest) > _LONGEST_LINE:
             raise _distrust()
@@ -92,7 +92,7 @@ class RunnerLog:
         elif "rows" in line:
             self._take_rows(line)
         elif "memory" in line:
-            at_ns, resident, available = map(int, line["memory"])
+            at_ns, resident, available = np.array(line["memory"], np.int64).tolist()
             if min(resident, available) >= 0:
                 self._memory.append((at_ns, (resident, available)))
         elif "reading" in line:

@@ -20,6 +20,7 @@ from edgeopt.verbs.android.bench import bench_there
 from edgeopt.verbs.android.compare import compare_there
 from edgeopt.verbs.android.phone import Phone, Tell
 from edgeopt.verbs.android.subject import SubjectWishes
+from edgeopt.verbs.compare import require_two
 
 _OPENED = frozenset({"target", "recipe", "threads", "source", "shapes", "seed", "seconds", "out"})
 _TAKEN: Mapping[str, frozenset[str]] = {
@@ -45,8 +46,11 @@ def perform_on_phone(
         EdgeoptError: If the verb or an option is not for phones, or it cannot be measured there.
     """
     require_measuring(verb, address)
+    if verb == "compare":
+        require_two(sources)
     kind, options = prepare(verb, sources, None, values)
-    if not isinstance(options, BenchOptions | CompareOptions):
+    # a pipeline has its recipes itself: whose options name one is a single model
+    if not isinstance(options, BenchOptions | CompareOptions) or not hasattr(options, "recipe"):
         raise UnsupportedError(
             f"{sources[0]} is {kind.noun}, and edgeopt-runner times single models of frames on a phone",
             remedy="measure it here, or on a device behind ssh",
@@ -54,8 +58,6 @@ def perform_on_phone(
     _require_taken(options, _TAKEN[verb])
     if stored := next((name for name in sources if is_stored(Path(name)) and not is_bundle(Path(name))), ""):
         raise EdgeoptError(f"{stored} is an earlier result, which runs nowhere", remedy="leave --on out")
-    if verb == "compare" and len(sources) < 2:
-        raise EdgeoptError(f"a comparison needs two, {len(sources)} given", remedy="name the models, the first first")
     chosen: Any = options
     entries = options.entries if isinstance(options, BenchOptions) else {}
     wishes = SubjectWishes(chosen.target, chosen.recipe, options.threads, options.source, options.shapes, entries)
