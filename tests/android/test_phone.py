@@ -108,6 +108,16 @@ def test_what_a_phone_has_is_not_sent_again(phone):
     assert not [path for path in phone.pushed if "/parts/" in path], "only requests go there"
 
 
+def test_wishes_are_looked_at_before_anything_is_sent(phone):
+    for arguments in (
+        ("bench", "digits_detector", "--seconds", "1", "--minutes", "1"),
+        ("bench", "digits_detector", "--max-miss", "0.0"),
+    ):
+        code, said = finished(*arguments, "--on", "adb://")
+        assert code == 1, said
+    assert not phone.pushed
+
+
 def test_models_take_turns_there(phone, tmp_path):
     net(tmp_path / "a.onnx")
     net(tmp_path / "b.onnx", large=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,12 +31,17 @@ from edgeopt.verbs.android.subject import SubjectThere, SubjectWishes, open_ther
 
 
 def bench_there(
-    phone: Phone, source: str, wishes: SubjectWishes, options: BenchOptions, out: Path | None, tell: Tell
+    connect: Callable[[], Phone],
+    source: str,
+    wishes: SubjectWishes,
+    options: BenchOptions,
+    out: Path | None,
+    tell: Tell,
 ) -> BenchResult:
     """Measure a model or a bundle on a phone, and write what was asked for.
 
     Args:
-        phone: Where it runs.
+        connect: Reaches the phone where it runs, once it is known that the wishes can be met.
         source: As the user named it.
         wishes: How it is opened and fed.
         options: What to measure.
@@ -48,6 +54,7 @@ def bench_there(
     plan = plan_load(options)
     if out is not None:
         require_writable(out / "bench.json")
+    phone = connect()
     there = open_there(phone, source, wishes)
     before = phone.state()
     heard = _run(phone, there, options, tell)

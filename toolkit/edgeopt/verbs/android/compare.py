@@ -41,12 +41,16 @@ _ORDERS = 256
 
 
 def compare_there(
-    phone: Phone, sources: Sequence[str], wishes: SubjectWishes, options: CompareOptions, tell: Tell | None
+    connect: Callable[[], Phone],
+    sources: Sequence[str],
+    wishes: SubjectWishes,
+    options: CompareOptions,
+    tell: Tell | None,
 ) -> Comparison:
     """Compare models and bundles on a phone with the first of them, and write what was asked for.
 
     Args:
-        phone: Where they run.
+        connect: Reaches the phone where they run, once it is known that the wishes can be met.
         sources: Two or more, as the user named them.
         wishes: How they are opened and fed.
         options: What to measure.
@@ -55,28 +59,28 @@ def compare_there(
     Raises:
         EdgeoptError: If one cannot be measured there, or the phone is gone before there is a figure.
     """
-    return compare(_SidesOnPhone(phone, wishes), sources, options, tell)
+    return compare(_SidesOnPhone(connect, wishes), sources, options, tell)
 
 
 @dataclass(frozen=True)
 class _SidesOnPhone:
     """The opener of models for a comparison on a phone."""
 
-    phone: Phone
+    connect: Callable[[], Phone]
     wishes: SubjectWishes
 
     def open_sides(self, sources: Sequence[str], options: CompareOptions) -> PhoneSides:
         """Open them all; the first one's frames are those of all."""
-        opened: list[SubjectThere] = []
+        phone, opened = self.connect(), list[SubjectThere]()
         frames: Frames | None = None
         for source in sources:
-            opened.append(open_there(self.phone, source, self.wishes, frames))
+            opened.append(open_there(phone, source, self.wishes, frames))
             frames = opened[0].frames
         labels = distinct_labels([there.subject.name for there in opened], sources)
         sides = tuple(
             side_of(label, source, there.subject) for label, source, there in zip(labels, sources, opened, strict=True)
         )
-        return PhoneSides(self.phone, tuple(opened), sides, options.seed)
+        return PhoneSides(phone, tuple(opened), sides, options.seed)
 
 
 @dataclass(frozen=True)

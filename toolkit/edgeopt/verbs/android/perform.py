@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,10 @@ def perform_on_phone(
     chosen: Any = options
     entries = options.entries if isinstance(options, BenchOptions) else {}
     wishes = SubjectWishes(chosen.target, chosen.recipe, options.threads, options.source, options.shapes, entries)
-    phone = Phone(serial_in(address), tell)
+    connect = partial(Phone, serial_in(address), tell)
     if isinstance(options, CompareOptions):
-        return Performed(compare_there(phone, sources, wishes, options, tell), compare_summary.summarize)
-    result = bench_there(phone, sources[0], wishes, options, chosen.out, tell)
+        return Performed(compare_there(connect, sources, wishes, options, tell), compare_summary.summarize)
+    result = bench_there(connect, sources[0], wishes, options, chosen.out, tell)
     return Performed(result, bench_summary.summarize)
 
 
