@@ -16,10 +16,13 @@ if(NOT ONNXRUNTIME_LIBRARY)
     "python -c 'import onnxruntime, pathlib; print(*pathlib.Path(onnxruntime.__file__).parent.glob(\"capi/libonnxruntime.so*\"))'")
 endif()
 get_filename_component(library_file "${ONNXRUNTIME_LIBRARY}" REALPATH)
-# The wheel holds libonnxruntime.so.1.31.1 alone, but programs ask for libonnxruntime.so.1: a link beside the program.
-file(CREATE_LINK "${library_file}" "${CMAKE_BINARY_DIR}/libonnxruntime.so.1" SYMBOLIC)
+if(NOT ANDROID)
+  # The wheel holds libonnxruntime.so.1.31.1 alone, but programs ask for libonnxruntime.so.1: a link beside the program.
+  file(CREATE_LINK "${library_file}" "${CMAKE_BINARY_DIR}/libonnxruntime.so.1" SYMBOLIC)
+  set(library_file "${CMAKE_BINARY_DIR}/libonnxruntime.so.1")
+endif()
 
 add_library(onnxruntime SHARED IMPORTED)
 set_target_properties(onnxruntime PROPERTIES
-  IMPORTED_LOCATION "${CMAKE_BINARY_DIR}/libonnxruntime.so.1"
+  IMPORTED_LOCATION "${library_file}"
   INTERFACE_INCLUDE_DIRECTORIES "${ONNXRUNTIME_INCLUDE}")

@@ -69,8 +69,8 @@ def test_another_text_is_no_address(text):
     assert "ssh://USER@HOST" in refused.value.remedy
 
 
-def test_a_phone_is_not_reached_yet_and_it_is_said():
-    with pytest.raises(EdgeoptError, match="behind adb cannot be reached yet"):
+def test_a_phone_is_no_device_that_runs_commands():
+    with pytest.raises(EdgeoptError, match="is a phone, which has no Python"):
         read_address("adb://0123")
 
 

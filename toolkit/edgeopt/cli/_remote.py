@@ -15,6 +15,8 @@ from edgeopt.cli._streams import write_if_possible
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.declared.options import FileUse
 from edgeopt.system.text import printable
+from edgeopt.verbs.android import VERBS as PHONE_VERBS
+from edgeopt.verbs.android import is_phone, require_measuring
 
 if TYPE_CHECKING:
     from edgeopt.verbs.remote.command import CommandWord
@@ -25,6 +27,8 @@ ON = "on"
 SEARCH_THERE = "search_there"
 """Name in Python of the option of commands that search."""
 _FLAG, _THERE = "--on", "--search-there"
+_HELP = "Run on this device: files are sent, edgeopt is installed there once, and what it writes comes back."
+_HELP_PHONES = " adb: a phone times the model alone, by edgeopt-runner; not tried on a real phone yet."
 _OF_THIS_TERMINAL = ("chat", "view")
 """Options of what a person does while the command runs."""
 
@@ -35,6 +39,9 @@ class DeviceCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
         address, searches_there = ctx.params.pop(ON, None), ctx.params.pop(SEARCH_THERE, False)
+        if address and is_phone(address):
+            require_measuring(ctx.info_name or "", address)
+            ctx.exit(self.measure_on_phone(ctx, address))
         if address:
             words = _words(ctx)
             ctx.exit(run_on_device(ctx, address, words, None if searches_there else self.search_of(ctx)))
@@ -42,18 +49,27 @@ class DeviceCommand(click.Command):
             raise EdgeoptError(f"{_THERE} is for a device elsewhere", remedy=f"name it: {_FLAG} ssh://USER@HOST")
         return super().invoke(ctx)
 
+    def measure_on_phone(self, ctx: click.Context, address: str) -> int:
+        """Measure on a phone, and return the exit code; a command that does has a way of its own."""
+        raise NotImplementedError
+
     def search_of(self, ctx: click.Context) -> SearchHere | None:
         """Return the part of the command that runs here before the device goes on; None: it has none."""
         del ctx
         return None
 
 
-def device_option() -> click.Option:
-    """Return the option that names a device, for a `DeviceCommand`."""
+def device_option(verb: str = "") -> click.Option:
+    """Return the option that names a device, for a `DeviceCommand`.
+
+    Args:
+        verb: The command, where it may measure on a phone.
+    """
+    help_text = _HELP + (_HELP_PHONES if verb in PHONE_VERBS else "")
     return click.Option(
         [_FLAG, ON],
-        metavar="ssh://USER@HOST",
-        help="Run on this device: files are sent, edgeopt is installed there once, and what it writes comes back.",
+        metavar="ssh://HOST|adb://SERIAL" if verb in PHONE_VERBS else "ssh://USER@HOST",
+        help=help_text,
     )
 
 

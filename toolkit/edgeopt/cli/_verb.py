@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeopt.cli._groups import GroupedCommand
+from edgeopt.cli._output import show
 from edgeopt.cli._remote import ON, SEARCH_THERE, DeviceCommand, device_option, listening, search_option
 from edgeopt.cli._values import default_text, type_of
 from edgeopt.system.declared.options import FileUse, Option, Syntax, default_of, options_of
@@ -124,7 +125,7 @@ class VerbCommand(DeviceCommand, GroupedCommand):
         options = options_of_verb(verb)
         groups: dict[str, list[str]] = {heading: [] for heading in headings}
         if verb in VERBS:
-            extra["params"] = [*extra["params"], device_option()]
+            extra["params"] = [*extra["params"], device_option(verb)]
             groups[_heading_of_devices(headings)] = [ON]
         if verb in SEARCHING:
             extra["params"] = [*extra["params"], search_option()]
@@ -137,6 +138,18 @@ class VerbCommand(DeviceCommand, GroupedCommand):
         extra["params"] = [*extra["params"], *options]
         filled = {heading: tuple(names) for heading, names in groups.items() if names}
         super().__init__(*args, groups=filled, **extra)
+
+    def measure_on_phone(self, ctx: click.Context, address: str) -> int:
+        """Measure on a phone, and show the result as if it had been measured here."""
+        from edgeopt.verbs.android.perform import perform_on_phone
+
+        several = ctx.params.get("subjects")
+        sources = (named_source(ctx, ctx.params.get("model")),) if several is None else several
+        values = read_values(ctx, *sources) if sources else {}
+        with listening(ctx) as progress:
+            done = perform_on_phone(ctx.info_name or "", sources, values, address, progress.progress)
+        show(done.document, ctx.params["form"])
+        return done.exit_code
 
     def search_of(self, ctx: click.Context) -> SearchHere | None:
         """Return the search of a verb that makes candidates."""

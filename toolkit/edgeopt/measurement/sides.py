@@ -214,8 +214,8 @@ class CheckedSides(Sides, Protocol):
         ...
 
 
-class SidesOfKind(Protocol):
-    """The file `sides.py` of a kind of workload."""
+class SidesOpener(Protocol):
+    """The opener of the sides of a comparison."""
 
     def open_sides(self, sources: Sequence[str], options: Any) -> Sides:
         """Open workloads of the kind for `compare`.
@@ -228,6 +228,10 @@ class SidesOfKind(Protocol):
             EdgeoptError: If one cannot be opened, or they do not fit each other.
         """
         ...
+
+
+class SidesOfKind(SidesOpener, Protocol):
+    """The file `sides.py` of a kind of workload."""
 
     def open_checked(self, sources: Sequence[str], options: Any, settings: Mapping[str, Any]) -> CheckedSides:
         """Open what `check` works on.

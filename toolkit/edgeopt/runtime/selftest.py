@@ -377,6 +377,16 @@ def noise(array: NDArray[Any], expected: NDArray[Any], *, is_table: bool = True)
     return float(max(np.sqrt(np.mean(shares)), np.sqrt(worst) / _WORSE))
 
 
+def noises(session: Session, task: FrameTask, samples: Sequence[Sample], recorded: Recorded) -> dict[str, float]:
+    """Run a model, and return by output how far its numbers are from another session's; what has no limit is left out.
+
+    Raises:
+        EdgeoptError: If the engine fails.
+    """
+    arrays, tables = _joined(run_rows(session, task, samples, recorded.positions)), _tables_of(session)
+    return {name: noise(arrays[name], recorded.expected[name], is_table=name in tables) for name in recorded.limits}
+
+
 def _moved(sample: Sample) -> Sample:
     """Return a sample with its numbers moved by one level of 8 bits, up and down; whole numbers and texts stay."""
     if isinstance(sample, str | Sound):  # of a sound the inputs are stored

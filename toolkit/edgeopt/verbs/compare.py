@@ -38,10 +38,19 @@ def compare(
 
 def compared(sources: tuple[str, ...], options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed:
     """Do what `compare` does, and say how it is shown."""
+    require_two(sources)
+    kind, chosen = prepare("compare", sources, options, wishes)
+    return Performed(compare_sides(kind.module("compare"), sources, chosen, tell), summarize)
+
+
+def require_two(sources: tuple[str, ...]) -> None:
+    """Raise where there is nothing to compare.
+
+    Raises:
+        EdgeoptError: If fewer than two are named.
+    """
     if len(sources) < 2:
         raise EdgeoptError(
             f"a comparison needs two, {len(sources)} given",
             remedy="name the model to compare with first, then the others; edgeopt bench measures one",
         )
-    kind, chosen = prepare("compare", sources, options, wishes)
-    return Performed(compare_sides(kind.module("compare"), sources, chosen, tell), summarize)

@@ -30,7 +30,6 @@ from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.trend import Warmup
 from edgeopt.system.machine.environment import Environment
-from edgeopt.system.machine.threads import physical_cores
 from edgeopt.system.order_statistic import DEFINITION
 from edgeopt.system.text import typed_duration
 
@@ -154,7 +153,7 @@ class BenchResult:
             is_opening_told=self.passes.opening is not None,
             nodes_by_provider=self._nodes_by_provider(),
             threads=self.setup.subject.threads * self.plan.workers,
-            cores=float(physical_cores()),
+            cores=float(self.environment.cores),
             attribution=self.passes.attribution,
             trust=self.trust,
             warmup=self.warmup,
@@ -199,7 +198,8 @@ class BenchResult:
     def _wishes(self) -> dict[str, str]:
         """The options that decide what is measured, where they differ from the defaults."""
         bench_options, default = self.options, BenchOptions()
-        wishes = {"--recipe": self.setup.asked_recipe} if self.setup.asked_recipe else {}
+        wishes = {"--on": self.setup.elsewhere.address} if self.setup.elsewhere else {}
+        wishes |= {"--recipe": self.setup.asked_recipe} if self.setup.asked_recipe else {}
         for flag, name in _WISHES.items():
             if (value := getattr(bench_options, name)) != getattr(default, name):
                 wishes[flag] = str(value)

@@ -59,7 +59,7 @@ def bench(
     if setup.options.trace is not None:
         _write_trace(setup.options.trace, result)
     if out is not None:
-        _write(out, result)
+        write(out, result)
     return result
 
 
@@ -113,7 +113,7 @@ def _run(setup: Setup, tell: Tell | None) -> Samples:
     )
 
 
-def _write(out: Path, result: BenchResult) -> None:
+def write(out: Path, result: BenchResult) -> None:
     """Write the raw samples first: a summary without them is no result."""
     for name, samples in raw_files(result).items():
         samples.save(out / name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edgeopt.errors import EdgeoptError, Note, UnsupportedError
@@ -17,6 +17,16 @@ from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.runtime.schedule.batch import why_no_batch
 from edgeopt.system.machine.environment import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A device that is measured from here."""
+
+    address: str
+    """As `--on` takes it."""
+    facts: Mapping[str, str]
+    """What is to be said of it, by a word each."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Setup:
     """One a worker."""
     notes: tuple[Note, ...]
     neighbour: Neighbour | None = None
+    elsewhere: Elsewhere | None = None
+    """The device that the model alone runs on; None: it runs here."""
 
     @property
     def budget_ms(self) -> float:

@@ -64,10 +64,11 @@ def summarize(result: BenchResult) -> Document:
 def _what_ran(result: BenchResult) -> Values:
     subject = result.setup.subject
     threads = plural(subject.threads, "thread")
-    target = f"{subject.target.name}, {subject.executor}"
+    target, elsewhere = f"{subject.target.name}, {subject.executor}", result.setup.elsewhere
     return (
         Value("model", f"{subject.name} on {target}, {threads}"),
         *([Value("program", subject.session.program)] if subject.session.program else []),
+        *(Value(name, text) for name, text in (elsewhere.facts.items() if elsewhere else ())),
         Value("recipe", subject.recipe.name),
         Value("load", str(result.plan)),
         Value("pictures", f"{len(result.setup.pictures)} of {shown_path(Path(result.setup.pictures.source))}"),

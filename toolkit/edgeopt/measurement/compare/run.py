@@ -16,7 +16,7 @@ from edgeopt.measurement.compare.options import Contest
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.compare.summary import summarize as summarize_comparison
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.sides import Quality, Sides, SidesOfKind, Tell, Timed
+from edgeopt.measurement.sides import Quality, Sides, SidesOpener, Tell, Timed
 from edgeopt.measurement.statistics.quantile import StageTime, summarize
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.measurement.turns.interleaved import AGAIN
@@ -25,7 +25,7 @@ from edgeopt.system.disk.files import require_writable
 from edgeopt.system.toml import Within, require_measurable
 
 
-def compare(kind: SidesOfKind, sources: Sequence[str], options: Contest, tell: Tell | None = None) -> Comparison:
+def compare(kind: SidesOpener, sources: Sequence[str], options: Contest, tell: Tell | None = None) -> Comparison:
     """Compare workloads of one kind with the first of them.
 
     Args:

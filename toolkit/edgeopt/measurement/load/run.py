@@ -88,7 +88,7 @@ def run_load(
         tell: Hears progress.
         variant: A name for the samples.
     """
-    warmup_s = _warmup_s(seconds)
+    warmup_s = warmup_for(seconds)
     if not isinstance(plan.load, OpenLoad):
         heard = _Progress(tell, warmup_s + seconds)
         samples = _run_closed(frames, pipelines, seconds, min_frames, warmup_s, heard, variant)
@@ -157,7 +157,8 @@ class _Progress:
             self._tell("measure", self._of, self._of)
 
 
-def _warmup_s(seconds: float) -> float:
+def warmup_for(seconds: float) -> float:
+    """Return the least length of warm-up of a run, in seconds."""
     return min(_WARMUP_S, seconds)
 
 
@@ -183,7 +184,7 @@ def judge_warmup(samples: Samples, plan: LoadPlan, seconds: float) -> Warmup:
         seconds: As it was given to `run_load`.
     """
     if not isinstance(plan.load, OpenLoad):
-        least_s = _warmup_s(seconds) * plan.workers
+        least_s = warmup_for(seconds) * plan.workers
         inputs = samples.input_id if plan.workers == 1 else None
         return find_warmup(samples.frame_ns, min_s=least_s, input_id=inputs)
     rows = np.flatnonzero(~samples.lost)

@@ -132,9 +132,19 @@ def _run_block(run: Marked, first: int, block: int) -> None:
 def _samples(run: Marked, name: str, block: int, rounds: int, zero_ns: int, epoch_ns: int) -> Samples:
     """Return the rows of the warm-up and of all whole rounds."""
     rows = np.arange(len(run))
-    samples = run.samples(rows < block, zero_ns=zero_ns, epoch_ns=epoch_ns, variant=name)
+    return in_rounds(run.samples(rows < block, zero_ns=zero_ns, epoch_ns=epoch_ns, variant=name), block, rounds)
+
+
+def in_rounds(samples: Samples, block: int, rounds: int) -> Samples:
+    """Return the rows of the warm-up and of the whole rounds, with the number of its round at each.
+
+    Args:
+        samples: A block of warm-up, then two blocks a round.
+        block: Frames of it.
+        rounds: How many are whole.
+    """
+    rows, whole = np.arange(len(samples)), block * (1 + 2 * rounds)
     samples = replace(samples, round_id=np.maximum(rows - block, 0) // (2 * block))
-    whole = block * (1 + 2 * rounds)
     return samples if len(rows) == whole else samples.select(rows < whole)
 
 
@@ -174,6 +184,18 @@ class Pace:
     least_block: int = 1
     """Frames of one model in a row, at least."""
     least_rounds: int = MIN_ROUNDS
+
+    def legs(self, block: int, frame_s: float, models: int, open_s: float) -> int:
+        """Return into how many legs a run is cut.
+
+        Args:
+            block: Frames of one model in a row.
+            frame_s: Seconds of one.
+            models: How many take turns.
+            open_s: Seconds to open them all.
+        """
+        least_s = 2 * self.least_rounds * block * frame_s * models
+        return max(1, min(self.most_legs, int(self.seconds / max(least_s, _OPENINGS * open_s))))
 
 
 @dataclass(frozen=True)
@@ -291,9 +313,8 @@ def take_turns(
             open_s = (clock() - began) / 1e9
             if not legs:
                 frame_s = _frame_s(mark_frames(opened[first], readers, clock))
-                block = _frames_of_block(pace, frame_s, len(opened))
-                least_s = 2 * pace.least_rounds * block * frame_s * len(opened)
-                count = max(1, min(count, int(pace.seconds / max(least_s, _OPENINGS * open_s))))
+                block = frames_of_block(pace, frame_s, len(opened))
+                count = pace.legs(block, frame_s, len(opened), open_s)
             began, before = clock(), len(legs) / count
             legs.append(
                 run_interleaved(
@@ -330,7 +351,7 @@ def _frame_s(marked: Marked) -> float:
     return max(shortest_s, 1e-6)
 
 
-def _frames_of_block(pace: Pace, frame_s: float, models: int) -> int:
+def frames_of_block(pace: Pace, frame_s: float, models: int) -> int:
     """Return how many frames of a model follow each other: fewer than the pace says where a time limit asks for it.
 
     Raises:

@@ -66,7 +66,7 @@ def open_sides(
     opened = partial(open_subject, target=target, recipe=recipe, threads=threads, shapes=shapes, sizes=sizes)
     subjects = [_at_rest(opened(name)) for name in given]
     labels = distinct_labels([subject.name for subject in subjects], given)
-    return tuple(_side(*entry) for entry in zip(labels, given, subjects, strict=True))
+    return tuple(side_of(*entry) for entry in zip(labels, given, subjects, strict=True))
 
 
 def _at_rest(subject: Subject) -> Subject:
@@ -116,7 +116,8 @@ def distinct_labels(names: Sequence[str], given: Sequence[str]) -> tuple[str, ..
     return tuple(labels)
 
 
-def _side(label: str, given: str, subject: Subject) -> Side:
+def side_of(label: str, given: str, subject: Subject) -> Side:
+    """Return a subject as one side, with the size and the hash of its model."""
     if subject.path.suffix == load_executor(subject.opening.executor).own_suffix:
         return Side(label, given, subject, subject.path.stat().st_size, sha256_of(subject.path))
     model = load_model(subject.path)

@@ -41,7 +41,7 @@ def read_address(text: str) -> Address:
         EdgeoptError: If it is none, or is reached by something else than ssh.
     """
     if text.startswith("adb://"):
-        raise EdgeoptError("a phone behind adb cannot be reached yet", remedy=_FORM)
+        raise EdgeoptError(f"{short(text)} is a phone, which has no Python", remedy=_FORM)
     match = _SSH.fullmatch(text)
     port = int(match["port"]) if match and match["port"] else None
     if match is None or (port is not None and port not in _PORTS):

@@ -1,0 +1,55 @@
+"""The same through Android's own adb server, where it is installed; the phone behind it is this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from adb_daemon import real_adb
+from adb_phone import TMP, FakePhone
+from click.testing import CliRunner
+
+from edgeopt.cli import cli
+from edgeopt.errors import EdgeoptError
+from edgeopt.verbs.android.adb import Link, UnpluggedError, choose, connected
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the phone's shell is this machine's")
+
+
+def test_commands_and_files_through_the_server(tmp_path):
+    with real_adb(FakePhone(tmp_path / "phone"), tmp_path) as serial:
+        assert connected() == {serial: "device"}
+        with pytest.raises(EdgeoptError, match="no phone nobody is connected"):
+            choose("nobody")
+        with pytest.raises(EdgeoptError, match="device 'nobody' not found"):
+            Link("nobody")
+        link = Link(choose(""))
+        end = link.shell("echo out; echo err >&2; exit 7")
+        assert (end.code, end.printed, end.complaints) == (7, b"out\n", "err\n")
+        data = bytes(range(256)) * 10_000
+        link.push(data, f"{TMP}/a/b", mode=0o755, tell=lambda _: None)
+        assert link.exists(f"{TMP}/a/b")
+        assert not link.exists(f"{TMP}/a/c")
+        assert link.pull(f"{TMP}/a/b") == data
+        with pytest.raises(EdgeoptError, match="No such file"):
+            link.pull(f"{TMP}/absent")
+
+        def pull_out(_: bytes) -> None:
+            subprocess.run(["adb", "disconnect", serial], check=True, capture_output=True)
+
+        with pytest.raises(UnpluggedError, match="is gone"):
+            link.shell("echo here; sleep 20; echo there", pull_out)
+        with pytest.raises(UnpluggedError, match="not found"):
+            link.shell("true")
+
+
+def test_a_model_is_measured_through_the_server(runner, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGEOPT_ANDROID_RUNNER", str(runner))
+    with real_adb(FakePhone(tmp_path / "phone"), tmp_path) as serial:
+        bench = ["bench", "digits_detector", "--on", f"adb://{serial}", "--seconds", "0.1", "--frames", "30"]
+        result = CliRunner().invoke(cli, [*bench, "-o", str(tmp_path / "measured")])
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "measured" / "bench.json").read_text())
+    assert stored["samples"]["frames"] >= 30
