@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -46,9 +47,11 @@ from edgeopt.verbs.device_profile.measure import (
     with_plain_names,
 )
 from edgeopt.verbs.device_profile.networks import CHECKED, LEARNED
-from edgeopt.verbs.device_profile.result import DeviceProfile
+from edgeopt.verbs.device_profile.result import DeviceProfile, TableRow
 
 Tell = Callable[[str, int, int], None]
+_UNSURE = 1.6
+"""Times that a prediction may be off, from which a table is hardly of use: a device that is at rest has 1.2 to 1.3."""
 _SIGNIFICANT = 5
 """Digits that are kept of a number."""
 
@@ -115,7 +118,14 @@ def profile_device(
             engines=tuple(_engine_times(each, measured[each.target.name]) for each in engines[: len(measured)]),
         )
         write_device_times(result, file)  # each precision as soon as it is known: an interrupt leaves the others
-    return DeviceProfile(result, file, tuple(dict.fromkeys(notes)))
+    done = DeviceProfile(result, file, ())
+    notes += [_unsure(row) for row in done.rows if row.high > _UNSURE]
+    return replace(done, notes=tuple(dict.fromkeys(notes)))
+
+
+def _unsure(row: TableRow) -> Note:
+    text = f"{row.engine} {row.precision}: predictions are off by up to {row.high:.1f} times"
+    return Note(NoteKind.WARNING, text, "measure again while the device does nothing else")
 
 
 def _engine_times(engine: Engine, precisions: dict[str, PrecisionTimes]) -> EngineTimes:
