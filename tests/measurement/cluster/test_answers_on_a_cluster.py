@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -22,7 +24,7 @@ from edgeopt.measurement.cluster import chunk, job
 from edgeopt.measurement.cluster import pool as pools
 from edgeopt.measurement.cluster.address import ClusterAddress, read_cluster_address
 from edgeopt.measurement.cluster.chunk import answer_chunk, stop_run
-from edgeopt.measurement.cluster.job import Answered, AnswerJob, FrameFiles, MachineTaken, SentFile
+from edgeopt.measurement.cluster.job import Answered, AnswerJob, CannotAnswer, FrameFiles, MachineTaken, SentFile
 from edgeopt.measurement.cluster.likeness import WorkerFacts, why_unlike, worker_facts
 from edgeopt.measurement.cluster.pool import ClusterPool
 from edgeopt.measurement.fresh_process.turns import Runnable
@@ -45,8 +47,6 @@ OTHERWISE = """
 import numpy as np
 from edgeopt.runtime.opening import Opening
 
-opened = Opening.open
-
 class Off:
     def __init__(self, session):
         self.session = session
@@ -57,18 +57,43 @@ class Off:
     def run(self, inputs):
         return {name: np.nextafter(value, np.float32(9)) for name, value in self.session.run(inputs).items()}
 
-Opening.open = lambda opening, source: Off(opened(opening, source))
+Opening.open = lambda opening, source, opened=Opening.open: Off(opened(opening, source))
 """
 """What a worker loads first whose numbers differ in the last bit."""
+BLIND = """
+import edgeopt.measurement.cluster.chunk as it
+
+it.read_stored = lambda digest, origin, read=it.read_stored: read(digest, "/nowhere")
+"""
+"""What a worker loads first that does not see this machine's files, and is sent them."""
+UNABLE = """
+from edgeopt.errors import UnavailableError
+from edgeopt.runtime.opening import Opening
+
+def refuse(opening, source):
+    raise UnavailableError("no engine", remedy="install it")
+
+Opening.open = refuse
+"""
+"""What a worker loads first that has no engine."""
 
 
-@pytest.fixture
-def root(tmp_path, monkeypatch) -> Path:
-    """The folder of this machine's workers, of this test alone; nothing is too little to be sent."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("_WORTH_S", "_WORTH_OWN_S", "_WORTH_OPEN_S"):
-        monkeypatch.setattr(pools, name, 0.0)
-    return tmp_path / "cache"
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Iterator[Path]:
+    """The folder of this machine's workers, of these tests alone; nothing is too little to be sent."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        for name in ("_WORTH_S", "_WORTH_OWN_S", "_WORTH_OPEN_S"):
+            patch.setattr(pools, name, 0.0)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def two(root, tmp_path_factory) -> Iterator[Any]:
+    """A cluster of two workers that compute as this process does."""
+    with cluster(tmp_path_factory.mktemp("two"), "", "") as made:
+        yield made
 
 
 @contextmanager
@@ -130,13 +155,10 @@ def elsewhere(monkeypatch) -> None:
     monkeypatch.setattr(pools, "answers", here)
 
 
-def test_answers_of_workers_are_those_of_this_process_and_models_follow_each_other(tmp_path, subject, elsewhere):
+def test_answers_of_workers_are_those_of_this_process_and_models_follow_each_other(two, subject, elsewhere):
     said, done, frames = list[str](), list[int](), subject.labelled.frames
     packed = replace(frames, read=lambda i: frames.read(i))
-    with (
-        cluster(tmp_path, "", "") as made,
-        ClusterPool(read_cluster_address(made.scheduler_address), said.append) as pool,
-    ):
+    with ClusterPool(read_cluster_address(two.scheduler_address), said.append) as pool:
         assert subject.answered(pool, tell=lambda _, n, of: done.append(n)) == subject.expected
         assert subject.answered(pool, packed) == subject.expected, "samples that are no files of pictures"
         with pool.expecting({"second": lambda: subject.runnable, "third": lambda: None}, frames):
@@ -145,18 +167,16 @@ def test_answers_of_workers_are_those_of_this_process_and_models_follow_each_oth
         assert digest_of(first) == digest_of(second) == subject.expected
     assert done == sorted(set(done))
     assert done[-1] == len(frames)
-    assert said == [f"cluster: 2 workers of {made.scheduler_address}"]
+    assert said == [f"cluster: 2 workers of {two.scheduler_address}"]
 
 
 def test_workers_of_this_machine_answer_and_are_gone_before_anything_is_timed(subject, elsewhere):
-    said = list[str]()
+    said, before = list[str](), {child.pid for child in psutil.Process().children()}
     with ClusterPool(ClusterAddress(count=2), said.append) as pool:
         require_held(machine_lock())
         assert subject.answered(pool) == subject.expected
         require_held(machine_lock())
-        import psutil
-
-        assert not [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+        assert {child.pid for child in psutil.Process().children()} <= before
     assert said == ["cluster: 2 workers of this machine"]
 
 
@@ -173,12 +193,11 @@ def require_held(lock: Path) -> None:
         pass
 
 
-def test_a_worker_that_is_killed_in_the_middle_costs_one_line(tmp_path, subject, elsewhere):
+def test_a_worker_that_is_killed_in_the_middle_costs_one_line(two, subject, elsewhere):
     said = list[str]()
     with (
-        cluster(tmp_path, "", "") as made,
-        distributed.Client(made) as client,
-        ClusterPool(read_cluster_address(made.scheduler_address), said.append) as pool,
+        distributed.Client(two) as client,
+        ClusterPool(read_cluster_address(two.scheduler_address), said.append) as pool,
     ):
         victim, process = next(iter(client.run(os.getpid).items()))
 
@@ -213,10 +232,12 @@ def test_a_scheduler_that_is_lost_costs_one_line_and_the_rest_is_done_here(tmp_p
     assert said[1].startswith("cluster: the scheduler is gone")
 
 
-def test_workers_that_compute_otherwise_are_left_out(tmp_path, subject, elsewhere):
+def test_workers_that_compute_otherwise_are_left_out_and_files_are_sent_to_the_one_that_does_not_see_them(
+    tmp_path, subject, elsewhere
+):
     said = list[str]()
     with (
-        cluster(tmp_path, LESS, OTHERWISE, "") as made,
+        cluster(tmp_path, LESS, OTHERWISE, UNABLE, BLIND) as made,
         ClusterPool(read_cluster_address(made.scheduler_address), said.append) as pool,
     ):
         assert subject.answered(pool) == subject.expected
@@ -224,7 +245,8 @@ def test_workers_that_compute_otherwise_are_left_out(tmp_path, subject, elsewher
     lines = [line for line in said if "left out" in line]
     assert any(line.startswith(f"cluster: {addresses[0]} is left out: its processor lacks ") for line in lines)
     assert f"cluster: {addresses[1]} is left out: it makes other numbers of the first frame" in lines
-    assert len(lines) == 2
+    assert any(line.startswith(f"cluster: {addresses[2]} is left out: it cannot answer: no engine") for line in lines)
+    assert len(lines) == 3
 
 
 def test_a_cluster_of_which_nobody_computes_alike_is_refused_before_anything_is_done(tmp_path):
@@ -238,11 +260,10 @@ def test_a_cluster_of_which_nobody_computes_alike_is_refused_before_anything_is_
     assert "its processor lacks" in said[0]
 
 
-def test_what_is_interrupted_computes_no_more(tmp_path, subject):
+def test_what_is_interrupted_computes_no_more(two, subject):
     with (
-        cluster(tmp_path, "", "") as made,
-        distributed.Client(made) as client,
-        ClusterPool(read_cluster_address(made.scheduler_address), lambda _: None) as pool,
+        distributed.Client(two) as client,
+        ClusterPool(read_cluster_address(two.scheduler_address), lambda _: None) as pool,
     ):
 
         def interrupt(what: str, done: int, of: int) -> None:
@@ -251,7 +272,7 @@ def test_what_is_interrupted_computes_no_more(tmp_path, subject):
 
         with pytest.raises(KeyboardInterrupt):
             subject.answered(pool, tell=interrupt)
-        assert [sum(running.values()) for running in client.run(lambda: dict(chunk._running)).values()] == [0, 0]
+        assert {sum(running.values()) for running in client.run(lambda: dict(chunk._running)).values()} == {0}
         assert not client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
 
 
@@ -271,7 +292,10 @@ def job_of(subject: Subject, origin: str = "") -> tuple[AnswerJob, FrameFiles]:
     return made, second
 
 
-def test_a_worker_without_our_disk_asks_for_files_and_a_machine_that_measures_answers_nothing(subject):
+def test_a_worker_without_our_disk_asks_for_files_and_a_machine_that_measures_answers_nothing(
+    tmp_path, subject, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made, part = job_of(subject, "/nowhere")
     missing = answer_chunk(made, part)
     assert isinstance(missing, MissingFiles)
@@ -285,22 +309,10 @@ def test_a_worker_without_our_disk_asks_for_files_and_a_machine_that_measures_an
     assert isinstance(answered, Answered)
     (expected,) = answers(subject.session, subject.task, subject.labelled.frames.select([1]))
     assert digest_of([*answered.answers]) == digest_of([expected])
-    import asyncio
-
     asyncio.run(stop_run("run"))
-    with pytest.raises(chunk._StoppedError):
-        answer_chunk(made, part)
+    stopped = answer_chunk(made, part)
     chunk._stopped.clear()
-
-
-def test_files_are_sent_to_workers_that_do_not_see_them(tmp_path, subject, elsewhere):
-    blind = "import edgeopt.measurement.cluster.chunk as it\nread = it.read_stored\n"
-    blind += "it.read_stored = lambda digest, origin: read(digest, '/nowhere')\n"
-    with (
-        cluster(tmp_path, blind, blind) as made,
-        ClusterPool(read_cluster_address(made.scheduler_address), lambda _: None) as pool,
-    ):
-        assert subject.answered(pool) == subject.expected
+    assert stopped == CannotAnswer("", "nobody waits for the answers")
 
 
 def test_what_costs_little_stays_here_and_is_said(subject, monkeypatch):
@@ -352,8 +364,11 @@ def test_what_is_no_address_is_one_line(text):
     [
         (("digits_detector", "-t", "cpu", "--cluster", "tcp://127.0.0.1:1"), "no scheduler answers at"),
         (("digits_detector", "-t", "cpu", "--cluster", "nonsense"), "'nonsense' is no cluster"),
-        (("tiny_lm", "-t", "cpu", "--cluster", "local:2"), "--cluster is for a model that answers frames"),
-        (("digits_detector", "-t", "cpu", "--on", "ssh://nobody@nowhere", "--cluster", "local"), "--cluster"),
+        (("tiny_lm", "-t", "cpu", "--cluster", "local:2"), "--cluster is for a single model of frames"),
+        (
+            ("digits_detector", "-t", "cpu", "--on", "ssh://a@b", "--cluster", "local"),
+            "leave --on out, or --cluster",
+        ),
     ],
 )
 def test_a_command_that_cannot_use_the_cluster_is_refused_in_one_line(words, said, monkeypatch, tmp_path):

@@ -25,8 +25,8 @@ ON = "on"
 SEARCH_THERE = "search_there"
 """Name in Python of the option of commands that search."""
 _FLAG, _THERE = "--on", "--search-there"
-_OF_THIS_TERMINAL = ("chat", "view")
-"""Options of what a person does while the command runs."""
+_OF_THIS_TERMINAL = ("chat", "view", "cluster")
+"""Options of what a person does while the command runs, and of workers that score for this machine."""
 
 
 class DeviceCommand(click.Command):

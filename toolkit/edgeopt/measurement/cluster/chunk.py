@@ -9,16 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
+from edgeopt.errors import EdgeoptError
 from edgeopt.executors import Session
 from edgeopt.measurement.accuracy.evaluate import answers
-from edgeopt.measurement.cluster.job import Answered, AnswerJob, FrameFiles, MachineTaken, SentFile, prove
+from edgeopt.measurement.cluster.job import Answered, AnswerJob, CannotAnswer, FrameFiles, MachineTaken, SentFile, prove
 from edgeopt.system.cluster.dask import worker_address
 from edgeopt.system.cluster.store import MissingFiles, machine_lock, read_stored
 from edgeopt.system.disk.locks import hold
+from edgeopt.system.text import printable, shorten
 from edgeopt.tasks import Task, make_task
 
 _LOOK_S, _LONGEST_S = 0.02, 60.0
 """How often it is looked whether what was stopped has ended, and how long at most."""
+_COLUMNS = 200
+"""Of what is told of an error."""
 _stopped: set[str] = set()
 """Runs whose answers nobody waits for any more."""
 _running: Counter[str] = Counter()
@@ -52,12 +56,15 @@ _of_thread = _OfThread()
 """Tasks reuse their buffers: each thread has one of its own."""
 
 
-def answer_chunk(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | MachineTaken:
-    """Return the answers to a stretch of frames.
+def answer_chunk(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | MachineTaken | CannotAnswer:
+    """Return the answers to a stretch of frames, or why there are none."""
+    try:
+        return _answered(job, part)
+    except Exception as error:
+        return CannotAnswer(worker_address(), _line(error))
 
-    Raises:
-        EdgeoptError: If the model does not open here, or a frame is not read.
-    """
+
+def _answered(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | MachineTaken:
     worker = worker_address()
     wanted = (job.model, *job.first.files, *part.files)
     content = {file: read_stored(file.digest, file.origin) for file in wanted}
@@ -70,12 +77,17 @@ def answer_chunk(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | 
 
             def look(what: str, done: int, of: int) -> None:
                 if job.run in _stopped:
-                    raise _StoppedError
+                    raise _StoppedError("nobody waits for the answers")
 
             frames = part.frames([known[file] for file in part.files])
             return Answered(worker, opened.proof, tuple(answers(opened.session, opened.task, frames, look)))
     except _MachineTakenError:
         return MachineTaken(worker)
+
+
+def _line(error: Exception) -> str:
+    text = error.problem if isinstance(error, EdgeoptError) else str(error)
+    return printable(shorten(next(iter(text.splitlines()), ""), _COLUMNS)) or type(error).__name__
 
 
 async def stop_run(run: str) -> None:

@@ -94,6 +94,17 @@ class MachineTaken:
     worker: str
 
 
+@dataclass(frozen=True, slots=True)
+class CannotAnswer:
+    """Nothing was answered: the model does not open there, or a frame is not read.
+
+    A value, as not every exception survives the way back; Dask would never tell that one was raised.
+    """
+
+    worker: str
+    why: str
+
+
 def prove(session: Session, task: Task, frames: Frames) -> tuple[str, Any]:
     """Return a digest of a model's outputs and answer for the first frame, and that answer.
 

@@ -94,7 +94,7 @@ class ClusterPool:
         with self._section(client, _NOTHING) as section:
             if not section.workers and section.left_out:
                 problem = f"no worker of {scheduler} computes as this machine does"
-                raise UnavailableError(problem, remedy="start workers on machines like this one, with the same packages")
+                raise UnavailableError(problem, remedy="start workers on a machine like this one, with its packages")
             if not section.workers:
                 remedy = f"start one: dask worker {scheduler} --nthreads 1"
                 raise UnavailableError(f"{scheduler} has no worker", remedy=remedy)

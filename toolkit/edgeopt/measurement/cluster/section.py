@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.measurement.cluster.chunk import answer_chunk, stop_run
-from edgeopt.measurement.cluster.job import Answered, AnswerJob, FrameFiles, MachineTaken, SentFile
+from edgeopt.measurement.cluster.job import Answered, AnswerJob, CannotAnswer, FrameFiles, MachineTaken, SentFile
 from edgeopt.measurement.cluster.likeness import why_unlike, worker_facts
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.recipes.inputs.frames import Frames
@@ -35,8 +35,9 @@ _PARTS, _MOST_FRAMES = 64, 64
 _AHEAD, _AHEAD_OF_NEXT = 2, 8
 """Parts that each worker's thread has at a time: one that it answers, and the next one; and how many of them there may
 be where some are of the next model: workers answer them while this process judges the one before."""
-_LOOK_S, _WORKERS_S = 0.2, 1.0
-"""How often it is looked at the clock, and at which workers there are."""
+_LOOK_S, _WORKERS_S, _PATIENCE_S = 0.2, 1.0, 5.0
+"""How often it is looked at the clock, and at which workers there are; how long an answer may be on its way, which is
+doubled where that is not enough."""
 _MOST_SENT, _MOST_LOST = 3, 3
 """Times that the files of one part are sent, and that a worker ends with it before it counts as what ends them."""
 _OTHER_BITS = "it makes other numbers of the first frame"
@@ -98,7 +99,7 @@ class Section:
         """Why workers are asked nothing, by address."""
         self._flying: dict[Any, tuple[Work, int, str]] = {}
         self._events: SimpleQueue[Any] = SimpleQueue()
-        self._looked_s, self.is_lost = 0.0, False
+        self._looked_s, self._patience_s, self.is_lost = 0.0, _PATIENCE_S, False
         self._look()
 
     @property
@@ -241,22 +242,32 @@ class Section:
         """Take what became of a part."""
         if future not in self._flying:
             return
-        work, part, worker = self._flying.pop(future)
-        if worker in self._hands:
-            self._hands[worker].parts -= 1
+        work, part, worker = self._flying[future]
+        try:
+            answer = future.result(timeout=self._patience_s) if future.status == "finished" else None
+        except (
+            TimeoutError
+        ):  # a slow network, or the worker ended before its answer came: then its parts are taken back
+            self._patience_s *= 2
+            self._events.put(future)
+            return
+        except Exception:  # the same where Dask knows it
+            self._let_go(future)
+            self._put_back(work, part)
+            return
+        self._let_go(future)
         if future.status == "finished":
-            try:
-                answer = future.result()
-            except Exception:  # the worker ended before its answer came
-                self._put_back(work, part)
-                return
             self._take_answer(work, part, worker, answer)
         elif future.status == "error":
-            error = future.exception()
-            work.fault = f"{type(error).__name__}: {short(str(error))}"
-            self._say(f"cluster: {worker} cannot answer ({work.fault}); it is done here")
+            error = future.exception()  # of Dask: a worker tells what it cannot do
+            self._give_up(work, f"{worker} cannot answer: {type(error).__name__}: {short(str(error))}")
         else:
             self._lose(None)
+
+    def _let_go(self, future: Any) -> None:
+        _, _, worker = self._flying.pop(future)
+        if worker in self._hands:
+            self._hands[worker].parts -= 1
 
     def _take_answer(self, work: Work, part: int, worker: str, answer: object) -> None:
         if worker not in self._hands:
@@ -265,6 +276,9 @@ class Section:
             work.answered[part] = answer
             if work.proof and answer.proof != work.proof:
                 self._leave_out(worker, _OTHER_BITS)
+        elif isinstance(answer, CannotAnswer):
+            work.waiting.appendleft(part)
+            self._leave_out(worker, f"it cannot answer: {answer.why}")
         elif isinstance(answer, MissingFiles) and self._sent[worker, part] < _MOST_SENT:
             self._sent[worker, part] += 1
             send(self._client, answer, self._places)
@@ -304,9 +318,13 @@ class Section:
         """Give a part to the next worker; one that several workers did not bring back is done where it was asked."""
         work.waiting.appendleft(part)
         self._ends[work.job.number, part] += 1
-        if self._ends[work.job.number, part] == _MOST_LOST and not work.fault:
-            work.fault = "its workers end before they answer, as where memory does not suffice"
-            self._say(f"cluster: {work.fault}; it is done here")
+        if self._ends[work.job.number, part] == _MOST_LOST:
+            self._give_up(work, "workers end before they answer, as where memory does not suffice")
+
+    def _give_up(self, work: Work, why: str) -> None:
+        if not work.fault:
+            work.fault = why
+            self._say(f"cluster: {why}; that is done here")
 
     def _lose(self, error: Exception | None) -> None:
         if not self.is_lost:
