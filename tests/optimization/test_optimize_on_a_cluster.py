@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -15,9 +17,12 @@ from edgeopt.measurement.cluster import pool as pools
 from edgeopt.measurement.cluster.address import ClusterAddress
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.opening.given import open_given
-from edgeopt.optimization.options import Prefer
+from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
+from edgeopt.optimization.optimize import planned
+from edgeopt.optimization.options import Options, Prefer
 from edgeopt.optimization.result import Report
 from edgeopt.optimization.run import Silence
+from edgeopt.optimization.start import begun, read_given
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.opening import opening_for
 from edgeopt.steps.quantize.judges import Judge
@@ -57,11 +62,28 @@ def proven(report: Report, folder: Path) -> dict[str, object]:
     return facts
 
 
+def judged(report: Report, folder: Path, pool: AnswerPool) -> list[str]:
+    """Return what labels prove of the candidates of a run, whatever their speed is."""
+    options = Options(threads=1, steps=("quantize",), prefer=Prefer.SIZE, resume=True)
+    given, frames = read_given("digits_detector", "cpu", None, options)
+    plan = planned(given, options, folder)
+    with begun(given, frames, plan, folder, True, None, Silence(), monotonic()) as run:
+        run.candidates += report.candidates
+        run.context.pool = pool
+        baseline, *others = report.candidates
+        marked = [baseline, *(replace(other, refused="", judgement=None, score=None) for other in others)]
+        proven_now = prove_accuracy(run, marked)
+    assert any(candidate.score for candidate in proven_now[1:]), "labels judged an INT8 form"
+    return [repr((candidate.judgement, candidate.score)) for candidate in proven_now]
+
+
 def test_models_scores_and_proofs_are_those_of_one_process_also_where_it_goes_on_without(tmp_path, sent, one_form):
-    asked = {"target": "cpu", "threads": 1, "steps": ("quantize",), "prefer": Prefer.SIZE}
+    asked = {"target": "cpu", "threads": 1, "steps": ("quantize",)}
     alone = edgeopt.optimize("digits_detector", out=tmp_path / "alone", **asked)
     expected = proven(alone, tmp_path / "alone")
-    assert [name for name in expected if name.startswith("quantize") and "scored" in name], "labels judged an INT8 form"
+    judgements = judged(alone, tmp_path / "alone", HERE)
+    with pools.ClusterPool(ClusterAddress(count=2), Heard().say) as pool:
+        assert judged(alone, tmp_path / "alone", pool) == judgements
     heard = Heard()
     more = {"out": tmp_path / "spread", "replay": str(tmp_path / "alone"), **asked}
     spread = edgeopt.optimize("digits_detector", **more, cluster="local:2", listener=heard)

@@ -20,11 +20,19 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.executors import Session
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_labelled
-from edgeopt.measurement.cluster import chunk, job
+from edgeopt.measurement.cluster import chunk
 from edgeopt.measurement.cluster import pool as pools
 from edgeopt.measurement.cluster.address import ClusterAddress, read_cluster_address
 from edgeopt.measurement.cluster.chunk import answer_chunk, stop_run
-from edgeopt.measurement.cluster.job import Answered, AnswerJob, CannotAnswer, FrameFiles, MachineTaken, SentFile
+from edgeopt.measurement.cluster.job import (
+    Answered,
+    AnswerJob,
+    CannotAnswer,
+    FrameFiles,
+    MachineTaken,
+    SentFile,
+    digest_of,
+)
 from edgeopt.measurement.cluster.likeness import WorkerFacts, why_unlike, worker_facts
 from edgeopt.measurement.cluster.pool import ClusterPool
 from edgeopt.measurement.fresh_process.turns import Runnable
@@ -136,13 +144,6 @@ class Subject:
 @pytest.fixture(scope="module")
 def subject() -> Subject:
     return Subject()
-
-
-def digest_of(values: list[Any]) -> str:
-    """Return a digest of all bits of answers."""
-    digest = hashlib.sha256()
-    job._digest(digest, values)
-    return digest.hexdigest()
 
 
 @pytest.fixture

@@ -112,27 +112,31 @@ def prove(session: Session, task: Task, frames: Frames) -> tuple[str, Any]:
     """
     outputs = list[Tensors]()
     (answer,) = answers(session, task, frames.select([0]), hear=lambda made: outputs.append(dict(made)))
+    return digest_of((outputs, answer)), answer
+
+
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of a value: all bits of its numbers, and the names and types around them."""
     digest = hashlib.sha256()
-    _digest(digest, (outputs, answer))
-    return digest.hexdigest(), answer
+    _add(digest, value)
+    return digest.hexdigest()
 
 
-def _digest(digest: Any, value: Any) -> None:
-    """Add a value to a digest: all bits of its numbers, and the names and types around them."""
+def _add(digest: Any, value: Any) -> None:
     if isinstance(value, np.ndarray) and value.dtype != object:
         digest.update(f"{value.dtype.str}{value.shape}".encode())
         digest.update(np.ascontiguousarray(value).tobytes())
     elif is_dataclass(value):
         for field in fields(value):
             digest.update(field.name.encode())
-            _digest(digest, getattr(value, field.name))
+            _add(digest, getattr(value, field.name))
     elif isinstance(value, Mapping):
         for key in sorted(value, key=repr):
             digest.update(repr(key).encode())
-            _digest(digest, value[key])
+            _add(digest, value[key])
     elif isinstance(value, list | tuple | np.ndarray):
         digest.update(f"{len(value)}:".encode())
         for each in value:
-            _digest(digest, each)
+            _add(digest, each)
     else:
         digest.update(repr(value).encode())
