@@ -4,10 +4,10 @@
 
 Labelled pictures, repeated under other names up to `--pictures`, are answered in turns by two bare processes, each of
 which opens the model with one thread and answers half of them, and by `--cluster` with two workers of one thread each,
-which takes them in parts. Both kinds of processes run before, so that neither waits for Python; connecting, looking at
-the workers, sending and the first frame, which is answered here, count as the cluster's. Prints how fast the cluster is,
-as a share of the bare processes' speed with a 95 % interval over rounds, and whether all answers are the same to the
-last bit. Wanted: 0.9 on two cores.
+which take them in parts. Both kinds of processes run before, so that neither waits for Python; connecting, looking at
+the workers, sending and the first frame, which is answered here, count as the cluster's. Prints how fast the cluster
+is as a share of the bare processes' speed, with a 95 % interval over rounds, and whether all answers are the same to
+the last bit. Wanted: 0.9 on two cores.
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ def answer_chunk(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | 
 
 def _answered(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | MachineTaken:
     worker = worker_address()
-    wanted = (job.model, *job.first.files, *part.files)
+    opened = _of_thread.opened
+    is_open = opened is not None and opened.key == (job.run, job.number)
+    wanted = part.files if is_open else (job.model, *job.first.files, *part.files)
     content = {file: read_stored(file.digest, file.origin) for file in wanted}
     if absent := frozenset(file.digest for file, data in content.items() if data is None):
         return MissingFiles(worker, absent)
