@@ -66,8 +66,8 @@ class FrameOptimize(Options):
     )
     cluster: str = option(
         "",
-        "Score labels on these workers too: a Dask scheduler such as tcp://lab:8786, or local:2 for two of this "
-        "machine. All is measured here.",
+        "Workers that score: those of a Dask scheduler such as tcp://lab:8786, or local:2 of this machine. All is "
+        "measured here.",
         group=optimize.LENGTH,
         metavar="ADDRESS",
         shown="this process alone",
