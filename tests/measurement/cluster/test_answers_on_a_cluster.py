@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import psutil
@@ -20,7 +21,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.executors import Session
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_labelled
-from edgeopt.measurement.cluster import chunk
+from edgeopt.measurement.cluster import chunk, section
 from edgeopt.measurement.cluster import pool as pools
 from edgeopt.measurement.cluster.address import ClusterAddress, read_cluster_address
 from edgeopt.measurement.cluster.chunk import answer_chunk, stop_run
@@ -39,6 +40,7 @@ from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.opening import Opening, opening_for
+from edgeopt.system.cluster.dask import tasks_of_worker
 from edgeopt.system.cluster.store import MissingFiles, machine_lock, store
 from edgeopt.system.declared.target import find_target
 from edgeopt.system.disk.locks import hold
@@ -248,6 +250,50 @@ def test_workers_that_compute_otherwise_are_left_out_and_files_are_sent_to_the_o
     assert f"cluster: {addresses[1]} is left out: it makes other numbers of the first frame" in lines
     assert any(line.startswith(f"cluster: {addresses[2]} is left out: it cannot answer: no engine") for line in lines)
     assert len(lines) == 3
+
+
+def waiting_for(file: str) -> Callable[[], None]:
+    """Return what computes for somebody else until a file is there; workers know no module of tests."""
+
+    def wait() -> None:
+        import time
+        from pathlib import Path
+
+        while not Path(file).exists():
+            time.sleep(0.02)
+
+    return wait
+
+
+def test_a_worker_that_is_busy_is_left_out(tmp_path, two, subject, elsewhere):
+    said, file = list[str](), tmp_path / "end"
+    with distributed.Client(two) as client:
+        first, *_ = client.run(os.getpid)
+        busy = client.submit(waiting_for(str(file)), workers=[first], pure=False)
+        while not client.run(tasks_of_worker)[first]:
+            sleep(0.02)
+        with ClusterPool(read_cluster_address(two.scheduler_address), said.append) as pool:
+            assert subject.answered(pool) == subject.expected
+        file.touch()
+        busy.result()
+    assert f"cluster: {first} is left out: it computes for somebody else" in said
+
+
+def test_a_part_that_is_late_goes_to_a_worker_that_has_nothing_to_do(tmp_path, two, subject, elsewhere, monkeypatch):
+    monkeypatch.setattr(section, "_LATE_S", 1.0)
+    file, busy = tmp_path / "end", list[Any]()
+    with distributed.Client(two) as client:
+        first, *_ = client.run(os.getpid)
+
+        def interpose(what: str, done: int, of: int) -> None:
+            if done > 1 and not busy:
+                busy.append(client.submit(waiting_for(str(file)), workers=[first], priority=10, pure=False))
+
+        with ClusterPool(read_cluster_address(two.scheduler_address), lambda _: None) as pool:
+            assert subject.answered(pool, tell=interpose) == subject.expected
+        assert busy[0].status == "pending"
+        file.touch()
+        busy[0].result()
 
 
 def test_a_cluster_of_which_nobody_computes_alike_is_refused_before_anything_is_done(tmp_path):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from edgeopt.system.cluster.dask import version
+from edgeopt.system.cluster.dask import tasks_of_worker, version
 from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.machine.processor import this_processor
 from edgeopt.system.text import short
@@ -31,6 +31,8 @@ class WorkerFacts:
     architecture: str
     flags: Set[str]
     packages: Mapping[str, str]
+    tasks: int = 0
+    """How many tasks it computes now, for whomever."""
 
 
 def worker_facts() -> WorkerFacts:
@@ -38,7 +40,7 @@ def worker_facts() -> WorkerFacts:
     processor = this_processor()
     flags = frozenset(flag for flag in processor.flags if _COMPUTING.match(flag))
     packages = {name: number for name, number in package_versions().items() if name not in _NOT_IN_FRAMES}
-    return WorkerFacts(version(), sys.platform, processor.architecture, flags, packages)
+    return WorkerFacts(version(), sys.platform, processor.architecture, flags, packages, tasks_of_worker())
 
 
 def why_unlike(mine: WorkerFacts, other: object) -> str:

@@ -46,8 +46,10 @@ class _Stretch:
 
     expected: Expected
     frames: Frames
-    works: dict[str, Work] = field(default_factory=dict)
-    """The models that were sent, by the word for `tell`."""
+    ahead: dict[str, Work] = field(default_factory=dict)
+    """Models with which workers began before they were asked about, by the word for `tell`."""
+    begun: set[str] = field(default_factory=set)
+    """The words of all models with which they began."""
     section: Section | None = None
     """None: nothing was worth the way yet."""
 
@@ -151,14 +153,19 @@ class ClusterPool:
     def _begun(self, stretch: _Stretch) -> Iterator[_Stretch]:
         """Yield a stretch; at its end the cluster is closed, and this machine is taken again."""
         before, self._stretch = self._stretch, stretch
+        is_timed_again = True
         try:
             yield stretch
+        except KeyboardInterrupt:
+            is_timed_again = False  # nobody waits for the machine after Ctrl-C
+            raise
         finally:
             self._stretch = before
             if stretch.section is not None:
                 stretch.section = None
                 self._opened.close()
-                self._take_machine()
+                if is_timed_again:
+                    self._take_machine()
 
     def _worth_s(self, stretch: _Stretch) -> float:
         """Return how many seconds of work here are worth the way."""
@@ -173,14 +180,15 @@ class ClusterPool:
         section = stretch.section or self._open(stretch, runnable)
         if section is None:
             return {}
-        work = stretch.works.get(count.what) or section.add(_sent(runnable), is_evaluating=is_evaluating)
-        stretch.works[count.what] = work
-        following = (name for name in [*stretch.expected] if name not in stretch.works)
+        stretch.begun.add(count.what)
+        work = stretch.ahead.pop(count.what, None) or section.add(_sent(runnable), is_evaluating=is_evaluating)
+        following = (name for name in [*stretch.expected] if name not in stretch.begun)
 
         def follow() -> None:
             for name in following:
+                stretch.begun.add(name)
                 if (other := stretch.expected[name]()) is not None and _is_sent(other, stretch.frames):
-                    stretch.works[name] = section.add(_sent(other), is_evaluating=True)
+                    stretch.ahead[name] = section.add(_sent(other), is_evaluating=True)
                     return
 
         section.finish(work, proof, lambda done: count.tell(1 + done), follow)

@@ -18,10 +18,11 @@ from time import monotonic
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+from edgeopt.errors import InvalidFileError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.measurement.cluster.chunk import answer_chunk, stop_run
 from edgeopt.measurement.cluster.job import Answered, AnswerJob, CannotAnswer, FrameFiles, MachineTaken, SentFile
-from edgeopt.measurement.cluster.likeness import why_unlike, worker_facts
+from edgeopt.measurement.cluster.likeness import WorkerFacts, why_unlike, worker_facts
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.pictures import PictureReader
@@ -38,6 +39,8 @@ be where some are of the next model: workers answer them while this process judg
 _LOOK_S, _WORKERS_S, _PATIENCE_S = 0.2, 1.0, 5.0
 """How often it is looked at the clock, and at which workers there are; how long an answer may be on its way, which is
 doubled where that is not enough."""
+_LATE_S = 15.0
+"""Seconds after which a part goes from the worker that has it to one that has nothing to do."""
 _MOST_SENT, _MOST_LOST = 3, 3
 """Times that the files of one part are sent, and that a worker ends with it before it counts as what ends them."""
 _OTHER_BITS = "it makes other numbers of the first frame"
@@ -98,6 +101,7 @@ class Section:
         self.left_out: dict[str, str] = {}
         """Why workers are asked nothing, by address."""
         self._flying: dict[Any, tuple[Work, int, str]] = {}
+        self._given_s: dict[Any, float] = {}
         self._events: SimpleQueue[Any] = SimpleQueue()
         self._looked_s, self._patience_s, self.is_lost = 0.0, _PATIENCE_S, False
         self._look()
@@ -197,10 +201,14 @@ class Section:
             return
         for worker in new:
             self._known.add(worker)
-            if why := why_unlike(self._mine, facts.get(worker)) if self._mine else "":
+            slots, fact = max(int(present[worker]["nthreads"]), 1), facts.get(worker)
+            why = why_unlike(self._mine, fact) if self._mine else ""
+            if isinstance(fact, WorkerFacts) and fact.tasks >= slots:
+                why = why or "it computes for somebody else"
+            if why:
                 self._tell_left_out(worker, why)
             else:
-                self._hands[worker] = _Hand(max(int(present[worker]["nthreads"]), 1))
+                self._hands[worker] = _Hand(slots)
 
     def _hand_out(self, follow: Callable[[], None]) -> None:
         """Give parts to workers that have few: of the models in their order."""
@@ -209,11 +217,23 @@ class Section:
                 if not any(work.waiting for work in self._works if not work.fault):
                     follow()
                 work = next((work for work in self._works if work.waiting and not work.fault), None)
+                if work is None and not hand.parts:
+                    work = self._take_late(worker)
                 if work is None:
-                    return
+                    break
                 if work is self._current and hand.parts >= _AHEAD * hand.slots:
                     break
                 self._give(work, self._chosen(work, worker), worker, hand)
+
+    def _take_late(self, worker: str) -> Work | None:
+        """Take back a part that another worker has had for long, for one that has nothing to do; return its model."""
+        for future, (work, part, other) in self._flying.items():
+            if work is self._current and other != worker and monotonic() - self._given_s[future] > _LATE_S:
+                self._let_go(future)
+                self._client.cancel([future], force=True)
+                work.waiting.append(part)
+                return work
+        return None
 
     def _chosen(self, work: Work, worker: str) -> int:
         """Return a part of a model for a worker: one whose files it has, else one that nobody has, else any."""
@@ -235,7 +255,7 @@ class Section:
             priority=-work.job.number,
             pure=False,
         )
-        self._flying[future] = work, part, worker
+        self._flying[future], self._given_s[future] = (work, part, worker), monotonic()
         future.add_done_callback(self._events.put)
 
     def _take(self, future: Any) -> None:
@@ -245,9 +265,7 @@ class Section:
         work, part, worker = self._flying[future]
         try:
             answer = future.result(timeout=self._patience_s) if future.status == "finished" else None
-        except (
-            TimeoutError
-        ):  # a slow network, or the worker ended before its answer came: then its parts are taken back
+        except TimeoutError:  # a slow network; or the worker ended before its answer came, which `_look` finds out
             self._patience_s *= 2
             self._events.put(future)
             return
@@ -266,6 +284,7 @@ class Section:
 
     def _let_go(self, future: Any) -> None:
         _, _, worker = self._flying.pop(future)
+        del self._given_s[future]
         if worker in self._hands:
             self._hands[worker].parts -= 1
 
@@ -307,7 +326,8 @@ class Section:
         """Give to others what a worker has not answered."""
         lost = [future for future, (_, _, who) in self._flying.items() if who == worker]
         for future in lost:
-            work, part, _ = self._flying.pop(future)
+            work, part, _ = self._flying[future]
+            self._let_go(future)
             self._put_back(work, part)
         for part in [part for part, owner in self._owners.items() if owner == worker]:
             del self._owners[part]
@@ -349,7 +369,10 @@ class Section:
         return made
 
     def _placed(self, path: Path) -> SentFile:
-        file = SentFile(sha256_of(path), str(path.absolute()))
+        try:
+            file = SentFile(sha256_of(path), str(path.absolute()))
+        except OSError as error:
+            raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy="check the file") from error
         self._places[file.digest] = path
         return file
 
