@@ -40,7 +40,6 @@ from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.opening import Opening, opening_for
-from edgeopt.system.cluster.dask import tasks_of_worker
 from edgeopt.system.cluster.store import MissingFiles, machine_lock, store
 from edgeopt.system.declared.target import find_target
 from edgeopt.system.disk.locks import hold
@@ -270,7 +269,7 @@ def test_a_worker_that_is_busy_is_left_out(tmp_path, two, subject, elsewhere):
     with distributed.Client(two) as client:
         first, *_ = client.run(os.getpid)
         busy = client.submit(waiting_for(str(file)), workers=[first], pure=False)
-        while not client.run(tasks_of_worker)[first]:
+        while not client.run(worker_facts)[first].tasks:
             sleep(0.02)
         with ClusterPool(read_cluster_address(two.scheduler_address), said.append) as pool:
             assert subject.answered(pool) == subject.expected

@@ -6,8 +6,9 @@ import re
 import sys
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from typing import Any
 
-from edgeopt.system.cluster.dask import tasks_of_worker, version
+from edgeopt.system.cluster.dask import version
 from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.machine.processor import this_processor
 from edgeopt.system.text import short
@@ -35,12 +36,16 @@ class WorkerFacts:
     """How many tasks it computes now, for whomever."""
 
 
-def worker_facts() -> WorkerFacts:
-    """Return the facts of this process."""
-    processor = this_processor()
+def worker_facts(dask_worker: Any = None) -> WorkerFacts:
+    """Return the facts of this process.
+
+    Args:
+        dask_worker: The worker that runs this, which Dask gives to an argument of this name; None: none does.
+    """
+    processor, tasks = this_processor(), dask_worker.state.executing_count if dask_worker is not None else 0
     flags = frozenset(flag for flag in processor.flags if _COMPUTING.match(flag))
     packages = {name: number for name, number in package_versions().items() if name not in _NOT_IN_FRAMES}
-    return WorkerFacts(version(), sys.platform, processor.architecture, flags, packages, tasks_of_worker())
+    return WorkerFacts(version(), sys.platform, processor.architecture, flags, packages, tasks)
 
 
 def why_unlike(mine: WorkerFacts, other: object) -> str:

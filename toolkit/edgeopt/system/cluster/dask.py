@@ -115,16 +115,6 @@ def worker_address() -> str:
         return ""
 
 
-def tasks_of_worker() -> int:
-    """Return how many tasks the worker that runs this computes now; 0 outside of a cluster."""
-    try:
-        from distributed import get_worker
-
-        return int(get_worker().state.executing_count)
-    except (ImportError, ValueError):
-        return 0
-
-
 @cache
 def version() -> str:
     """Return what must be the same on all machines of a cluster: edgeopt's version and the hash of its files."""
