@@ -27,6 +27,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import dask
 import distributed
 import numpy as np
 import psutil
@@ -46,6 +47,9 @@ from edgeopt.system.machine.processor import cpu_name
 from edgeopt.tasks import make_task
 
 WORKERS = 2
+SETTINGS = {"distributed.worker.profile.enabled": False, "distributed.nanny.pre-spawn-environ": {}}
+"""As workers that edgeopt starts have them: no profiler that looks at each thread a hundred times a second, and no
+MALLOC_TRIM_THRESHOLD_, with which each large array is given back to the system and asked for anew."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ def by_processes(processes: list[subprocess.Popen[bytes]], runnable: Runnable, f
 
 @contextmanager
 def cluster() -> Iterator[str]:
-    """Yield the address of a scheduler with workers, as somebody else started it."""
+    """Yield the address of a scheduler with workers that have the settings of edgeopt's own."""
+    dask.config.set(SETTINGS)
     options = {"nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}
     workers = {i: {"cls": distributed.Nanny, "options": options} for i in range(WORKERS)}
     scheduler = {

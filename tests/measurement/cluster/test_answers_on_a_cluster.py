@@ -26,7 +26,7 @@ from edgeopt.measurement.cluster import pool as pools
 from edgeopt.measurement.cluster.address import ClusterAddress, read_cluster_address
 from edgeopt.measurement.cluster.chunk import answer_chunk, stop_run
 from edgeopt.measurement.cluster.job import (
-    Answered,
+    AnsweredFrames,
     AnswerJob,
     CannotAnswer,
     FrameFiles,
@@ -352,7 +352,7 @@ def test_a_worker_without_our_disk_asks_for_files_and_a_machine_that_measures_an
     with hold(machine_lock()):
         assert isinstance(answer_chunk(made, part), MachineTaken)
     answered = answer_chunk(made, part)
-    assert isinstance(answered, Answered)
+    assert isinstance(answered, AnsweredFrames)
     (expected,) = answers(subject.session, subject.task, subject.labelled.frames.select([1]))
     assert digest_of([*answered.answers]) == digest_of([expected])
     asyncio.run(stop_run("run"))

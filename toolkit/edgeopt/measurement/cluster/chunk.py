@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import Session
 from edgeopt.measurement.accuracy.evaluate import answers
-from edgeopt.measurement.cluster.job import Answered, AnswerJob, CannotAnswer, FrameFiles, MachineTaken, SentFile, prove
+from edgeopt.measurement.cluster.job import (
+    AnsweredFrames,
+    AnswerJob,
+    CannotAnswer,
+    FrameFiles,
+    MachineTaken,
+    SentFile,
+    prove,
+)
 from edgeopt.system.cluster.dask import worker_address
 from edgeopt.system.cluster.store import MissingFiles, machine_lock, read_stored
 from edgeopt.system.disk.locks import hold
@@ -56,7 +64,7 @@ _of_thread = _OfThread()
 """Tasks reuse their buffers: each thread has one of its own."""
 
 
-def answer_chunk(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | MachineTaken | CannotAnswer:
+def answer_chunk(job: AnswerJob, part: FrameFiles) -> AnsweredFrames | MissingFiles | MachineTaken | CannotAnswer:
     """Return the answers to a stretch of frames, or why there are none."""
     try:
         return _answered(job, part)
@@ -64,7 +72,7 @@ def answer_chunk(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | 
         return CannotAnswer(worker_address(), _line(error))
 
 
-def _answered(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | MachineTaken:
+def _answered(job: AnswerJob, part: FrameFiles) -> AnsweredFrames | MissingFiles | MachineTaken:
     worker = worker_address()
     opened = _of_thread.opened
     is_open = opened is not None and opened.key == (job.run, job.number)
@@ -82,7 +90,7 @@ def _answered(job: AnswerJob, part: FrameFiles) -> Answered | MissingFiles | Mac
                     raise _StoppedError("nobody waits for the answers")
 
             frames = part.frames([known[file] for file in part.files])
-            return Answered(worker, opened.proof, tuple(answers(opened.session, opened.task, frames, look)))
+            return AnsweredFrames(worker, opened.proof, tuple(answers(opened.session, opened.task, frames, look)))
     except _MachineTakenError:
         return MachineTaken(worker)
 

@@ -78,7 +78,7 @@ class AnswerJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredFrames:
     """The answers to a stretch of frames."""
 
     worker: str

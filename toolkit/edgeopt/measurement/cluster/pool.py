@@ -24,7 +24,7 @@ from edgeopt.measurement.accuracy.pool import Expected
 from edgeopt.measurement.cluster import PURPOSE
 from edgeopt.measurement.cluster.address import ClusterAddress
 from edgeopt.measurement.cluster.job import prove
-from edgeopt.measurement.cluster.section import Section, Work, open_section
+from edgeopt.measurement.cluster.section import ClusterSection, ModelWork, open_section
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.opening import Opening
@@ -46,11 +46,11 @@ class _Stretch:
 
     expected: Expected
     frames: Frames
-    ahead: dict[str, Work] = field(default_factory=dict)
+    ahead: dict[str, ModelWork] = field(default_factory=dict)
     """Models with which workers began before they were asked about, by the word for `tell`."""
     begun: set[str] = field(default_factory=set)
     """The words of all models with which they began."""
-    section: Section | None = None
+    section: ClusterSection | None = None
     """None: nothing was worth the way yet."""
 
 
@@ -201,7 +201,7 @@ class ClusterPool:
         self._is_gone |= section.is_lost
         return result
 
-    def _open(self, stretch: _Stretch, runnable: Runnable) -> Section | None:
+    def _open(self, stretch: _Stretch, runnable: Runnable) -> ClusterSection | None:
         """Return a section on an open cluster; None where there is none any more, which is said."""
         self._held.close()
         try:
@@ -222,7 +222,7 @@ class ClusterPool:
         return stretch.section
 
     @contextmanager
-    def _section(self, client: Any, frames: Frames) -> Iterator[Section]:
+    def _section(self, client: Any, frames: Frames) -> Iterator[ClusterSection]:
         with (
             tempfile.TemporaryDirectory(prefix="edgeopt-cluster-") as folder,
             open_section(client, frames, Path(folder), self._say, is_own=not self._address.scheduler) as section,

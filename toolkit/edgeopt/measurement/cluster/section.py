@@ -21,7 +21,7 @@ from uuid import uuid4
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.measurement.cluster.chunk import answer_chunk, stop_run
-from edgeopt.measurement.cluster.job import Answered, AnswerJob, CannotAnswer, FrameFiles, MachineTaken, SentFile
+from edgeopt.measurement.cluster.job import AnsweredFrames, AnswerJob, CannotAnswer, FrameFiles, MachineTaken, SentFile
 from edgeopt.measurement.cluster.likeness import WorkerFacts, why_unlike, worker_facts
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.recipes.inputs.frames import Frames
@@ -49,13 +49,13 @@ Tell: TypeAlias = Callable[[int], None]
 
 
 @dataclass
-class Work:
+class ModelWork:
     """A model on its way through the parts of the frames."""
 
     job: AnswerJob
     waiting: deque[int]
     """Numbers of parts that nobody has."""
-    answered: dict[int, Answered] = field(default_factory=dict)
+    answered: dict[int, AnsweredFrames] = field(default_factory=dict)
     proof: str = ""
     """What this machine makes of the first frame; empty: not known yet."""
     fault: str = ""
@@ -71,8 +71,8 @@ class _Hand:
     """Parts that it has now."""
 
 
-class Section:
-    """Work of one or more models on the same frames."""
+class ClusterSection:
+    """ModelWork of one or more models on the same frames."""
 
     def __init__(self, client: Any, frames: Frames, folder: Path, say: Callable[[str], None], *, is_own: bool) -> None:
         """Begin it.
@@ -96,11 +96,11 @@ class Section:
         self._hands: dict[str, _Hand] = {}
         self._known: set[str] = set()
         self._sent, self._ends = Counter[tuple[str, int]](), Counter[tuple[int, int]]()
-        self._works: list[Work] = []
-        self._current: Work | None = None
+        self._works: list[ModelWork] = []
+        self._current: ModelWork | None = None
         self.left_out: dict[str, str] = {}
         """Why workers are asked nothing, by address."""
-        self._flying: dict[Any, tuple[Work, int, str]] = {}
+        self._flying: dict[Any, tuple[ModelWork, int, str]] = {}
         self._given_s: dict[Any, float] = {}
         self._events: SimpleQueue[Any] = SimpleQueue()
         self._looked_s, self._patience_s, self.is_lost = 0.0, _PATIENCE_S, False
@@ -111,7 +111,7 @@ class Section:
         """How many workers there are that compute as this machine does."""
         return len(self._hands)
 
-    def add(self, runnable: Runnable, *, is_evaluating: bool) -> Work:
+    def add(self, runnable: Runnable, *, is_evaluating: bool) -> ModelWork:
         """Return the work of a model, which begins behind those before it."""
         assert isinstance(runnable.source, bytes | Path)
         source = runnable.source
@@ -128,11 +128,11 @@ class Section:
             first=self._files_of(range(1)),
             is_own=self._is_own,
         )
-        work = Work(job, deque(range(len(self.parts))))
+        work = ModelWork(job, deque(range(len(self.parts))))
         self._works.append(work)
         return work
 
-    def finish(self, work: Work, proof: str, tell: Tell, follow: Callable[[], None]) -> None:
+    def finish(self, work: ModelWork, proof: str, tell: Tell, follow: Callable[[], None]) -> None:
         """Have all parts of a model answered, as far as there are workers that do.
 
         Args:
@@ -162,7 +162,7 @@ class Section:
                 continue
         tell(sum(len(self.parts[part]) for part in work.answered))
 
-    def forget(self, work: Work) -> None:
+    def forget(self, work: ModelWork) -> None:
         """Free the answers of a model, which the caller has."""
         work.waiting.clear()
         work.answered.clear()
@@ -225,7 +225,7 @@ class Section:
                     break
                 self._give(work, self._chosen(work, worker), worker, hand)
 
-    def _take_late(self, worker: str) -> Work | None:
+    def _take_late(self, worker: str) -> ModelWork | None:
         """Take back a part that another worker has had for long, for one that has nothing to do; return its model."""
         for future, (work, part, other) in self._flying.items():
             if work is self._current and other != worker and monotonic() - self._given_s[future] > _LATE_S:
@@ -235,7 +235,7 @@ class Section:
                 return work
         return None
 
-    def _chosen(self, work: Work, worker: str) -> int:
+    def _chosen(self, work: ModelWork, worker: str) -> int:
         """Return a part of a model for a worker: one whose files it has, else one that nobody has, else any."""
         others = [part for part in work.waiting if self._owners.get(part, worker) == worker]
         owned = [part for part in others if part in self._owners]
@@ -244,7 +244,7 @@ class Section:
         self._owners.setdefault(part, worker)
         return part
 
-    def _give(self, work: Work, part: int, worker: str, hand: _Hand) -> None:
+    def _give(self, work: ModelWork, part: int, worker: str, hand: _Hand) -> None:
         hand.parts += 1
         future = self._client.submit(
             answer_chunk,
@@ -288,10 +288,10 @@ class Section:
         if worker in self._hands:
             self._hands[worker].parts -= 1
 
-    def _take_answer(self, work: Work, part: int, worker: str, answer: object) -> None:
+    def _take_answer(self, work: ModelWork, part: int, worker: str, answer: object) -> None:
         if worker not in self._hands:
             work.waiting.appendleft(part)
-        elif isinstance(answer, Answered):
+        elif isinstance(answer, AnsweredFrames):
             work.answered[part] = answer
             if work.proof and answer.proof != work.proof:
                 self._leave_out(worker, _OTHER_BITS)
@@ -334,14 +334,14 @@ class Section:
         if lost:
             self._client.cancel(lost, force=True)
 
-    def _put_back(self, work: Work, part: int) -> None:
+    def _put_back(self, work: ModelWork, part: int) -> None:
         """Give a part to the next worker; one that several workers did not bring back is done where it was asked."""
         work.waiting.appendleft(part)
         self._ends[work.job.number, part] += 1
         if self._ends[work.job.number, part] == _MOST_LOST:
             self._give_up(work, "workers end before they answer, as where memory does not suffice")
 
-    def _give_up(self, work: Work, why: str) -> None:
+    def _give_up(self, work: ModelWork, why: str) -> None:
         if not work.fault:
             work.fault = why
             self._say(f"cluster: {why}; that is done here")
@@ -387,9 +387,9 @@ class Section:
 @contextmanager
 def open_section(
     client: Any, frames: Frames, folder: Path, say: Callable[[str], None], *, is_own: bool
-) -> Iterator[Section]:
-    """Yield a section; at its end nothing of it computes any more. The arguments are those of `Section`."""
-    section = Section(client, frames, folder, say, is_own=is_own)
+) -> Iterator[ClusterSection]:
+    """Yield a section; at its end nothing of it computes any more. The arguments are those of `ClusterSection`."""
+    section = ClusterSection(client, frames, folder, say, is_own=is_own)
     try:
         yield section
     finally:
