@@ -72,7 +72,7 @@ class _Hand:
 
 
 class ClusterSection:
-    """ModelWork of one or more models on the same frames."""
+    """Work of one or more models on the same frames."""
 
     def __init__(self, client: Any, frames: Frames, folder: Path, say: Callable[[str], None], *, is_own: bool) -> None:
         """Begin it.
