@@ -30,7 +30,7 @@ from edgeopt.tasks import Task, make_task
 _LOOK_S, _LONGEST_S = 0.02, 60.0
 """How often it is looked whether what was stopped has ended, and how long at most."""
 _COLUMNS = 200
-"""Of what is told of an error."""
+"""Width of an error as it is told."""
 _stopped: set[str] = set()
 """Runs whose answers nobody waits for any more."""
 _running: Counter[str] = Counter()

@@ -25,7 +25,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What the last bits of an answer may depend on."""
+    """Facts of a worker on which the last bits of an answer may depend."""
 
     edgeopt: str
     system: str
