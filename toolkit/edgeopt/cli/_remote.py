@@ -29,8 +29,8 @@ SEARCH_THERE = "search_there"
 _FLAG, _THERE = "--on", "--search-there"
 _HELP = "Run on this device: files are sent, edgeopt is installed there once, and what it writes comes back."
 _HELP_PHONES = " adb: a phone times the model alone, by edgeopt-runner; not tried on a real phone yet."
-_OF_THIS_TERMINAL = ("chat", "view")
-"""Options of what a person does while the command runs."""
+_OF_THIS_TERMINAL = ("chat", "view", "cluster")
+"""Options of what a person does while the command runs, and of workers that score for this machine."""
 
 
 class DeviceCommand(click.Command):

@@ -13,21 +13,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
+from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.report.formats import write_pages
 from edgeopt.steps._context import Listener
-from edgeopt.system.declared.optional import require
+from edgeopt.system.cluster.dask import require_dask, version
+from edgeopt.system.cluster.store import MissingFiles, send
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.text import plural, short
 from edgeopt.system.toml import read_json
-from edgeopt.verbs.fleet import EXTRA, PURPOSE, work
+from edgeopt.verbs.fleet import PURPOSE, work
 from edgeopt.verbs.fleet.cluster import open_cluster
 from edgeopt.verbs.fleet.plan import FleetCell, FleetPlan, read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.summary import cell_line, summarize
-from edgeopt.verbs.fleet.work import CellRequest, CellRun, MissingFiles
+from edgeopt.verbs.fleet.work import CellRequest, CellRun
 from edgeopt.verbs.remote.job import write_below
 from edgeopt.verbs.remote.mirror import mirrored
 
@@ -58,7 +59,7 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
     folder = out or Path("out") / plan.name
     with lock_folder(folder, held="another fleet writes into", remedy="choose another folder with -o"):
         before = read_before(folder)
-        known = work.version()
+        known = version()
         requests = {cell.name: request_of(cell, known) for cell in plan.cells}
         kept = _kept(plan, folder, requests) if resume else {}
         todo = [cell for cell in plan.cells if cell.name not in kept]
@@ -79,7 +80,7 @@ def request_of(cell: FleetCell, known: str) -> CellRequest:
 
     Args:
         cell: Of the plan.
-        known: Version of edgeopt, as `work.version`.
+        known: Version of edgeopt, as `dask.version`.
     """
     files = {name: (sha256_of(path), str(path.absolute())) for name, path in cell.files.items()}
     words = [word.there for word in cell.words]
@@ -114,21 +115,6 @@ def _names(cell: FleetCell) -> tuple[str, str, str, str]:
     return cell.name, cell.workload, cell.device, cell.target
 
 
-def _read(path: Path, digest: str) -> bytes:
-    """Return a file that is to be sent.
-
-    Raises:
-        InvalidFileError: If it is not any more what it was when the fleet began.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy="correct it") from error
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise InvalidFileError(f"{path} changed since the fleet began", remedy="run it again")
-    return data
-
-
 class _Course:
     """Cells on their way."""
 
@@ -147,7 +133,7 @@ class _Course:
 
     def run(self, cells: list[FleetCell], count: int) -> None:
         """Send all cells to workers that offer their devices, and store each result as it comes."""
-        distributed = require("distributed", extra=EXTRA, purpose=PURPOSE)
+        distributed = require_dask(PURPOSE)
         self._client.subscribe_topic(work.TOPIC, self._hear)
         self._hears.progress("cells", count - len(cells), count)
         running = {self._submit(cell): cell for cell in cells}
@@ -206,9 +192,7 @@ class _Course:
         self._sent[cell.name] += 1
         places = dict(self._requests[cell.name].files.values())
         self._hears.say(f"sending {plural(len(missing.digests), 'file')} to {missing.worker}")
-        for digest in sorted(missing.digests):
-            data = _read(Path(places[digest]), digest)
-            self._client.run(work.store, digest, data, workers=[missing.worker], on_error="ignore")
+        send(self._client, missing, {digest: Path(place) for digest, place in places.items()})
 
     def _store(self, cell: FleetCell, answer: CellRun | str) -> None:
         """Write the result of a cell: its files first, then that it is finished."""

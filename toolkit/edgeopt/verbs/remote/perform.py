@@ -10,6 +10,7 @@ from pathlib import Path
 from edgeopt.errors import EXIT_INTERRUPTED, EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.system.declared.target import Target, declared_target, find_target
+from edgeopt.system.disk.wheel import make_wheel
 from edgeopt.system.machine.processor import ARCHITECTURES
 from edgeopt.system.text import plural
 from edgeopt.verbs.remote.address import read_address
@@ -19,7 +20,6 @@ from edgeopt.verbs.remote.job import STOPPED, Job, JobRequest, Write, is_lost
 from edgeopt.verbs.remote.mirror import files_behind, mirrored
 from edgeopt.verbs.remote.search import SearchHere
 from edgeopt.verbs.remote.ssh import Connection, LostError
-from edgeopt.verbs.remote.wheel import make_wheel
 
 _CPU, _COMMON = "cpu", ("serve", "sign")
 """Extras that commands may need: ONNX Runtime; what reads and writes texts, and what checks signatures."""
