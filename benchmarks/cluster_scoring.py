@@ -32,10 +32,10 @@ import distributed
 import numpy as np
 import psutil
 
+from edgeopt.measurement.accuracy.cluster import pool as pools
+from edgeopt.measurement.accuracy.cluster.address import read_cluster_address
+from edgeopt.measurement.accuracy.cluster.job import digest_of
 from edgeopt.measurement.accuracy.evaluate import answers, open_labelled
-from edgeopt.measurement.cluster import pool as pools
-from edgeopt.measurement.cluster.address import read_cluster_address
-from edgeopt.measurement.cluster.job import digest_of
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds

@@ -11,10 +11,10 @@ import pytest
 
 import edgeopt
 from edgeopt.graph.model import Model
+from edgeopt.measurement.accuracy.cluster import pool as pools
+from edgeopt.measurement.accuracy.cluster.address import ClusterAddress
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.pool import HERE, AnswerPool
-from edgeopt.measurement.cluster import pool as pools
-from edgeopt.measurement.cluster.address import ClusterAddress
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.optimization.choice.accuracy_proof import prove_accuracy

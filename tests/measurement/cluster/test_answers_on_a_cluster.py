@@ -20,12 +20,11 @@ from click.testing import CliRunner
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.executors import Session
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_labelled
-from edgeopt.measurement.cluster import chunk, section
-from edgeopt.measurement.cluster import pool as pools
-from edgeopt.measurement.cluster.address import ClusterAddress, read_cluster_address
-from edgeopt.measurement.cluster.chunk import answer_chunk, stop_run
-from edgeopt.measurement.cluster.job import (
+from edgeopt.measurement.accuracy.cluster import chunk, section
+from edgeopt.measurement.accuracy.cluster import pool as pools
+from edgeopt.measurement.accuracy.cluster.address import ClusterAddress, read_cluster_address
+from edgeopt.measurement.accuracy.cluster.chunk import answer_chunk, stop_run
+from edgeopt.measurement.accuracy.cluster.job import (
     AnsweredFrames,
     AnswerJob,
     CannotAnswer,
@@ -34,8 +33,9 @@ from edgeopt.measurement.cluster.job import (
     SentFile,
     digest_of,
 )
-from edgeopt.measurement.cluster.likeness import WorkerFacts, why_unlike, worker_facts
-from edgeopt.measurement.cluster.pool import ClusterPool
+from edgeopt.measurement.accuracy.cluster.likeness import WorkerFacts, why_unlike, worker_facts
+from edgeopt.measurement.accuracy.cluster.pool import ClusterPool
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_labelled
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.recipes.inputs.frames import Frames
@@ -70,7 +70,7 @@ Opening.open = lambda opening, source, opened=Opening.open: Off(opened(opening, 
 """
 """What a worker loads first whose numbers differ in the last bit."""
 BLIND = """
-import edgeopt.measurement.cluster.chunk as it
+import edgeopt.measurement.accuracy.cluster.chunk as it
 
 it.read_stored = lambda digest, origin, read=it.read_stored: read(digest, "/nowhere")
 """
@@ -394,7 +394,7 @@ def test_a_scheduler_is_named_by_its_address(text):
 
 
 def test_workers_of_this_machine_are_named_by_their_number(monkeypatch):
-    monkeypatch.setattr("edgeopt.measurement.cluster.address.logical_cores", lambda: 8)
+    monkeypatch.setattr("edgeopt.measurement.accuracy.cluster.address.logical_cores", lambda: 8)
     assert read_cluster_address("local:3").workers(4) == 3
     assert [read_cluster_address("local").workers(threads) for threads in (1, 4, 16)] == [8, 2, 1]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.export.network import NetworkInput
-from edgeopt.measurement.cluster.address import read_cluster_address
-from edgeopt.measurement.cluster.pool import ClusterPool
+from edgeopt.measurement.accuracy.cluster.address import read_cluster_address
+from edgeopt.measurement.accuracy.cluster.pool import ClusterPool
 from edgeopt.optimization.elsewhere import MadeHere, make_for, why_not_made_here
 from edgeopt.optimization.optimize import optimize, show_plan
 from edgeopt.optimization.report.summary import summarize as summarize_report

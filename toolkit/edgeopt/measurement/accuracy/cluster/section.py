@@ -20,9 +20,16 @@ from uuid import uuid4
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.files.outside import sha256_of
-from edgeopt.measurement.cluster.chunk import answer_chunk, stop_run
-from edgeopt.measurement.cluster.job import AnsweredFrames, AnswerJob, CannotAnswer, FrameFiles, MachineTaken, SentFile
-from edgeopt.measurement.cluster.likeness import WorkerFacts, why_unlike, worker_facts
+from edgeopt.measurement.accuracy.cluster.chunk import answer_chunk, stop_run
+from edgeopt.measurement.accuracy.cluster.job import (
+    AnsweredFrames,
+    AnswerJob,
+    CannotAnswer,
+    FrameFiles,
+    MachineTaken,
+    SentFile,
+)
+from edgeopt.measurement.accuracy.cluster.likeness import WorkerFacts, why_unlike, worker_facts
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.pictures import PictureReader

@@ -19,12 +19,12 @@ from typing import Any
 from edgeopt.errors import UnavailableError
 from edgeopt.executors import Session
 from edgeopt.executors._guard import active_guard
+from edgeopt.measurement.accuracy.cluster import PURPOSE
+from edgeopt.measurement.accuracy.cluster.address import ClusterAddress
+from edgeopt.measurement.accuracy.cluster.job import prove
+from edgeopt.measurement.accuracy.cluster.section import ClusterSection, ModelWork, open_section
 from edgeopt.measurement.accuracy.evaluate import Progress, answers
 from edgeopt.measurement.accuracy.pool import Expected
-from edgeopt.measurement.cluster import PURPOSE
-from edgeopt.measurement.cluster.address import ClusterAddress
-from edgeopt.measurement.cluster.job import prove
-from edgeopt.measurement.cluster.section import ClusterSection, ModelWork, open_section
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.opening import Opening

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import Session
-from edgeopt.measurement.accuracy.evaluate import answers
-from edgeopt.measurement.cluster.job import (
+from edgeopt.measurement.accuracy.cluster.job import (
     AnsweredFrames,
     AnswerJob,
     CannotAnswer,
@@ -21,6 +20,7 @@ from edgeopt.measurement.cluster.job import (
     SentFile,
     prove,
 )
+from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.system.cluster.dask import worker_address
 from edgeopt.system.cluster.store import MissingFiles, machine_lock, read_stored
 from edgeopt.system.disk.locks import hold
