@@ -129,11 +129,11 @@ def run_on_device(
 
 def _words(ctx: click.Context) -> list[CommandWord]:
     """Return the command line anew, each word with what the command does with the file that it may name."""
-    from edgeopt.verbs.remote.words import Written, line_of
+    from edgeopt.verbs.remote.words import WrittenOption, line_of
 
     default = click.core.ParameterSource.DEFAULT
     given = [each for each in ctx.command.params if ctx.get_parameter_source(each.name or "") is not default]
-    written, arguments, done = list[Written](), list[str](), set[str]()
+    written, arguments, done = list[WrittenOption](), list[str](), set[str]()
     for each in sorted(given, key=lambda each: getattr(each, "is_flag", False)):
         name, value = each.name or "", ctx.params.get(each.name or "")
         if name in done or value is None:
@@ -144,7 +144,7 @@ def _words(ctx: click.Context) -> list[CommandWord]:
             arguments += texts
         else:
             is_flag = getattr(each, "is_flag", False)
-            written.append(Written(each.opts[0], () if is_flag else texts, _file_use(each, ctx)))
+            written.append(WrittenOption(each.opts[0], () if is_flag else texts, _file_use(each, ctx)))
     return line_of(written, arguments)
 
 

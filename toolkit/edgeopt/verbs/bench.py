@@ -37,7 +37,7 @@ def bench(
         EdgeoptError: If something cannot be used, wishes contradict each other, or are for another kind.
     """
     if on:
-        from edgeopt.verbs.remote.elsewhere import Asked, result_on
+        from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
-        return result_on(Asked("bench", (str(workload),), options, wishes, on), tell)
+        return result_on(RemoteCall("bench", (str(workload),), options, wishes, on), tell)
     return perform("bench", str(workload), options, wishes, tell).result

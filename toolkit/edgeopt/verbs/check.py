@@ -39,9 +39,9 @@ def check(
         EdgeoptError: If the baseline is missing or damaged, or the workload cannot be used.
     """
     if on:
-        from edgeopt.verbs.remote.elsewhere import Asked, result_on
+        from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
-        return result_on(Asked("check", (str(workload),), options, wishes, on), tell)
+        return result_on(RemoteCall("check", (str(workload),), options, wishes, on), tell)
     return checked(str(workload), options, wishes, tell).result
 
 

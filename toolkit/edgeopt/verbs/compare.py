@@ -39,9 +39,9 @@ def compare(
     """
     sources = tuple(map(str, workloads))
     if on:
-        from edgeopt.verbs.remote.elsewhere import Asked, result_on
+        from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
-        return result_on(Asked("compare", sources, options, wishes, on), tell)
+        return result_on(RemoteCall("compare", sources, options, wishes, on), tell)
     return compared(sources, options, wishes, tell).result
 
 

@@ -41,9 +41,9 @@ def optimize(
     """
     values: dict[str, object] = {"target": "cpu", **wishes}
     if on:
-        from edgeopt.verbs.remote.elsewhere import Asked, result_on
+        from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
-        return result_on(Asked("optimize", (str(workload),), options, values, on, search_there), listener=listener)
+        return result_on(RemoteCall("optimize", (str(workload),), options, values, on, search_there), listener=listener)
     if search_there:
         raise EdgeoptError("search_there= is for a device elsewhere", remedy="name it: on='ssh://USER@HOST'")
     return perform("optimize", str(workload), options, values, listener).result

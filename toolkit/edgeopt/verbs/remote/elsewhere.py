@@ -20,13 +20,13 @@ from edgeopt.verbs.remote.device import Tell
 from edgeopt.verbs.remote.perform import Hearer, run_remotely
 from edgeopt.verbs.remote.results import read_result, require_readable
 from edgeopt.verbs.remote.search import SearchHere
-from edgeopt.verbs.remote.words import Written, line_of, written_options
+from edgeopt.verbs.remote.words import WrittenOption, line_of, written_options
 
 _ERROR, _REMEDY = "error: ", "  -> "
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RemoteCall:
     """A verb as Python asked for it."""
 
     verb: str
@@ -36,45 +36,45 @@ class Asked:
     values: Mapping[str, Any]
     """Fields that differ, by name."""
     address: str
-    """Of the device."""
+    """The device, as `--on` takes it."""
     searches_there: bool = False
     """Whether candidates are made on the device too."""
 
 
-def result_on(asked: Asked, tell: Tell | None = None, listener: Any = None) -> Result:
+def result_on(call: RemoteCall, tell: Tell | None = None, listener: Any = None) -> Result:
     """Do a verb on another device, and return its result.
 
     Args:
-        asked: The verb, on what, how, and where.
+        call: The verb, on what, how, and where.
         tell: Hears progress.
         listener: Hears progress and lines, in place of `tell`; a `Listener` of `optimize`.
 
     Raises:
         EdgeoptError: If the device cannot do it, or the verb failed there.
     """
-    verb, sources, address = asked.verb, asked.sources, asked.address
+    verb, sources, address = call.verb, call.sources, call.address
     tell = listener.progress if listener else tell or _ignore
     if is_phone(address):
         require_measuring(verb, address)
-    kind, options = prepare(verb, sources, asked.options, asked.values)
+    kind, options = prepare(verb, sources, call.options, call.values)
     values = {each.name: getattr(options, each.name) for each in fields(options)}
     if is_phone(address):
         from edgeopt.verbs.android.perform import perform_on_phone
 
-        given = {name: value for name, value in values.items() if name in asked.values or asked.options is not None}
-        return perform_on_phone(verb, sources, given, address, tell).result
+        passed = {name: value for name, value in values.items() if name in call.values or call.options is not None}
+        return perform_on_phone(verb, sources, passed, address, tell).result
     hint = require_readable(kind, verb, options, address)
     written = written_options(options)
-    if values.get("resume") and values.get("out") is None and (verb not in SEARCHING or asked.searches_there):
+    if values.get("resume") and values.get("out") is None and (verb not in SEARCHING or call.searches_there):
         raise EdgeoptError("resume= with on= does not know which folder to take along", remedy="name it: out=FOLDER")
     # a name of its own for each command, and the same for the same one: what goes on there is taken up
     facts = repr((verb, written, sources, address))
     file = cache_folder() / "results" / f"{hashlib.sha256(facts.encode()).hexdigest()[:24]}.npz"
     file.unlink(missing_ok=True)
-    line = line_of([*written, Written(RESULT_FLAG, (str(file),), FileUse.WRITE)], sources)
+    line = line_of([*written, WrittenOption(RESULT_FLAG, (str(file),), FileUse.WRITE)], sources)
     command = RemoteCommand((CommandWord(verb), *line), str(values.get("target") or ""), {}, "the same call")
     search = None
-    if verb in SEARCHING and not asked.searches_there:
+    if verb in SEARCHING and not call.searches_there:
         search = SearchHere(verb, sources[0], values, lambda: nullcontext(listener))
     heard = _Heard(listener.say if listener else _ignore)
     tell(f"{verb} on {address}", 0, 1)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 _IS, _OF, _MAP, _ARRAY = "is", "of", "map", "array"
 _LISTS = (tuple, list, frozenset, Set, Sequence)
 _MADE = {list: list, frozenset: frozenset, Set: frozenset}
-"""Of lists in JSON; all others become tuples."""
+"""The types that a list of JSON becomes; all others become tuples."""
 _SCALARS = (str, bool, int, float)
 _PLAIN = (np.ndarray, Literal, Ellipsis, *_SCALARS)
 
@@ -108,10 +108,10 @@ class Plainly:
 
     def _restore_table(self, kinds: tuple[Any, ...], value: Mapping[str, Any], arrays: Arrays) -> Any:
         if _MAP in value:
-            found = next((kind for kind in kinds if kind is Any or (get_origin(kind) or kind) in (dict, Mapping)), None)
-            if found is None:
+            table = next((kind for kind in kinds if kind is Any or (get_origin(kind) or kind) in (dict, Mapping)), None)
+            if table is None:
                 raise ValueError("a table is not expected")
-            key_kind, each_kind = get_args(found) or (Any, Any)
+            key_kind, each_kind = get_args(table) or (Any, Any)
             pairs = value[_MAP]
             return {self.restore(key_kind, k, arrays): self.restore(each_kind, v, arrays) for k, v in pairs}
         if _ARRAY in value:

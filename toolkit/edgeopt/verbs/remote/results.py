@@ -29,9 +29,9 @@ _REMEDY = "run it from the command line: edgeopt {verb} ... --on {address}"
 
 
 def _plainly(options: Any = None, address: str = "") -> Plainly:
-    def restored(told: ToldSetup) -> Setup:
+    def restored(stored: ToldSetup) -> Setup:
         assert isinstance(options, BenchOptions)
-        return setup_of(told, options, address)
+        return setup_of(stored, options, address)
 
     return Plainly({Setup: StandIn(ToldSetup, tell_setup, restored)}, {Loss: (Drop, Rise)})
 

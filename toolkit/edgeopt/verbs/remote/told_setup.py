@@ -60,20 +60,20 @@ class ToldSetup:
 class SessionElsewhere(Staged):
     """The session of a device that has told its results: it runs nothing here."""
 
-    def __init__(self, address: str, told: ToldSession) -> None:
+    def __init__(self, address: str, stored: ToldSession) -> None:
         """Take what is known of it."""
-        self._address, self._told = address, told
-        self.inputs, self.outputs, self.simulated = told.inputs, told.outputs, told.simulated
+        self._address, self._stored = address, stored
+        self.inputs, self.outputs, self.simulated = stored.inputs, stored.outputs, stored.simulated
 
     @property
     def program(self) -> str:
         """The program that computed there."""
-        return self._told.program
+        return self._stored.program
 
     @property
     def opening_ms(self) -> Mapping[str, float]:
         """The parts of opening it."""
-        return self._told.opening_ms
+        return self._stored.opening_ms
 
     def execute(self, uploaded: Any) -> NoReturn:
         """Refuse.
@@ -86,7 +86,7 @@ class SessionElsewhere(Staged):
 
     def placement(self) -> tuple[Placement, ...]:
         """Return where each node ran there."""
-        return self._told.placed
+        return self._stored.placed
 
     def close(self) -> None:
         """Nothing is open."""
@@ -124,11 +124,11 @@ def tell_setup(setup: Setup) -> ToldSetup:
     )
 
 
-def setup_of(told: ToldSetup, options: BenchOptions, address: str) -> Setup:
+def setup_of(stored: ToldSetup, options: BenchOptions, address: str) -> Setup:
     """Return the setup of a run that is over, on another device.
 
     Args:
-        told: What the device tells of it.
+        stored: What the device tells of it.
         options: Of the run.
         address: Of the device; commands that the result names go there again.
     """
@@ -138,31 +138,31 @@ def setup_of(told: ToldSetup, options: BenchOptions, address: str) -> Setup:
         raise _closed(address)
 
     subject = Subject(
-        name=told.name,
-        recipe=told.recipe,
-        target=told.target,
-        task=make_task(told.recipe, told.inputs, told.outputs, evaluating=False),
-        session=SessionElsewhere(address, told.session),
-        opening=told.opening,
-        notes=told.subject_notes,
-        path=told.path,
-        inputs=told.inputs,
-        outputs=told.outputs,
-        opset=told.opset,
-        brings_target=told.brings_target,
-        has_weights_beside=told.has_weights_beside,
+        name=stored.name,
+        recipe=stored.recipe,
+        target=stored.target,
+        task=make_task(stored.recipe, stored.inputs, stored.outputs, evaluating=False),
+        session=SessionElsewhere(address, stored.session),
+        opening=stored.opening,
+        notes=stored.subject_notes,
+        path=stored.path,
+        inputs=stored.inputs,
+        outputs=stored.outputs,
+        opset=stored.opset,
+        brings_target=stored.brings_target,
+        has_weights_beside=stored.has_weights_beside,
     )
     return Setup(
-        asked=told.asked,
-        asked_target=told.asked_target,
-        asked_recipe=told.asked_recipe,
+        asked=stored.asked,
+        asked_target=stored.asked_target,
+        asked_recipe=stored.asked_recipe,
         options=options,
         plan=plan_load(options),
         subject=subject,
-        pictures=Frames(told.frames, read, told.source),
+        pictures=Frames(stored.frames, read, stored.source),
         readers=(),
         pipelines=(),
-        notes=told.notes,
+        notes=stored.notes,
         elsewhere=Elsewhere(address, {}),
     )
 

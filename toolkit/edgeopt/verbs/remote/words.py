@@ -17,7 +17,7 @@ _UNITS = {Syntax.SECONDS: "s", Syntax.MILLISECONDS: "ms", Syntax.FRAME_BUDGET: "
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenOption:
     """An option as it is written."""
 
     flag: str
@@ -26,7 +26,7 @@ class Written:
     file_use: FileUse = FileUse.NONE
 
 
-def line_of(written: Iterable[Written], sources: Sequence[str]) -> list[CommandWord]:
+def line_of(written: Iterable[WrittenOption], sources: Sequence[str]) -> list[CommandWord]:
     """Return a command line behind the command's name.
 
     Args:
@@ -45,7 +45,7 @@ def line_of(written: Iterable[Written], sources: Sequence[str]) -> list[CommandW
     return [*options, *flags, *([CommandWord("--"), *arguments] if arguments else [])]
 
 
-def written_options(options: Any) -> list[Written]:
+def written_options(options: Any) -> list[WrittenOption]:
     """Return the options of a verb that differ from their defaults, or have none.
 
     Args:
@@ -70,10 +70,10 @@ def written_options(options: Any) -> list[Written]:
         if each.syntax is Syntax.FLAG:
             if value != each.flag_value:
                 raise _unwritable(name, value)
-            written.append(Written(each.flags[0], ()))
+            written.append(WrittenOption(each.flags[0], ()))
         else:
             use = FileUse.BOTH if is_taken_up else each.file_use
-            written.append(Written(each.flags[0], _texts(name, each, value), use))
+            written.append(WrittenOption(each.flags[0], _texts(name, each, value), use))
     return written
 
 
