@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from ssh_server import ssh_board
 
 import edgeopt
 from edgeopt.errors import EdgeoptError
@@ -19,25 +17,8 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.optimization.result import read_report
 from edgeopt.system.disk.caches import cache_folder
 
-MODEL = Path(__file__).parents[2] / "models" / "digits_detector"
 BOARD = "ssh://board"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device's side needs a POSIX system")
-
-
-@pytest.fixture(scope="module")
-def board(tmp_path_factory):
-    """One device; its environment is made by the first call."""
-    with ssh_board(tmp_path_factory.mktemp("board")) as made:
-        yield made
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A folder with a model, in which the program runs, and caches of its own."""
-    shutil.copytree(MODEL, tmp_path / "mine")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    return tmp_path
 
 
 class Heard:
@@ -55,6 +36,12 @@ class Heard:
 
     def ahead(self, part: str, part_s: float, rest_s: float) -> None:
         """Nothing that this test looks at."""
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path, monkeypatch):
+    """Caches of its own, in which a result lies on its way."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
 
 
 def test_a_bench_is_the_result_that_the_device_wrote(board, project):
@@ -98,7 +85,9 @@ def test_a_gate_and_a_comparison(board, project):
 
 def test_optimize_searches_here_and_the_report_is_the_device_s(board, project):
     heard = Heard()
-    report = edgeopt.optimize("mine/model.onnx", on=BOARD, listener=heard, steps=(), time_limit_s=8.0, threads=1)
+    report = edgeopt.optimize(
+        "mine/model.onnx", on=BOARD, listener=heard, steps=("simplify",), time_limit_s=8.0, threads=1
+    )
     out = project / "out" / "mine-cpu"
     written = read_report(out)
     assert report.folder == Path("out/mine-cpu")
