@@ -106,6 +106,8 @@ def test_results_that_cannot_come_back_are_refused_before_a_device_is_asked():
     assert error.value.remedy == "run it from the command line: edgeopt bench ... --on ssh://nowhere.invalid"
     with pytest.raises(UnsupportedError, match="the result of optimize"):
         edgeopt.optimize("digits_detector", on="ssh://nowhere.invalid", dry_run=True)
+    with pytest.raises(EdgeoptError, match="a comparison needs two, 1 given"):
+        edgeopt.compare("digits_detector", on="ssh://nowhere.invalid")
     with pytest.raises(EdgeoptError, match="search_there= is for a device elsewhere"):
         edgeopt.optimize("digits_detector", search_there=True)
     with pytest.raises(EdgeoptError, match="resume= with on= does not know which folder"):

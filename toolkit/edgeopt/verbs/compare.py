@@ -41,6 +41,7 @@ def compare(
     if on:
         from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
+        require_two(sources)
         return result_on(RemoteCall("compare", sources, options, wishes, on), tell)
     return compared(sources, options, wishes, tell).result
 

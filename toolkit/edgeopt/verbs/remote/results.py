@@ -99,6 +99,6 @@ def read_result(file: Path, hint: Any, options: Any, address: str, mirror: str) 
     try:
         about = arrays.pop(_ABOUT).tobytes().decode().replace(f"{mirror}/", "/")
         return _plainly(options, address).restore(hint, json.loads(about), arrays)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         problem = f"{address} sends no result: {error!s:.200}"
         raise InvalidFileError(problem, remedy=remedy) from error
