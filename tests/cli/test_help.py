@@ -123,8 +123,7 @@ def test_every_option_of_a_long_help_stands_under_one_heading(name):
 def test_no_command_lists_more_than_sixteen_options_without_headings():
     for name in cli.list_commands(click.Context(cli)):
         command = cli.get_command(click.Context(cli), name)
-        listed = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
-    options = {each.name for each in listed}
+        options = {each.name for each in command.params if isinstance(each, click.Option) and not each.hidden}
         assert isinstance(command, GroupedCommand) or len(options) <= 16, name
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EdgeoptError
@@ -68,7 +69,7 @@ def result_on(call: RemoteCall, tell: Tell | None = None, listener: Any = None) 
     if values.get("resume") and values.get("out") is None and (verb not in SEARCHING or call.searches_there):
         raise EdgeoptError("resume= with on= does not know which folder to take along", remedy="name it: out=FOLDER")
     # a name of its own for each command, and the same for the same one: what goes on there is taken up
-    facts = repr((verb, written, sources, address))
+    facts = repr((verb, written, sources, address, Path.cwd()))
     file = cache_folder() / "results" / f"{hashlib.sha256(facts.encode()).hexdigest()[:24]}.npz"
     file.unlink(missing_ok=True)
     line = line_of([*written, WrittenOption(RESULT_FLAG, (str(file),), FileUse.WRITE)], sources)
