@@ -225,8 +225,8 @@ _READING = (
 
 
 _READING_PREDICTIONS = (
-    " Predicted is execution alone on a device that is not here, from the times of layers that were measured on it; 95 % "
-    "of the networks by which those were checked lie within the interval."
+    " Predicted is execution alone on a device that is not here, from the times of layers that were measured on it; "
+    "95 % of the networks by which those were checked lie within the interval."
 )
 
 
