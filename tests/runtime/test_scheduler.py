@@ -15,6 +15,7 @@ import onnx
 import pytest
 from fixture_bundles import packed
 
+from edgeopt.system.machine.affinity import held_to
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.executors.null import Script
 from edgeopt.graph.model import find_model, load_model
@@ -26,7 +27,7 @@ from edgeopt.runtime.bundle import write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule import Model, Scheduler, Terms, turns
 from edgeopt.runtime.schedule.batch import Batches
-from edgeopt.runtime.schedule.cores import assign_cores, held_to
+from edgeopt.runtime.schedule.cores import assign_cores
 from edgeopt.runtime.schedule.lane import Lane
 from edgeopt.runtime.schedule.memory import Loaded, who_goes
 from edgeopt.runtime.schedule.model import Scheduled

@@ -20,8 +20,9 @@ from edgeopt.steps._training import TRAINING_S
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.optional import how_to_install
 from edgeopt.system.declared.target import Target, TargetByTimes
+from edgeopt.system.machine.affinity import threads_in_words
 from edgeopt.system.machine.threads import engine_threads
-from edgeopt.system.text import plural, shown_path, typed_duration
+from edgeopt.system.text import shown_path, typed_duration
 
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""
@@ -67,6 +68,8 @@ class Plan:
     threads_asked: bool
     time_limit_s: float | None
     notes: tuple[Note, ...] = field(default=())
+    cores: str = ""
+    """`fast`: engines are held to cores of the fastest kind, which was proven faster; empty: as the target says."""
     may_quantize: bool = True
     """Whether INT8 was asked for: without pictures its step falls away, but weights may still be integers."""
     prefer: Prefer = Prefer.SPEED
@@ -222,6 +225,7 @@ def make_plan(
         threads_asked=bool(options.threads or target.threads),
         time_limit_s=options.time_limit_s,
         notes=tuple(notes),
+        cores=target.cores,
         may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in {*asked} - {*options.skip}),
         prefer=Prefer(options.prefer),
         selftest=SelfTestInputs(options.selftest),
@@ -284,7 +288,9 @@ def head(
     """Return what will be done, in short lines; without `is_timed` no budget decides."""
     kept = _kept(plan, recipe)
     return (
-        Value("model", f"{model} on {target.name}, {plural(plan.threads, 'thread')}", more=target.description),
+        Value(
+            "model", f"{model} on {target.name}, {threads_in_words(plan.threads, plan.cores)}", more=target.description
+        ),
         Value("recipe", f"{recipe.name}: {reason}"),
         Value("calib", SYNTHETIC if plan.synthetic else shown_path(plan.calib) if plan.calib else "none"),
         Value("labels", shown_path(plan.eval) if plan.eval else "none: agreement with the original judges"),
@@ -300,7 +306,7 @@ def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str
     data = (
         ("model", model),
         ("recipe", f"{recipe.name}: {reason}"),
-        ("target", f"{target.name}: {target.description}; {plural(plan.threads, 'thread')}"),
+        ("target", f"{target.name}: {target.description}; {threads_in_words(plan.threads, plan.cores)}"),
         ("calib", SYNTHETIC if plan.synthetic else str(plan.calib or "none")),
         ("eval", str(plan.eval or "none: agreement with the float model judges")),
         ("budget", f"{plan.budget_ms:.1f} ms a frame, {_kept(plan, recipe)}"),
