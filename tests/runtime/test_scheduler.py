@@ -15,7 +15,6 @@ import onnx
 import pytest
 from fixture_bundles import packed
 
-from edgeopt.system.machine.affinity import held_to
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.executors.null import Script
 from edgeopt.graph.model import find_model, load_model
@@ -33,6 +32,7 @@ from edgeopt.runtime.schedule.memory import Loaded, who_goes
 from edgeopt.runtime.schedule.model import Scheduled
 from edgeopt.runtime.stream.stream import Stream
 from edgeopt.system.declared.target import find_target
+from edgeopt.system.machine.affinity import held_to
 from edgeopt.system.machine.threads import usable_cores
 
 DIGITS = find_model("digits_detector")

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.model import Model
-from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 from edgeopt.recipes.recipe import Recipe
@@ -40,6 +40,12 @@ class ThreadUse:
 
     def __str__(self) -> str:
         return threads_in_words(self.threads, self.cores)
+
+    def proven_over(self, other: ThreadUse, speed: Ratio) -> ThreadUse:
+        """Return this use where it is proven faster than another, else the other; its note tells the ratio."""
+        is_proven = speed.verdict is Change.FASTER
+        detail = f"{self}: {speed} as fast as {other} on any core{'' if is_proven else ', not proven'}"
+        return replace(self if is_proven else other, note=Note(NoteKind.INFO, detail))
 
 
 def default_threads(model: Model, recipe: Recipe, target: Target, asked: int) -> ThreadUse:
@@ -110,9 +116,7 @@ def choose_threads(
         # what leads by chance among several is measured anew beside the best
         again = {str(each): runs[str(each)] for each in (best, use)}
         held = compare_calls(again, baseline=str(best), seconds=_SECONDS, block=10, seed=1)[str(use)]
-        is_proven = held.verdict is Change.FASTER
-        note = Note(NoteKind.INFO, f"{use}: {held} as fast as {best} on any core{'' if is_proven else ', not proven'}")
-        best = replace(use if is_proven else best, note=note)
+        best = use.proven_over(best, held)
     for session in opened.values():
         session.close()
     return best
