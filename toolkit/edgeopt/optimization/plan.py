@@ -20,7 +20,7 @@ from edgeopt.steps._training import TRAINING_S
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.optional import how_to_install
 from edgeopt.system.declared.target import Target, TargetByTimes
-from edgeopt.system.machine.affinity import threads_in_words
+from edgeopt.system.machine.affinity import held_processors, threads_in_words
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import shown_path, typed_duration
 
@@ -212,6 +212,8 @@ def make_plan(
         notes.append(Note(NoteKind.INFO, text, "--prune 0.3 lets one be chosen"))
     if not planned and not notes:
         raise EdgeoptError("no step is left to do", remedy=f"choose --steps from {', '.join(known)}")
+    count = engine_threads(options.threads, target.threads or threads)
+    is_held = target.why_not_here() is not None or held_processors(target.cores, count)
     return Plan(
         steps=planned,
         calib=None if synthetic else calib,
@@ -221,11 +223,11 @@ def make_plan(
         budget_asked=options.budget_ms is not None,
         accuracy_asked=bool(options.eval) or (options.max_drop is not None and recipe.reads_labels),
         max_drop=recipe.evaluation.max_drop if options.max_drop is None else options.max_drop,
-        threads=engine_threads(options.threads, target.threads or threads),
+        threads=count,
         threads_asked=bool(options.threads or target.threads),
         time_limit_s=options.time_limit_s,
         notes=tuple(notes),
-        cores=target.cores,
+        cores=target.cores if is_held else "",
         may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in {*asked} - {*options.skip}),
         prefer=Prefer(options.prefer),
         selftest=SelfTestInputs(options.selftest),
