@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def test_a_bundle_keeps_the_wish_and_no_numbers_of_processors(folder):
     assert opening_from_json(json.loads(json.dumps(told.to_json()))) == told, "a fresh process holds it too"
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux holds threads to cores")
 def test_no_more_threads_than_this_device_has_fast_cores(folder, tmp_path, monkeypatch):
     (held, free) = read_bundle(folder).artefacts
     free = replace(free, threads=4)
