@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import SessionOptions
+from edgeopt.measurement.opening.given import open_given
+from edgeopt.runtime.opening import opening_for
+from edgeopt.verbs.android import subject
 from edgeopt.verbs.android.facts import PhoneFacts, PhoneState, notes_on_state
 from edgeopt.verbs.android.log import RunnerLog
 from edgeopt.verbs.android.request import WorkThere, request_for_load, request_for_turns, require_carried
@@ -199,3 +203,18 @@ def test_what_no_runner_prints_is_not_believed(line):
 def test_a_runner_of_another_form_is_refused():
     with pytest.raises(EdgeoptError, match="another version of edgeopt"):
         told(HELLO | {"runner": 2})
+
+
+def test_a_runner_that_holds_no_threads_to_cores_says_so():
+    opened = open_given("digits_detector", "cpu-x86-vnni", None)
+    for cores in ("fast", ""):
+        target = replace(opened.target, cores=cores)
+        opening = opening_for(target, "fp32", 1)
+        ports = opened.model.inputs, opened.model.outputs
+        read = subject._ReadModel(
+            "m", opened.recipe, target, opening, opened.model.source, opened.path, *ports, "fp32", ()
+        )
+        told = [note.detail for note in subject._outside(read)]
+        assert (
+            "edgeopt-runner holds no threads to the fast cores of the phone, as the model asks for" in told
+        ) == bool(cores)

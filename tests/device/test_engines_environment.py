@@ -24,7 +24,8 @@ def test_the_tests_of_an_engine_pass_in_an_environment_of_their_own(python, engi
     if find_spec(package) is not None:
         pytest.skip(f"{engine} is here: its tests run in this environment")
     tests = Path(__file__).with_name(f"test_{engine}.py")
-    done = run_apart([python, "-m", "pytest", "-p", "no:cacheprovider", tests])
+    held = Path(__file__).parents[1] / "executors" / "test_held_cores.py"
+    done = run_apart([python, "-m", "pytest", "-p", "no:cacheprovider", tests, held, "-k", engine])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     last = done.stdout.strip().splitlines()[-1]
     assert "passed" in last

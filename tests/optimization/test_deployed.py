@@ -54,7 +54,7 @@ providers = {json.dumps(target.providers)}\nprecisions = ["fp32"]\n[options]\n"{
         return real(self, source, options)
 
     monkeypatch.setattr(type(engine), "open", written_down)
-    monkeypatch.setattr(measured_threads, "choose_threads", lambda *_: 1)
+    monkeypatch.setattr(measured_threads, "choose_threads", lambda *_: measured_threads.ThreadUse(1))
     names = ("physical_cores", "usual_threads")
     cores = [(module, name) for module in (measured_threads, threads) for name in names] + [(threads, "logical_cores")]
     for module, name in cores:

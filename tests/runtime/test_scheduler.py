@@ -26,12 +26,13 @@ from edgeopt.runtime.bundle import write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule import Model, Scheduler, Terms, turns
 from edgeopt.runtime.schedule.batch import Batches
-from edgeopt.runtime.schedule.cores import assign_cores, held_to
+from edgeopt.runtime.schedule.cores import assign_cores
 from edgeopt.runtime.schedule.lane import Lane
 from edgeopt.runtime.schedule.memory import Loaded, who_goes
 from edgeopt.runtime.schedule.model import Scheduled
 from edgeopt.runtime.stream.stream import Stream
 from edgeopt.system.declared.target import find_target
+from edgeopt.system.machine.affinity import held_to
 from edgeopt.system.machine.threads import usable_cores
 
 DIGITS = find_model("digits_detector")

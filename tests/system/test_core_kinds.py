@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from fixture_topologies import intel, topology
 
-from edgeopt.measurement.opening.threads import counts_to_try
+from edgeopt.measurement.opening.threads import ThreadUse, uses_to_try
 from edgeopt.system.machine import threads
-from edgeopt.system.machine.core_kinds import fast_cores, fastest_first, numbers_of
-
-
-def topology(folder: Path, **files: list[int]) -> Path:
-    """Write cores with a number a core in each of some files; `siblings`: cores of equal numbers are one."""
-    siblings = files.pop("siblings", [*range(len(next(iter(files.values()), [])))])
-    for number in range(len(siblings)):
-        core = folder / "system" / "cpu" / f"cpu{number}"
-        (core / "topology").mkdir(parents=True)
-        (core / "cpufreq").mkdir()
-        same = [str(other) for other, name in enumerate(siblings) if name == siblings[number]]
-        (core / "topology" / "thread_siblings_list").write_text(",".join(same) + "\n")
-        for name, numbers in files.items():
-            (core / name.replace("__", "/")).write_text(f"{numbers[number]}\n")
-    return folder
-
-
-def intel(folder: Path) -> Path:
-    """Two P cores of two threads each, four E cores whose clock is not far behind."""
-    topology(folder, siblings=[0, 0, 1, 1, 2, 3, 4, 5], cpufreq__cpuinfo_max_freq=[5000] * 4 + [4200] * 4)
-    for name, cpus in (("cpu_core", "0-3"), ("cpu_atom", "4-7")):
-        (folder / name).mkdir()
-        (folder / name / "cpus").write_text(f"{cpus}\n")
-    return folder
+from edgeopt.system.machine.core_kinds import fast_cores, fast_processors, fastest_first, numbers_of
 
 
 def test_a_core_of_two_clusters_counts_the_fast_ones(tmp_path):
@@ -93,8 +69,24 @@ def test_an_engine_gets_the_fast_cores_and_never_more_than_the_quota(monkeypatch
     assert threads.engine_threads(7) == 7
 
 
-def test_optimize_tries_one_thread_the_fast_cores_and_all():
-    assert counts_to_try(fast=4, cores=8) == [1, 4, 8]
-    assert counts_to_try(fast=8, cores=8) == [1, 8]
-    assert counts_to_try(fast=1, cores=2) == [1, 2]
-    assert counts_to_try(fast=1, cores=1) == [1]
+def test_processors_are_named_only_where_there_are_slower_ones(tmp_path):
+    rk3588 = topology(tmp_path / "a", cpu_capacity=[414] * 4 + [1024] * 4)
+    assert fast_processors(range(8), rk3588) == (4, 5, 6, 7)
+    assert fast_processors([0, 1, 6], rk3588) == (6,), "a container's share"
+    assert fast_processors(range(4), rk3588) == (), "held to the slow ones: these are of one kind"
+    assert fast_processors(range(8), intel(tmp_path / "b")) == (0, 1, 2, 3)
+    assert fast_processors(range(4), topology(tmp_path / "c", siblings=[0, 0, 1, 1])) == ()
+    assert fast_processors(range(8), tmp_path / "none") == ()
+
+
+def test_optimize_tries_one_thread_the_fast_cores_held_or_not_and_all():
+    assert uses_to_try(fast=4, cores=8) == [ThreadUse(1), ThreadUse(4), ThreadUse(8)]
+    assert uses_to_try(fast=8, cores=8) == [ThreadUse(1), ThreadUse(8)]
+    assert uses_to_try(fast=1, cores=2) == [ThreadUse(1), ThreadUse(2)]
+    assert uses_to_try(fast=1, cores=1) == [ThreadUse(1)]
+    assert uses_to_try(fast=4, cores=8, may_hold=True) == [
+        ThreadUse(1),
+        ThreadUse(4),
+        ThreadUse(8),
+        ThreadUse(4, "fast"),
+    ]

@@ -49,6 +49,8 @@ class SessionOptions:
     """Where the engine writes its optimized graph; empty: nowhere."""
     cache_folder: str = ""
     """Where an engine that compiles keeps the result; empty: below the user's caches, for a model that is a file."""
+    cores: str = ""
+    """`fast`: held to cores of the fastest kind, as this machine has them when it is opened; empty: to none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class Executor(Protocol):
     """Entries with which a session leaves its cores at once when a run is over, for other models that wait for them."""
     own_suffix: ClassVar[str] = ""
     """Suffix of the file that a bundle holds for this engine; empty: the ONNX model, which it opens itself."""
+    holds_cores: ClassVar[bool] = False
+    """Whether a session can be held to some cores of the processor."""
     foreign_runtime: ClassVar[str] = ""
     """What runs models on the device, where this engine only compiles them; empty: itself."""
 

@@ -21,6 +21,7 @@ from edgeopt.executors._guard import FirstRun, active_guard
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.files import write_beside
+from edgeopt.system.machine.affinity import held_processors
 from edgeopt.system.text import words_of
 
 _HINTS = {"": "f32", "fp32": "f32", "bf16": "bf16", "fp16": "f16"}
@@ -41,6 +42,9 @@ _TAKEN = words_of(
 """Properties that a bundle or a target may set, by OpenVINO's documentation. Other properties of a device write files
 (CACHE_DIR), read them (WEIGHTS_PATH, CONFIG_FILE), or hand a text to a compiler (NPU_COMPILATION_MODE_PARAMS): bundles
 and targets come from other people."""
+_ON_FAST_CORES = {"SCHEDULING_CORE_TYPE": "PCORE_ONLY", "ENABLE_CPU_PINNING": True}
+"""Properties that hold threads to cores of the fastest kind, as OpenVINO itself tells kinds apart. It pins the calling
+thread with the others while it computes, and moves it back."""
 BLOB_SUFFIX = ".blob"
 _BLOB_MAGIC = b"RR_"
 """How the CPU's compiled models begin; no ONNX file does."""
@@ -179,6 +183,8 @@ class OpenVinoSession(Staged):
 class OpenVino(Executor):
     """The executor `openvino`."""
 
+    holds_cores: ClassVar[bool] = True
+
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed and finds a device."""
         try:
@@ -291,6 +297,8 @@ def _properties(core: Any, device: str, options: SessionOptions) -> dict[str, An
         "EXECUTION_MODE_HINT": "PERFORMANCE",
         **options.entries,
     }
+    if held_processors(options.cores, options.threads):
+        properties = {name: value for name, value in _ON_FAST_CORES.items() if name in known} | properties
     if "INFERENCE_NUM_THREADS" in known:
         properties["INFERENCE_NUM_THREADS"] = options.threads
     return properties

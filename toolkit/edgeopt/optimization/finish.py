@@ -90,6 +90,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         target=run.context.target.name,
         environment=read_environment(),
         threads=run.plan.threads,
+        cores=run.plan.cores,
         budget_ms=run.plan.budget_ms,
         budget_asked=run.plan.budget_asked,
         accuracy_asked=run.plan.accuracy_asked,

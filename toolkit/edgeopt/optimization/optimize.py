@@ -101,14 +101,16 @@ def optimize(
     """
     began_s = monotonic() if began_s is None else began_s
     asked = replace(options or Options(), **wishes)
+    cores = ""
     if replay := _replay_of(asked):
+        cores = "" if asked.threads else replay.cores
         asked = replace(asked, threads=asked.threads or replay.threads)
     model = exported_first(model, target, out, asked, listener or Silence(), inputs=inputs, task=task)
     given, pictures = read_given(str(model), target, recipe, asked)
     if replay:
         replay.require_same(given.model, given.target)
     folder = folder_of_run(Path(out) if out else None, given.model.name, target)
-    plan = planned(given, asked, folder)
+    plan = planned(given, asked, folder, cores)
     with begun(given, pictures, plan, folder, asked.resume, replay, listener or Silence(), began_s) as run:
         run.context.pool = pool
         decision = _as_far_as_it_goes(run)
@@ -116,21 +118,24 @@ def optimize(
         return conclude(run, given.choice, decision, bundle_of)
 
 
-def planned(given: OpenedModel, options: Options, folder: Path) -> Plan:
+def planned(given: OpenedModel, options: Options, folder: Path, cores: str = "") -> Plan:
     """Return what will be done with a model.
 
     Args:
         given: Model, target and recipe.
         options: The user's wishes.
         folder: In which another machine may have made candidates.
+        cores: Of the engines in the run that is replayed; see `Plan`.
 
     Raises:
         EdgeoptError: As `make_plan` and `require_layers`.
     """
-    threads = default_threads(given.model, given.recipe, given.target, options.threads)
+    use = default_threads(given.model, given.recipe, given.target, options.threads)
     handover = read_handover(folder) if options.resume else None
     made = handover.steps if handover else ()
-    plan = make_plan(given.recipe, given.target, options, threads, why_not_again(given.model), made)
+    plan = make_plan(given.recipe, given.target, options, use.threads, why_not_again(given.model), made)
+    notes = (*plan.notes, *((use.note,) if use.note else ()))
+    plan = replace(plan, cores=plan.cores or cores or use.cores, notes=notes)
     require_layers(given.model, plan.pruning.keep_layers)
     return plan
 

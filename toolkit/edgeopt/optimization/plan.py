@@ -20,8 +20,9 @@ from edgeopt.steps._training import TRAINING_S
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.optional import how_to_install
 from edgeopt.system.declared.target import Target, TargetByTimes
+from edgeopt.system.machine.affinity import held_processors, threads_in_words
 from edgeopt.system.machine.threads import engine_threads
-from edgeopt.system.text import plural, shown_path, typed_duration
+from edgeopt.system.text import shown_path, typed_duration
 
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""
@@ -67,6 +68,8 @@ class Plan:
     threads_asked: bool
     time_limit_s: float | None
     notes: tuple[Note, ...] = field(default=())
+    cores: str = ""
+    """`fast`: engines are held to cores of the fastest kind, which was proven faster; empty: as the target says."""
     may_quantize: bool = True
     """Whether INT8 was asked for: without pictures its step falls away, but weights may still be integers."""
     prefer: Prefer = Prefer.SPEED
@@ -209,6 +212,8 @@ def make_plan(
         notes.append(Note(NoteKind.INFO, text, "--prune 0.3 lets one be chosen"))
     if not planned and not notes:
         raise EdgeoptError("no step is left to do", remedy=f"choose --steps from {', '.join(known)}")
+    count = engine_threads(options.threads, target.threads or threads)
+    is_held = target.why_not_here() is not None or held_processors(target.cores, count)
     return Plan(
         steps=planned,
         calib=None if synthetic else calib,
@@ -218,10 +223,11 @@ def make_plan(
         budget_asked=options.budget_ms is not None,
         accuracy_asked=bool(options.eval) or (options.max_drop is not None and recipe.reads_labels),
         max_drop=recipe.evaluation.max_drop if options.max_drop is None else options.max_drop,
-        threads=engine_threads(options.threads, target.threads or threads),
+        threads=count,
         threads_asked=bool(options.threads or target.threads),
         time_limit_s=options.time_limit_s,
         notes=tuple(notes),
+        cores=target.cores if is_held else "",
         may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in {*asked} - {*options.skip}),
         prefer=Prefer(options.prefer),
         selftest=SelfTestInputs(options.selftest),
@@ -284,7 +290,9 @@ def head(
     """Return what will be done, in short lines; without `is_timed` no budget decides."""
     kept = _kept(plan, recipe)
     return (
-        Value("model", f"{model} on {target.name}, {plural(plan.threads, 'thread')}", more=target.description),
+        Value(
+            "model", f"{model} on {target.name}, {threads_in_words(plan.threads, plan.cores)}", more=target.description
+        ),
         Value("recipe", f"{recipe.name}: {reason}"),
         Value("calib", SYNTHETIC if plan.synthetic else shown_path(plan.calib) if plan.calib else "none"),
         Value("labels", shown_path(plan.eval) if plan.eval else "none: agreement with the original judges"),
@@ -300,7 +308,7 @@ def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str
     data = (
         ("model", model),
         ("recipe", f"{recipe.name}: {reason}"),
-        ("target", f"{target.name}: {target.description}; {plural(plan.threads, 'thread')}"),
+        ("target", f"{target.name}: {target.description}; {threads_in_words(plan.threads, plan.cores)}"),
         ("calib", SYNTHETIC if plan.synthetic else str(plan.calib or "none")),
         ("eval", str(plan.eval or "none: agreement with the float model judges")),
         ("budget", f"{plan.budget_ms:.1f} ms a frame, {_kept(plan, recipe)}"),

@@ -106,6 +106,8 @@ class Report:
     """Whether it was interrupted: the bundle holds what was proven by then."""
     emitted: tuple[str, ...] = ()
     """Folders below the output folder with an engine's own files, for apps that bring its runtime."""
+    cores: str = ""
+    """`fast`: engines are held to cores of the fastest kind; empty: the system places their threads."""
 
     def __post_init__(self) -> None:
         if [candidate.name for candidate in self.candidates].count(self.chosen) != 1:

@@ -338,7 +338,8 @@ def start_run(
         UnsupportedError: If the target's own engine errs on the model.
     """
     given.require_right_engine()
-    engines = open_engines(given.target, plan.threads, str(out / ENGINES), given.correction, given.fault_of)
+    cache = str(out / ENGINES)
+    engines = open_engines(given.target, plan.threads, cache, given.correction, given.fault_of, cores=plan.cores)
     require_emitters(plan.emit, engines)
     material = open_material(given, plan, asked)
     frames, labelled = material.frames, material.labelled

@@ -33,6 +33,7 @@ from edgeopt.runtime.bundle_folder import (
 )
 from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.files import read_file, write_beside
+from edgeopt.system.machine.affinity import require_cores
 from edgeopt.system.toml import Within, parse_table, read_object
 
 SCHEMA = 3
@@ -147,9 +148,12 @@ class Artefact:
     expected: Expected = Expected()
     weights: Weights | None = None
     """None: they are in the model's own file."""
+    cores: str = ""
+    """`fast`: held to cores of the fastest kind, as the device has them; empty: the system places its threads."""
 
     def __post_init__(self) -> None:
         _require_name(self.file)
+        require_cores(self.cores)
 
 
 def _require_name(file: str) -> None:
@@ -240,7 +244,7 @@ def make_artefact(
     """
     how = target.executor, target.providers, target.options, threads
     ports = tuple(map(Port.of, inputs)), tuple(map(Port.of, outputs))
-    return Artefact(file, hashlib.sha256(data).hexdigest(), precision, len(data), *how, *ports)
+    return Artefact(file, hashlib.sha256(data).hexdigest(), precision, len(data), *how, *ports, cores=target.cores)
 
 
 def write_bundle(

@@ -13,7 +13,8 @@ from edgeopt.executors import Session, SessionOptions, Source, arithmetic
 from edgeopt.runtime.bundle import Artefact
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.target import Target
-from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.machine.affinity import held_processors
+from edgeopt.system.machine.threads import engine_threads, usual_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,28 @@ def opening_for(target: Target, precision: str, threads: int, cache_folder: str 
             is a file.
     """
     options = SessionOptions(
-        target.providers, threads, target.options, precision=arithmetic(precision), cache_folder=cache_folder
+        target.providers,
+        threads,
+        target.options,
+        precision=arithmetic(precision),
+        cache_folder=cache_folder,
+        cores=target.cores,
     )
     return Opening(target.executor, options)
 
 
 def opening_of(artefact: Artefact) -> Opening:
-    """Return how a file of a bundle is opened: as it was measured, on no more threads than this machine can run."""
+    """Return how a file of a bundle is opened: as it was measured, on no more threads than this machine can run.
+
+    One that is held to the fast cores gets no more threads than there are such cores here.
+    """
     threads = engine_threads(0, artefact.threads)
-    options = SessionOptions(artefact.providers, threads, artefact.options, precision=arithmetic(artefact.precision))
+    threads = min(threads, usual_threads()) if held_processors(artefact.cores, 1) else threads
+    options = SessionOptions(
+        artefact.providers,
+        threads,
+        artefact.options,
+        precision=arithmetic(artefact.precision),
+        cores=artefact.cores,
+    )
     return Opening(artefact.executor, options)

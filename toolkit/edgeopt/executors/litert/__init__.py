@@ -13,12 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
+from edgeopt.executors._held import HeldSession
 from edgeopt.executors.litert.loading import PURPOSE, HalfPrecision, Interpreter, LoadedFile, interpreter_module
 from edgeopt.graph.tensors import Tensors, require_names
 from edgeopt.system.declared.optional import NOT_INSTALLED
 from edgeopt.system.disk.files import write_beside
+from edgeopt.system.machine.affinity import held_processors, held_to
 
 PROVIDER = "CPU"
 SUFFIX = ".tflite"
@@ -29,25 +31,27 @@ _LOADERS: Mapping[str, Callable[[bytes, int], LoadedFile]] = {"fp32": Interprete
 """Interfaces by what floats are computed in."""
 
 
-class LiteRTSession(Staged):
+class LiteRTSession(HeldSession):
     """A file in LiteRT and the words of `Session`."""
 
     simulated: ClassVar[bool] = False
 
-    def __init__(self, data: bytes, threads: int, precision: str) -> None:
+    def __init__(self, data: bytes, threads: int, precision: str, cores: tuple[int, ...] = ()) -> None:
         """Load a file.
 
         Args:
             data: The file.
             threads: Of the kernels.
             precision: What floats are computed in: `fp32` or `fp16`.
+            cores: Numbers of logical cores to be held to; empty: wherever the system likes.
 
         Raises:
             InvalidFileError: If LiteRT does not load it.
             UnsupportedError: If this LiteRT lacks the precision.
         """
-        self._data, self._threads, self._precision = data, threads, precision
-        self._loaded: LoadedFile | None = _LOADERS[precision](data, threads)
+        self._data, self._threads, self._precision, self.cores = data, threads, precision, cores
+        with held_to(cores):  # LiteRT has no setting for it: its threads keep to the cores of the one that starts them
+            self._loaded: LoadedFile | None = _LOADERS[precision](data, threads)
         self.inputs, self.outputs = self._loaded.inputs, self._loaded.outputs
         self.first_run: FirstRun | None = None
 
@@ -72,7 +76,7 @@ class LiteRTSession(Staged):
             self._loaded.write(spec.name, np.require(value, requirements="C"))  # a scalar stays one
         return self._loaded
 
-    def execute(self, uploaded: Any) -> Any:
+    def _execute(self, uploaded: Any) -> Any:
         """Run what was uploaded, and wait until it is done.
 
         Raises:
@@ -97,7 +101,7 @@ class LiteRTSession(Staged):
     def beside(self, *, reuse: bool = False) -> LiteRTSession:
         """Return another session over the same file, with memory of its own; its outputs are copies in any case."""
         del reuse
-        beside = LiteRTSession(self._data, self._threads, self._precision)
+        beside = LiteRTSession(self._data, self._threads, self._precision, self.cores)
         beside.first_run = self.first_run
         return beside
 
@@ -110,6 +114,7 @@ class LiteRT(Executor):
     """The executor `litert`."""
 
     own_suffix: ClassVar[str] = SUFFIX
+    holds_cores: ClassVar[bool] = True
 
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed and can be imported."""
@@ -168,7 +173,8 @@ class LiteRT(Executor):
         if reason := self.why_no_provider(options.providers):
             raise UnavailableError(reason, remedy="write providers = ['CPU'] into the target")
         self.check(options)
-        session = LiteRTSession(data, options.threads or 1, precision)
+        threads = options.threads or 1
+        session = LiteRTSession(data, threads, precision, held_processors(options.cores, threads))
         session.first_run = first_run
         if options.save_optimized_to:
             write_beside(Path(options.save_optimized_to), data)

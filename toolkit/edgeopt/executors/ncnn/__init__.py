@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
+from edgeopt.executors._held import HeldSession
 from edgeopt.executors.ncnn.file import MAGIC, SUFFIX, NcnnFile, layer_lines, read_ncnn_file
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.declared.optional import NOT_INSTALLED, require
 from edgeopt.system.disk.files import write_beside
+from edgeopt.system.machine.affinity import held_processors, held_to
+from edgeopt.system.machine.threads import allowed_cores
 from edgeopt.system.processes.quiet import quiet_natives
 
 PROVIDER = "CPU"
@@ -51,6 +55,19 @@ _WEIGHTED = frozenset({"Convolution", "ConvolutionDepthWise", "InnerProduct"})
 """Layers that compute on integers where their parameter 8 says so."""
 
 
+_ALL_CORES, _BIG_CORES = 0, 2
+"""Words of `ncnn::set_cpu_powersave`."""
+
+
+class _Team(threading.local):
+    """The cores of the threads that compute with this one: OpenMP keeps them from one network to the next."""
+
+    powersave = _ALL_CORES
+
+
+_team = _Team()
+
+
 @dataclass(frozen=True, slots=True)
 class _Allocators:
     """Memory that runs of one session use again; without it each blob of each frame is allocated anew."""
@@ -59,7 +76,7 @@ class _Allocators:
     workspace: Any
 
 
-class NcnnSession(Staged):
+class NcnnSession(HeldSession):
     """A network of ncnn and the words of `Session`."""
 
     simulated: ClassVar[bool] = False
@@ -108,6 +125,10 @@ class NcnnSession(Staged):
         Raises:
             UnsupportedError: If ncnn cannot run the model on these inputs.
         """
+        _place_team(self._ncnn, _BIG_CORES if self.cores and _may_use_all() else _ALL_CORES)
+        return super().execute(uploaded)
+
+    def _execute(self, uploaded: Any) -> Any:
         extractor = self._net.create_extractor()
         extractor.set_blob_allocator(self._memory.blobs)
         extractor.set_workspace_allocator(self._memory.workspace)
@@ -146,7 +167,7 @@ class NcnnSession(Staged):
     def beside(self, *, reuse: bool = False) -> NcnnSession:
         """Return another session over the same weights, with memory of its own for what lies between layers."""
         beside = NcnnSession(self._ncnn, self._net, self._file, precision=self._precision, reuse=reuse)
-        beside.first_run = self.first_run
+        beside.first_run, beside.cores = self.first_run, self.cores
         return beside
 
     def close(self) -> None:
@@ -159,6 +180,7 @@ class Ncnn(Executor):
 
     sharing: ClassVar[Mapping[str, str]] = {"openmp_blocktime": "0"}
     own_suffix: ClassVar[str] = SUFFIX
+    holds_cores: ClassVar[bool] = True
 
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed and can be imported."""
@@ -246,7 +268,22 @@ class Ncnn(Executor):
         _load(net, file)
         if options.save_optimized_to:
             write_beside(Path(options.save_optimized_to), file.to_bytes())
-        return NcnnSession(ncnn, net, file, precision=precision)
+        session = NcnnSession(ncnn, net, file, precision=precision)
+        session.cores = held_processors(options.cores, options.threads or 1)
+        return session
+
+
+def _may_use_all() -> bool:
+    """Return whether this thread may use every core: ncnn's setting knows no others, and would leave a container's."""
+    return len(allowed_cores()) == os.cpu_count()
+
+
+def _place_team(ncnn: Any, powersave: int) -> None:
+    """Let the threads that compute with this one run on all cores or the big ones; this one stays where it is."""
+    if _team.powersave != powersave:
+        with held_to(tuple(allowed_cores())):
+            ncnn.set_cpu_powersave(powersave)
+        _team.powersave = powersave
 
 
 def _wrong_in_bfloat16(file: NcnnFile) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,11 +34,15 @@ from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
 from edgeopt.graph.files.outside import Outside
 from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.links import leads_elsewhere
+from edgeopt.system.machine.affinity import held_processors, intervals
 from edgeopt.system.machine.memory import give_back, require_bytes
 from edgeopt.system.text import short
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 
+AFFINITIES = "session.intra_op_thread_affinities"
+"""The entry that holds the threads of a session's own pool to logical cores, counted from one. The thread that asks for
+a run is the app's, and none of them: `HeldSession` holds it while it runs."""
 INT8_FUSED = "session.qdqisint8allowed"
 """The entry with which pairs of int8 become integer ops, and not those of uint8 alone."""
 _KNOWN_ENTRIES = frozenset(
@@ -52,7 +56,7 @@ _KNOWN_ENTRIES = frozenset(
         "session.force_spinning_stop",
         "session.inter_op.allow_spinning",
         "session.intra_op.allow_spinning",
-        "session.intra_op_thread_affinities",
+        AFFINITIES,
         "session.intra_op.spin_duration_us",
         INT8_FUSED,
         "session.set_denormal_as_zero",
@@ -68,7 +72,7 @@ fused kernels saturate; `session.x64quantprecision` mends that for U8S8 only, an
 _OTHER_VALUES: Mapping[str, str] = {
     DISABLED_OPTIMIZERS: r"[A-Za-z0-9_;]{1,4096}",
     "session.dynamic_block_base": r"\d{1,4}",
-    "session.intra_op_thread_affinities": r"[\d,;-]{1,4096}",
+    AFFINITIES: r"[\d,;-]{1,4096}",
     "session.intra_op.spin_duration_us": r"\d{1,7}",
 }
 """Entries that are more than yes or no, and what they may be; of the others it takes any word but `1` for no."""
@@ -101,6 +105,7 @@ class OnnxRuntime(Executor):
     """The executor `onnxruntime`."""
 
     sharing: ClassVar[Mapping[str, str]] = {"session.force_spinning_stop": "1"}
+    holds_cores: ClassVar[bool] = True
 
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed."""
@@ -176,7 +181,8 @@ class OnnxRuntime(Executor):
             raise _other_arithmetic(options.precision)
         entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | _FIELDS)
         _require_built(ort, options.providers)
-        made = _session_options(ort, options, entries)
+        cores = held_processors(options.cores, options.threads)
+        made = _session_options(ort, options, {**pool_affinities(cores, options.threads), **entries})
         source = _reachable(source)
         weights = with_weights(made, source)
         if isinstance(source, Outside) and not memory_of(options.providers):
@@ -205,8 +211,22 @@ class OnnxRuntime(Executor):
         takes_turns = memory != "cuda" or is_recorded
         bound = Binding(session, memory, device_id, takes_turns) if memory else None
         opened = OnnxRuntimeSession(session, bound, placed if plain else None)
+        opened.cores = cores
         _require_placement(opened, options.providers)
         return opened
+
+
+def pool_affinities(cores: Sequence[int], threads: int) -> dict[str, str]:
+    """Return the entry that lets every thread of a session's pool run on some logical cores, and on no others.
+
+    Each may use all of these: a thread that is alone on one core waits there for what other programs run on it.
+
+    Args:
+        cores: Their numbers; none: the entry is left out.
+        threads: Of the session, the calling one among them.
+    """
+    each = intervals(cores, first=1)
+    return {AFFINITIES: ";".join([each] * (threads - 1))} if cores and threads > 1 else {}
 
 
 def with_weights(made: Any, source: Source) -> bytes | Path:

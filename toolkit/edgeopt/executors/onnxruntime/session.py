@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors import Placement, Staged
+from edgeopt.executors import Placement
 from edgeopt.executors._guard import FirstRun
+from edgeopt.executors._held import HeldSession
 from edgeopt.executors.onnxruntime.binding import Binding, HostBinding, spec_of
 from edgeopt.executors.onnxruntime.faults import not_run, said
 from edgeopt.graph.tensors import Tensors
@@ -17,7 +18,7 @@ from edgeopt.graph.tensors import Tensors
 Placed = Callable[[], tuple[Placement, ...]]
 
 
-class OnnxRuntimeSession(Staged):
+class OnnxRuntimeSession(HeldSession):
     """One `InferenceSession` and the words of `Session`."""
 
     simulated: ClassVar[bool] = False
@@ -55,7 +56,7 @@ class OnnxRuntimeSession(Staged):
         if first_run is not None:
             first_run(inputs)
 
-    def execute(self, uploaded: Any) -> Any:
+    def _execute(self, uploaded: Any) -> Any:
         """Run once; the results stay in the device's memory.
 
         Raises:
@@ -105,13 +106,13 @@ class OnnxRuntimeSession(Staged):
             if not (reuse and HostBinding.fits(self.outputs)):
                 return self
             reusing = ReusingSession(self._session, self._placed)
-            reusing.first_run = self.first_run
+            reusing.first_run, reusing.cores = self.first_run, self.cores
             return reusing
         again = self._binding.beside()
         if again is None:
             return None
         beside = OnnxRuntimeSession(self._session, again, self._placed)
-        beside.first_run = self.first_run
+        beside.first_run, beside.cores = self.first_run, self.cores
         return beside
 
     @property
@@ -141,7 +142,7 @@ class ReusingSession(OnnxRuntimeSession):
             self._host.upload(inputs)
         return inputs
 
-    def execute(self, uploaded: Tensors) -> Any:
+    def _execute(self, uploaded: Tensors) -> Any:
         """Run once. Where a model gives other shapes than it declares, this and further runs get new memory.
 
         Raises:
@@ -151,11 +152,11 @@ class ReusingSession(OnnxRuntimeSession):
             try:
                 self._host.execute()
             except Exception:  # the plain run says what is wrong, or that only the reserved memory was
-                results = super().execute(uploaded)
+                results = super()._execute(uploaded)
                 self._host = None
                 return results
             return None
-        return super().execute(uploaded)
+        return super()._execute(uploaded)
 
     def download(self, results: Any) -> Tensors:
         """Return the outputs, in memory over which the next run writes."""
@@ -163,7 +164,9 @@ class ReusingSession(OnnxRuntimeSession):
 
     def beside(self, *, reuse: bool = False) -> OnnxRuntimeSession | None:
         """Return a session over the same weights."""
-        return OnnxRuntimeSession(self._session, None, self._placed).beside(reuse=reuse)
+        plain = OnnxRuntimeSession(self._session, None, self._placed)
+        plain.cores = self.cores
+        return plain.beside(reuse=reuse)
 
     def close(self) -> None:
         """Free the buffers; the session is another's too."""

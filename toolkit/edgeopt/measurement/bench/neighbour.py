@@ -15,8 +15,9 @@ from edgeopt.measurement.load.run import LoadPlan, Tell
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.opening.subject import Subject, choose_frames, open_subject
 from edgeopt.recipes.inputs.timed import readers_of
-from edgeopt.runtime.schedule.cores import assign_cores, held_to
+from edgeopt.runtime.schedule.cores import assign_cores
 from edgeopt.system.declared import registry
+from edgeopt.system.machine.affinity import held_to
 from edgeopt.system.machine.threads import usable_cores
 
 Readers = tuple[Callable[[], Sample], ...]

@@ -26,10 +26,10 @@ from edgeopt.measurement.load.run import LoadPlan, Tell
 from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
-from edgeopt.runtime.schedule.cores import held_to
 from edgeopt.runtime.schedule.lane import Lane
 from edgeopt.runtime.schedule.queueing import LATEST, QueuePolicy
 from edgeopt.runtime.schedule.turns import Terms, Ticket
+from edgeopt.system.machine.affinity import held_to
 from edgeopt.system.order_statistic import order_statistic
 from edgeopt.tasks import FrameTask, Task
 

@@ -296,6 +296,7 @@ def subject_facts(
         "session.executor": executor,
         "session.providers": list(options.providers),
         "session.threads": options.threads,
+        "session.cores": options.cores or "any",
         "session.entries": dict(sorted(options.entries.items())),
         "session.spins": options.entries.get("session.intra_op.allow_spinning", "1") == "1",
     }

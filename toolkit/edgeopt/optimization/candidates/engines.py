@@ -46,6 +46,8 @@ def open_engines(
     cache_folder: str,
     correction: Correction = _AS_IT_IS,
     fault_of: Callable[[Target], str] = lambda _: "",
+    *,
+    cores: str = "",
 ) -> Engines:
     """Return the engines of a target.
 
@@ -55,6 +57,7 @@ def open_engines(
         cache_folder: Where an engine that compiles keeps the result.
         correction: How ONNX Runtime must be held back for the model, wherever it runs it.
         fault_of: Tells how the engine of another target errs on the model; such a one is not tried.
+        cores: That the engines are held to, where they can be; empty: as the profiles say.
 
     Raises:
         UnavailableError: If the target's own engine is not here.
@@ -70,8 +73,8 @@ def open_engines(
         own = stand_in(correction.applied_to(host))
         others = [open_engine(target, 1)]
     else:
-        own = _without_saturation(open_engine(target, threads))
-        others, notes = _alternatives(target, threads, correction, fault_of)
+        own = _without_saturation(open_engine(target, threads, cores))
+        others, notes = _alternatives(target, threads, cores, correction, fault_of)
     own = replace(own, cache_folder=cache_folder)
     return Engines(own, tuple(others), tuple(notes), _why_untimed(target, others))
 
@@ -100,17 +103,19 @@ def on_processor(target: Target) -> Target:
     )
 
 
-def open_engine(target: Target, threads: int) -> Engine:
-    """Return a target's own engine.
+def open_engine(target: Target, threads: int, cores: str = "") -> Engine:
+    """Return a target's own engine, held to some cores where it can be.
 
     Raises:
         UnavailableError: If it is not here.
     """
-    return Engine(target, require_engine(target, threads), threads)
+    executor = require_engine(target, threads)
+    is_held = bool(cores) and target.device == "cpu" and executor.holds_cores
+    return Engine(replace(target, cores=cores) if is_held else target, executor, threads)
 
 
 def _alternatives(
-    target: Target, threads: int, correction: Correction, fault_of: Callable[[Target], str]
+    target: Target, threads: int, cores: str, correction: Correction, fault_of: Callable[[Target], str]
 ) -> tuple[list[Engine], list[Note]]:
     """Return the engines beside the target's own that are here, and what is told of those that are not."""
     engines, notes, absent = list[Engine](), list[Note](), list[Target]()
@@ -126,7 +131,7 @@ def _alternatives(
         reason = reason or fault_of(other) or None
         try:
             if reason is None:
-                engines.append(open_engine(correction.applied_to(other), threads))
+                engines.append(open_engine(correction.applied_to(other), threads, cores))
         except EdgeoptError as error:
             reason = error.problem
         if reason:

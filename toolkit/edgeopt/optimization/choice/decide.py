@@ -27,6 +27,7 @@ from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import Chosen, mark
 from edgeopt.optimization.course import CONFIRM, MEASURE, measuring_s
 from edgeopt.optimization.run import Run, model_file
+from edgeopt.system.machine.affinity import threads_in_words
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer
 from edgeopt.system.text import plural
 
@@ -53,7 +54,8 @@ def decide(run: Run) -> Decision | None:
     run.course.expect(MEASURE, measuring_s(1 + len(measured), run.course.frame_s))
     run.course.begin(MEASURE)
     run.listener.say(
-        f"measuring {plural(len(measured), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}{text}"
+        f"measuring {plural(len(measured), 'candidate')} in turns, "
+        f"{threads_in_words(run.plan.threads, run.plan.cores)}{text}"
     )
     bench = Bench(
         openers={candidate.name: _opener(run, candidate) for candidate in measured},

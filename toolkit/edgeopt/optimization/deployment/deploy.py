@@ -202,7 +202,7 @@ def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Pa
     if last.target.executor == "onnxruntime" and last.target.providers == (CPU,):
         return []
     held_back = guard.entries if (guard := active_guard()) else {}
-    target = replace(run.context.engine.target, executor="onnxruntime", providers=(CPU,), options=held_back)
+    target = replace(run.context.engine.target, executor="onnxruntime", providers=(CPU,), options=held_back, cores="")
     full = [
         candidate
         for candidate in candidates

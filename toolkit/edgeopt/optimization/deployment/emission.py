@@ -82,6 +82,7 @@ def _emitted(run: Run, name: str, candidates: Sequence[Candidate], best: Candida
         "precision": candidate.precision,
         "arithmetic": arithmetic(candidate.precision),
         "threads": engine.threads,
+        "cores": engine.target.cores,
         "options": dict(engine.target.options),
         "settings": dict(engine.executor.own_settings(options, arithmetic(candidate.precision))),
         "sqnr_db": None if sqnr_db is None else round(sqnr_db, 1),

@@ -51,6 +51,8 @@ class Replay:
     """By name; nothing where a file of decisions alone was named."""
     embedded: tuple[str, ...] = ()
     """Parts of the recipe that its bundle held."""
+    cores: str = ""
+    """Those that engines were held to; see `Plan`."""
 
     def of(self, name: str) -> Sequence[StoredDecisions]:
         """Return what decided the candidates of one search: `quantize`, `quantize-2` and so on."""
@@ -187,4 +189,4 @@ def read_replay(path: Path) -> Replay:
         raise InvalidFileError(f"{folder} holds no {DECISIONS} of {lacking[0]}", remedy=_REMEDY)
     candidates = {candidate.name: candidate for candidate in report.candidates}
     embedded, same = report.inside.parts if report.inside else (), (report.model_sha256, report.target, report.threads)
-    return Replay(folder, *same, report.chosen, decided, candidates, embedded)
+    return Replay(folder, *same, report.chosen, decided, candidates, embedded, report.cores)

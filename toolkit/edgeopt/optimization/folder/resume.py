@@ -59,7 +59,7 @@ def describe_run(
         "calibration": fingerprint_files(frames.paths) if calibrates else "",
         "labels": _labels_fingerprints(labelled) if labelled else [],
         "packages": package_versions(),
-        "alternatives": [repr(other.target) for other in engines.others],
+        "alternatives": [repr(replace(other.target, cores="")) for other in engines.others],
         **({"replay": replay.fingerprint} if replay else {}),
         **({"tokenizer": sha256_of(tokenizer)} if tokenizer else {}),
     }

@@ -17,6 +17,7 @@ from edgeopt.optimization.result import Report
 from edgeopt.report.document import Document, Section, Table, Value, make_table
 from edgeopt.report.formats import write_pages
 from edgeopt.steps.quantize.inspection.table import COLUMNS, TENSORS, timed_layers, worst_tensors
+from edgeopt.system.machine.affinity import threads_in_words
 from edgeopt.system.text import format_bytes, plural
 
 _SHOWN_FROM = 0.01
@@ -294,7 +295,7 @@ def _facts(report: Report) -> tuple[Value, ...]:
     packages = [f"{name} {version}" for name, version in machine.packages.items()]
     known = {
         "recipe": f"{report.recipe} ({report.recipe_reason})",
-        "target": f"{report.target}, {plural(report.threads, 'thread')}",
+        "target": f"{report.target}, {threads_in_words(report.threads, report.cores)}",
         "machine": f"{machine.cpu}, {machine.architecture}, {cores}: {', '.join(machine.instructions)}",
         "software": ", ".join((machine.system, f"Python {machine.python}", *packages)),
         "latency": f"measured on {report.measured_on}" if report.measured_on else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from edgeopt import executors
-from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError
+from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, SessionOptions
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.target import Target, TargetElsewhere, elsewhere, find_target
@@ -54,17 +54,23 @@ def find_device_elsewhere(name: str, address: str, processor: Processor) -> Targ
 
 
 def require_known(target: Target) -> None:
-    """Raise where a profile names a rewrite or an option of its engine that does not exist.
+    """Raise where a profile names a rewrite or an option of its engine that does not exist, or cores for one without.
 
     Raises:
         NotFoundError: If it does.
+        UnsupportedError: If its engine cannot be held to cores.
     """
     known = registry.names_in("passes")
     for rewrite in target.rewrites:
         if rewrite not in known:
             raise NotFoundError("pass", rewrite, known)
     if target.executor in registry.names(executors):
-        load_executor(target.executor).check(SessionOptions(target.providers, 1, target.options))
+        executor = load_executor(target.executor)
+        executor.check(SessionOptions(target.providers, 1, target.options))
+        if target.cores and not executor.holds_cores:
+            raise UnsupportedError(
+                f"the executor {target.executor} is held to no cores", remedy=f"leave cores out of {target.name!r}"
+            )
 
 
 def load_executor(name: str) -> Executor:

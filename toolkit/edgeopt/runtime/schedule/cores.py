@@ -1,14 +1,8 @@
-"""Which model runs on which cores, and holding a thread to them where the system can."""
+"""Which model runs on which cores."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
-
-_set_affinity: Any = getattr(os, "sched_setaffinity", None)
-"""Linux only; elsewhere models keep their numbers of threads, and the system places them."""
+from collections.abc import Mapping, Sequence
 
 
 def assign_cores(threads: Mapping[str, int], cores: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -29,21 +23,3 @@ def assign_cores(threads: Mapping[str, int], cores: Sequence[int]) -> dict[str, 
             return result | dict.fromkeys(names[place:], tuple(left))
         result[name], left = tuple(left[: threads[name]]), left[threads[name] :]
     return result
-
-
-@contextmanager
-def held_to(cores: Sequence[int] | None) -> Iterator[None]:
-    """Hold this thread, and the threads that it starts, to some cores.
-
-    Args:
-        cores: Their numbers; None: wherever the system likes.
-    """
-    if cores is None or _set_affinity is None:
-        yield
-        return
-    before = getattr(os, "sched_getaffinity")(0)  # noqa: B009  (Linux only)
-    _set_affinity(0, cores)
-    try:
-        yield
-    finally:
-        _set_affinity(0, before)

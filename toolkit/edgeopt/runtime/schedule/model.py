@@ -17,12 +17,12 @@ from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.opening import opening_of
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule.batch import Batches, why_no_batch
-from edgeopt.runtime.schedule.cores import held_to
 from edgeopt.runtime.schedule.lane import Lane
 from edgeopt.runtime.schedule.memory import MIB, resident_bytes
 from edgeopt.runtime.schedule.turns import Terms
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.system.declared import registry
+from edgeopt.system.machine.affinity import held_to
 
 TURN: Final = "turn"
 """The stage in which a frame waits for its turn."""

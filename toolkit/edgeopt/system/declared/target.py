@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
 from edgeopt.system.declared.device_times import TIMES_REMEDY, TIMES_SUFFIX, DeviceTimes, read_device_times
 from edgeopt.system.disk import assets
+from edgeopt.system.machine.affinity import require_cores
 from edgeopt.system.machine.processor import Processor, cpu_name, this_processor
 from edgeopt.system.text import short
 from edgeopt.system.toml import DURATION_MS, THREADS, Within, parse_table, read_toml
@@ -86,6 +87,8 @@ class Target:
     int8: Int8Rules = field(default_factory=Int8Rules)
     threads: Annotated[int, THREADS] = 0
     """0: as many as this machine has fast cores."""
+    cores: str = ""
+    """`fast`: engines are held to cores of the fastest kind; empty: the system places their threads."""
     budget_ms: Annotated[float, DURATION_MS] = 100.0 / 3
     opset: Annotated[int, _OPSETS] = 17
     options: Mapping[str, str] = field(default_factory=dict)
@@ -131,6 +134,7 @@ class Target:
     def __post_init__(self) -> None:
         if not self.name or not self.providers:
             raise ValueError("name and providers are not empty")
+        require_cores(self.cores)
         if self.device not in DEVICES:
             raise ValueError(f"device {short(self.device)} is not {', '.join(DEVICES)}")
         for word in (*self.precisions, *self.needs):

@@ -49,6 +49,17 @@ def fastest_first(usable: Collection[int], devices: Path = DEVICES) -> tuple[int
     return tuple(sorted(usable, key=lambda number: (number not in fast, number)))
 
 
+def fast_processors(usable: Collection[int], devices: Path = DEVICES) -> tuple[int, ...]:
+    """Return the logical cores of the fastest kind by their numbers; none where all are of one kind.
+
+    Args:
+        usable: Numbers of logical cores.
+        devices: The folder that Linux shows devices in.
+    """
+    fast = _fast(_folders(usable, devices), devices)
+    return tuple(sorted(fast)) if fast < {*usable} else ()
+
+
 def _folders(usable: Collection[int], devices: Path) -> dict[int, Path]:
     folders = {number: devices / "system" / "cpu" / f"cpu{number}" for number in usable}
     return {number: folder for number, folder in folders.items() if folder.is_dir()}

@@ -38,15 +38,16 @@ def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
 def usual_threads() -> int:
     """Return how many threads an engine gets alone: one for each physical core of the fastest kind, at least one."""
     physical = physical_cores()
-    return min(fast_cores(_allowed()), physical) or physical
+    return min(fast_cores(allowed_cores()), physical) or physical
 
 
 def usable_cores() -> tuple[int, ...]:
     """Return the numbers of the logical cores that this process may use, those of the fastest kind first."""
-    return fastest_first(_allowed())
+    return fastest_first(allowed_cores())
 
 
-def _allowed() -> Collection[int]:
+def allowed_cores() -> Collection[int]:
+    """Return the numbers of the logical cores that this thread may use."""
     read = getattr(os, "sched_getaffinity", None)
     return read(0) if read else range(os.cpu_count() or 1)
 
@@ -63,7 +64,7 @@ def physical_cores() -> int:
 
 def logical_cores() -> int:
     """Return how many threads this process may run at once: what its affinity leaves of the logical cores."""
-    return len(_allowed())
+    return len(allowed_cores())
 
 
 def cpu_quota() -> float:

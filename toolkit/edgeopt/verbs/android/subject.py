@@ -242,4 +242,7 @@ def _outside(model: _ReadModel) -> tuple[Note, ...]:
     if setting := left_out(model.opening.options.entries):
         text = f"the setting {setting} has no word in ONNX Runtime's interface for C, and is left out on the phone"
         notes.append(Note(NoteKind.WARNING, text, "frames may take some per cent longer than in Python"))
+    if model.opening.options.cores:
+        text = "edgeopt-runner holds no threads to the fast cores of the phone, as the model asks for"
+        notes.append(Note(NoteKind.WARNING, text, "frames may take longer than held to them"))
     return tuple(notes)
