@@ -11,6 +11,7 @@ from lawful_times import by_work, changed, device_by, shapes_of, times_by
 
 from edgeopt.errors import InvalidFileError, UnavailableError
 from edgeopt.graph.groups import trace
+from edgeopt.optimization.candidates.engines import open_engines
 from edgeopt.optimization.elsewhere import why_not_made_here
 from edgeopt.optimization.options import Options
 from edgeopt.runtime.devices.availability import find_device, find_device_elsewhere
@@ -251,3 +252,19 @@ def test_the_ms_of_a_form_are_those_of_its_parts(predictor):
     integers = Predictor(times_by(ten_times_faster))
     with_floats, without = form_layers_ms(parts, integers, predictor), form_layers_ms(parts, integers, None)
     assert sum(with_floats) - sum(without) == pytest.approx(0.9 * sum(map(by_work, parts.in_float)), rel=1e-4)
+
+
+def test_an_engine_whose_times_are_known_there_is_planned_beside_the_targets_own(tmp_path):
+    other = "cpu-x86-avx2" if TARGET == "cpu-x86-vnni" else TARGET
+    if find_target(other).why_unfit() or other == TARGET:
+        pytest.skip("needs a processor that two shipped profiles fit")
+    times = device_by(times_by(by_work), times_by(ten_times_faster), TARGET)
+    times = replace(times, engines=(*times.engines, replace(times.engines[0], target=other)))
+    write_device_times(times, tmp_path / "board.times.json")
+    target = find_device(str(tmp_path / "board.times.json"))
+    engines = open_engines(target, 1, str(tmp_path))
+    assert [engine.target.name for engine in engines.others] == [other]
+    assert predictor_of(engines.others[0].target, "w8a8") is not None
+    assert "Board X is not here" in engines.untimed
+    unknown = open_engines(replace(target, alternatives=(other,), times=None), 1, str(tmp_path))
+    assert not unknown.others, "unmeasured, one engine is no better than another"
