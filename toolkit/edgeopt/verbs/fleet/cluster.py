@@ -16,13 +16,14 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.system.declared.optional import require
-from edgeopt.system.text import short
+from edgeopt.system.text import plural, short
 from edgeopt.verbs.fleet import EXTRA, PURPOSE
 from edgeopt.verbs.fleet.work import version
 
 _CONNECT_S, _WORKERS_S = 15, 60.0
 """Seconds in which a scheduler answers, also one that was lost, and in which workers come."""
 _LOOK_S = 0.2
+_MOST_LISTED = 10
 _FAILURES = 3
 """Workers that may end in the middle of one cell before it counts as what ends them."""
 
@@ -102,7 +103,7 @@ def _ready(client: Any, devices: Sequence[str], scheduler: str, say: Callable[[s
     if missing:
         where = scheduler or "this machine"
         raise UnavailableError(
-            f"no worker of {where} offers {', '.join(missing)}",
+            f"no worker of {where} offers {_listed(missing)}",
             remedy=f'start one there: dask worker {scheduler} --nthreads 1 --resources "{missing[0]}=1"',
         )
     mine = version()
@@ -115,6 +116,12 @@ def _ready(client: Any, devices: Sequence[str], scheduler: str, say: Callable[[s
     if scheduler:
         say(f"dashboard {client.dashboard_link}")
     return client
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as a line shows them: a fleet may miss thousands."""
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {plural(more, 'other')}" if more > 0 else "")
 
 
 def workers_of(client: Any) -> dict[str, Any]:
