@@ -40,7 +40,7 @@ from edgeopt.report.formats import Paper, render, write_pages
 from edgeopt.verbs.fleet import work
 from edgeopt.verbs.fleet.plan import read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult
-from edgeopt.verbs.fleet.run import _kept, requests_of, run_fleet
+from edgeopt.verbs.fleet.run import _kept, _loads, requests_of, run_fleet
 from edgeopt.verbs.fleet.summary import summarize
 from edgeopt.verbs.remote.wheel import make_wheel
 
@@ -245,7 +245,7 @@ def forget(folder: Path, _: Recording) -> None:
     for count in (100, 1_000, 10_000):
         shutil.rmtree(work.root(), ignore_errors=True)
         for i in range(count):
-            work.store(hashlib.sha256(data := str(i).encode()).hexdigest(), data)
+            work.store({hashlib.sha256(data := str(i).encode()).hexdigest(): data})
         rows.append((count, timed(lambda: [work.forget_cell("none") for _ in range(5)]) / 5))
         show(what="forget", stored_files=count, cpu_ms=1e3 * rows[-1][1])
     shutil.rmtree(work.root(), ignore_errors=True)
@@ -450,26 +450,33 @@ def idle(folder: Path, recording: Recording, *, workers: Sequence[int], plain: b
 
 
 def cells(folder: Path, recording: Recording, *, workers: Sequence[int], plain: bool) -> None:
-    """What cells cost scheduler and client, with the real client."""
+    """What cells cost scheduler and client beyond heartbeats, with the real client."""
     scheduler, rows = list[tuple[float, float]](), []
-    runs = [(count, 4) for count in workers] + [(workers[0], 40)]
+    runs = [(count, 4) for count in workers] + [(workers[0], 16)]
     for count, each in runs:
         file = write_plan(folder, count, each)
         with cluster(count, recording, plain=plain) as made, connected(made):
+            time.sleep(SETTLE_S)
+            resting, started = made.facts(), time.monotonic()
+            time.sleep(SETTLE_S)
             before, begun = made.facts(), cpu_s()
+            rest_s, started = time.monotonic() - started, time.monotonic()
+            beats = {name: value / rest_s for name, value in between(resting, before).items()}
             result = run_fleet(
                 file, out=folder / f"out-{count}-{each}", resume=False, scheduler=made.address, hears=Silence()
             )
-            after, mine = made.facts(), cpu_s() - begun
+            after, mine, took_s = made.facts(), cpu_s() - begun, time.monotonic() - started
         assert result.exit_code == 0, [cell.problem for cell in result.cells][:3]
         assert not result.overlaps
         number, used = len(result.cells), between(before, after)
+        used |= {name: used[name] - beats[name] * took_s for name in ("cpu_s", "read", "written")}  # heartbeats
         rows.append((number, mine))
         scheduler.append((number, used["cpu_s"]))
         show(
             what="cells",
             workers=count,
             cells=number,
+            seconds=took_s,
             scheduler_cpu_ms_a_cell=1e3 * used["cpu_s"] / number,
             client_cpu_ms_a_cell=1e3 * mine / number,
             messages_a_cell=(used["read"] + used["written"]) / number,
@@ -542,15 +549,19 @@ def held(folder: Path, recording: Recording, *, workers: Sequence[int], plain: b
 
 
 def sent(folder: Path, recording: Recording, *, plain: bool, workers: Sequence[int]) -> None:
-    """What files cost on their way to a worker: one message each, through the scheduler."""
+    """What files cost on their way to a worker, through the scheduler."""
     with cluster(1, recording, plain=plain) as made, made.client() as client:
         (address,) = client.scheduler_info(n_workers=-1)["workers"]
         for count, size in ((200, 1_000), (200, PICTURE_BYTES), (40, 4_000_000)):
             blobs = [np.random.default_rng(i).bytes(size) for i in range(count)]
-            digests = [hashlib.sha256(blob).hexdigest() for blob in blobs]
-            before, begun = made.facts(), cpu_s()
-            for digest, blob in zip(digests, blobs, strict=True):
-                client.run(work.store, digest, blob, workers=[address])
+            places = dict[str, str]()
+            for i, blob in enumerate(blobs):
+                (folder / str(i)).write_bytes(blob)
+                places[hashlib.sha256(blob).hexdigest()] = str(folder / str(i))
+            before, begun, messages = made.facts(), cpu_s(), 0
+            for files in _loads(places, places):
+                client.run(work.store, files, workers=[address])
+                messages += 1
             after, mine = made.facts(), cpu_s() - begun
             used = between(before, after)
             show(
@@ -559,7 +570,8 @@ def sent(folder: Path, recording: Recording, *, plain: bool, workers: Sequence[i
                 bytes_each=size,
                 scheduler_cpu_ms_a_file=1e3 * used["cpu_s"] / count,
                 client_cpu_ms_a_file=1e3 * mine / count,
-                messages_a_file=(used["read"] + used["written"]) / count,
+                messages=messages,
+                messages_at_the_scheduler=used["read"] + used["written"],
                 bytes_at_the_scheduler_a_byte=(used["bytes_read"] + used["bytes_written"]) / (count * size),
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from fixture_models import model, numbers
 
+import edgeopt.verbs.fleet.run as run_module
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, UnavailableError
 from edgeopt.graph.model import save_model
@@ -195,8 +197,8 @@ def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):
     assert missing.digests == {digest for digest, _ in away.values()}
     (digest,) = missing.digests
     with pytest.raises(ValueError, match="another hash"):
-        work.store(digest, b"something else")
-    work.store(digest, (tmp_path / "net0.onnx").read_bytes())
+        work.store({digest: b"something else"})
+    work.store({digest: (tmp_path / "net0.onnx").read_bytes()})
     run = run_cell(request)
     assert not isinstance(run, MissingFiles)
     assert run.code == 0, run.lines
@@ -221,6 +223,20 @@ def test_files_are_sent_to_workers_that_ask_for_them(tmp_path, monkeypatch):
         result = run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
     assert any(line.startswith("sending 1 file to ") for line in heard.lines)
     assert [cell.exit_code for cell in result.cells] == [0]
+
+
+def test_files_share_messages_as_long_as_they_are_small(tmp_path, monkeypatch):
+    """A way there and back for each picture takes hours where there are thousands of devices."""
+    monkeypatch.setattr(run_module, "_MESSAGE_BYTES", 45)
+    contents = [b"a model that is larger than what fits into one message", *(b"picture %d" % i for i in range(9))]
+    places = {hashlib.sha256(data).hexdigest(): data for data in contents}
+    for digest, data in places.items():
+        (tmp_path / digest).write_bytes(data)
+    sent = list(run_module._loads({digest: str(tmp_path / digest) for digest in places}, frozenset(places)))
+    assert {digest: data for files in sent for digest, data in files.items()} == places
+    assert sum(map(len, sent)) == 10
+    assert len(sent) <= 5, "five pictures in a message, the model in one of its own"
+    assert all(len(files) == 1 or sum(map(len, files.values())) <= 45 for files in sent)
 
 
 def test_files_that_do_not_stay_on_a_worker_end_the_cell_and_not_the_fleet(tmp_path, monkeypatch):

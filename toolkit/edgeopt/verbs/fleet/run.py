@@ -9,7 +9,7 @@ import json
 import shutil
 import tarfile
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,9 @@ _CELL = "cell.json"
 _PREFIX = "edgeopt-"
 _MOST_SENT = 3
 """Times that the files of a cell are sent: it may move from worker to worker."""
-_MOST_AHEAD, _LEAST_AHEAD = 10_000, 4
+_MESSAGE_BYTES = 8 << 20
+"""Bytes of files that are sent in one message, where not one file alone is larger."""
+_MOST_AHEAD, _LEAST_AHEAD = 10_000, 2
 """Cells that a scheduler holds at one time, of all devices, and of each device at least.
 
 Each cell that waits takes the scheduler's memory, and work stealing looks at it every second: 10,000 devices with
@@ -142,6 +144,20 @@ def _read_run(place: Path) -> CellRun | None:
 
 def _names(cell: FleetCell) -> tuple[str, str, str, str]:
     return cell.name, cell.workload, cell.device, cell.target
+
+
+def _loads(places: Mapping[str, str], digests: Iterable[str]) -> Iterator[dict[str, bytes]]:
+    """Yield files by their hashes, as many as one message takes: a way there and back for each picture takes hours."""
+    files, size = dict[str, bytes](), 0
+    for digest in sorted(digests):
+        data = _read(Path(places[digest]), digest)
+        if files and size + len(data) > _MESSAGE_BYTES:
+            yield files
+            files, size = {}, 0
+        files[digest] = data
+        size += len(data)
+    if files:
+        yield files
 
 
 def _read(path: Path, digest: str) -> bytes:
@@ -248,9 +264,8 @@ class _Course:
         self._sent[cell.name] += 1
         places = dict(self._requests[cell.name].files.values())
         self._hears.say(f"sending {plural(len(missing.digests), 'file')} to {missing.worker}")
-        for digest in sorted(missing.digests):
-            data = _read(Path(places[digest]), digest)
-            self._client.run(work.store, digest, data, workers=[missing.worker], on_error="ignore")
+        for files in _loads(places, missing.digests):
+            self._client.run(work.store, files, workers=[missing.worker], on_error="ignore")
 
     def _store(self, cell: FleetCell, answer: CellRun | str) -> None:
         """Write the result of a cell: its files first, then that it is finished."""

@@ -122,19 +122,20 @@ def run_cell(request: CellRequest) -> CellRun | MissingFiles:
     return done
 
 
-def store(digest: str, data: bytes) -> None:
-    """Keep a file that was sent.
+def store(files: Mapping[str, bytes]) -> None:
+    """Keep files that were sent, by their hashes.
 
     Raises:
-        ValueError: If it has another hash.
+        ValueError: If one has another hash.
     """
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise ValueError(f"a file that was sent has another hash than {digest}")
-    place = _stored(digest)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_name(f"{digest}.{os.getpid()}")
-    draft.write_bytes(data)
-    os.replace(draft, place)
+    for digest, data in files.items():
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise ValueError(f"a file that was sent has another hash than {digest}")
+        place = _stored(digest)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = place.with_name(f"{digest}.{os.getpid()}")
+        draft.write_bytes(data)
+        os.replace(draft, place)
 
 
 def stop_cells(keys: frozenset[str]) -> None:
