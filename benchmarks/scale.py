@@ -42,7 +42,6 @@ from edgeopt.verbs.fleet.plan import read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult
 from edgeopt.verbs.fleet.run import _kept, _loads, requests_of, run_fleet
 from edgeopt.verbs.fleet.summary import summarize
-from edgeopt.verbs.remote.wheel import make_wheel
 
 PICTURES, PICTURE_BYTES = 128, 160_000
 """Files of one workload's calibration, as large as COCO's pictures are."""
@@ -133,7 +132,7 @@ def disk(folder: Path, recording: Recording) -> None:
     """Sizes of what one cell makes, and of what a device gets."""
     packed = work._packed(recording.out)
     begun = cpu_s()
-    wheel = make_wheel()
+    wheel = work.make_wheel()
     wheel_s = cpu_s() - begun
     whole = sum(path.stat().st_size for path in recording.out.rglob("*") if path.is_file())
     show(what="one cell", lines_told=len(recording.lines), command_cpu_s=recording.cpu_s, candidates_bytes=whole)
@@ -592,18 +591,20 @@ _NEED_CLUSTER = ("idle", "cells", "held", "sent")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which to measure; all without")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"which to measure: {', '.join(PARTS)}; all without")
     parser.add_argument("--workers", type=int, nargs="+", default=[10, 30, 100], help="sizes of clusters")
     parser.add_argument("--plain", action="store_true", help="TCP in place of TLS")
     parser.add_argument("--recorded", type=Path, help="folder in which the real cell is kept for the next time")
-    given = parser.parse_args()
+    asked_for = parser.parse_args()
+    if unknown := [part for part in asked_for.parts if part not in PARTS]:
+        parser.error(f"there is no part {unknown[0]}: parts are {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory(prefix="scale-") as name:
         folder = Path(name)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        recording = record(folder, given.recorded)
-        for part in given.parts or PARTS:
+        recording = record(folder, asked_for.recorded)
+        for part in asked_for.parts or PARTS:
             print(f"== {part}, load {os.getloadavg()[0]:.1f}", flush=True)
-            more = {"workers": given.workers, "plain": given.plain} if part in _NEED_CLUSTER else {}
+            more = {"workers": asked_for.workers, "plain": asked_for.plain} if part in _NEED_CLUSTER else {}
             PARTS[part](folder, recording, **more)
 
 
