@@ -2,9 +2,9 @@
 
     python benchmarks/device_times.py squeezenet_224.onnx yolox_nano_416.onnx --threads 1
 
-Each model is predicted from a table of all kinds of layers, none of which are its own, and from one of its own layers in
-several widths. It is then measured whole, as it is and with three quarters of its channels, in float and as the first
-INT8 form by the target's rules.
+Each model is predicted from a table of all kinds of layers, none of which are its own, and from one of its own layers
+in several widths. It is then measured whole, as it is and with three quarters of its channels, in float and as the
+first INT8 form by the target's rules.
 """
 
 from __future__ import annotations

@@ -37,10 +37,13 @@ import psutil
 from edgeopt.optimization.result import read_report
 from edgeopt.optimization.run import Silence
 from edgeopt.report.formats import Paper, render, write_pages
+from edgeopt.system.cluster import dask as dask_cluster
+from edgeopt.system.cluster.store import MissingFiles, root, send, store
+from edgeopt.system.disk.wheel import make_wheel
 from edgeopt.verbs.fleet import work
 from edgeopt.verbs.fleet.plan import read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult
-from edgeopt.verbs.fleet.run import _kept, _loads, requests_of, run_fleet
+from edgeopt.verbs.fleet.run import _kept, requests_of, run_fleet
 from edgeopt.verbs.fleet.summary import summarize
 
 PICTURES, PICTURE_BYTES = 128, 160_000
@@ -132,7 +135,7 @@ def disk(folder: Path, recording: Recording) -> None:
     """Sizes of what one cell makes, and of what a device gets."""
     packed = work._packed(recording.out)
     begun = cpu_s()
-    wheel = work.make_wheel()
+    wheel = make_wheel()
     wheel_s = cpu_s() - begun
     whole = sum(path.stat().st_size for path in recording.out.rglob("*") if path.is_file())
     show(what="one cell", lines_told=len(recording.lines), command_cpu_s=recording.cpu_s, candidates_bytes=whole)
@@ -242,12 +245,12 @@ def forget(folder: Path, _: Recording) -> None:
     """What a worker does after each cell: it looks for what nobody used for a month."""
     rows = []
     for count in (100, 1_000, 10_000):
-        shutil.rmtree(work.root(), ignore_errors=True)
+        shutil.rmtree(root(), ignore_errors=True)
         for i in range(count):
-            work.store({hashlib.sha256(data := str(i).encode()).hexdigest(): data})
+            store(hashlib.sha256(data := str(i).encode()).hexdigest(), data)
         rows.append((count, timed(lambda: [work.forget_cell("none") for _ in range(5)]) / 5))
         show(what="forget", stored_files=count, cpu_ms=1e3 * rows[-1][1])
-    shutil.rmtree(work.root(), ignore_errors=True)
+    shutil.rmtree(root(), ignore_errors=True)
     show(what="forget", fit=slope(rows))
 
 
@@ -341,8 +344,8 @@ def worker_process(address: str, names: list[str], security: Any, recording: Rec
         time.sleep(seconds)
         return 0, recording.lines[-12:]
 
-    known = work.version()
-    work._run, work.version = played, lambda: known  # one device makes its wheel once, and not a hundred
+    known = dask_cluster.version()
+    work._run, dask_cluster.version = played, lambda: known  # one device makes its wheel once, and not a hundred
 
     async def serve() -> None:
         options = {"security": security, "protocol": "tls"} if security else {}
@@ -553,14 +556,12 @@ def sent(folder: Path, recording: Recording, *, plain: bool, workers: Sequence[i
         (address,) = client.scheduler_info(n_workers=-1)["workers"]
         for count, size in ((200, 1_000), (200, PICTURE_BYTES), (40, 4_000_000)):
             blobs = [np.random.default_rng(i).bytes(size) for i in range(count)]
-            places = dict[str, str]()
+            places = dict[str, Path]()
             for i, blob in enumerate(blobs):
                 (folder / str(i)).write_bytes(blob)
-                places[hashlib.sha256(blob).hexdigest()] = str(folder / str(i))
-            before, begun, messages = made.facts(), cpu_s(), 0
-            for files in _loads(places, places):
-                client.run(work.store, files, workers=[address])
-                messages += 1
+                places[hashlib.sha256(blob).hexdigest()] = folder / str(i)
+            before, begun = made.facts(), cpu_s()
+            send(client, MissingFiles(address, frozenset(places)), places)
             after, mine = made.facts(), cpu_s() - begun
             used = between(before, after)
             show(
@@ -569,7 +570,6 @@ def sent(folder: Path, recording: Recording, *, plain: bool, workers: Sequence[i
                 bytes_each=size,
                 scheduler_cpu_ms_a_file=1e3 * used["cpu_s"] / count,
                 client_cpu_ms_a_file=1e3 * mine / count,
-                messages=messages,
                 messages_at_the_scheduler=used["read"] + used["written"],
                 bytes_at_the_scheduler_a_byte=(used["bytes_read"] + used["bytes_written"]) / (count * size),
             )

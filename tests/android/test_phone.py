@@ -18,8 +18,11 @@ from click.testing import CliRunner
 from fixture_bundles import bundle_with_test, reseal
 from onnx import TensorProto, helper, save_model
 
+import edgeopt
 from edgeopt.cli import cli
+from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import load_model
+from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.samples import Samples
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
@@ -61,6 +64,16 @@ def net(path: Path, *, op: str = "Relu", large: bool = False) -> Path:
     save_model(model, path, **(outside if large else {}))
     np.savez(path.with_name("inputs.npz"), **{"the input": weights[:8, None]})
     return path
+
+
+def test_python_measures_there_too(phone):
+    result = edgeopt.bench("digits_detector", on="adb://R58M0ABC", seconds=0.1, min_frames=30, budget_ms=1e4)
+    assert isinstance(result, BenchResult)
+    assert result.samples.stages == ("upload", "execute", "download")
+    assert result.environment.facts["cpu.model"].value == "Fast Chip 9000"
+    assert "--on adb://R58M0ABC" in result.repeat()
+    with pytest.raises(UnsupportedError, match="edgeopt check cannot run on adb://R58M0ABC"):
+        edgeopt.check("digits_detector", on="adb://R58M0ABC", baseline="gate.json")
 
 
 def test_a_model_is_measured_there_and_the_result_is_that_of_bench(phone, tmp_path):

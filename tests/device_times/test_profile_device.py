@@ -90,6 +90,19 @@ def test_a_model_of_the_users_is_predicted_from_its_own_layers(brief, tmp_path):
     assert all(0 < row.low <= 1 <= row.high for row in done.rows)
 
 
+def test_an_interrupt_leaves_the_precisions_that_were_measured(brief, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def interrupt(what, done, of):
+        if "w8a8" in what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        profile_device(target=TARGET, threads=1, tell=interrupt)
+    times = read_device_times(tmp_path / "out" / f"{TARGET}.times.json")
+    assert [*times.engines[0].precisions] == ["fp32"]
+
+
 def test_only_models_needs_a_model(brief, tmp_path):
     with pytest.raises(EdgeoptError, match="none is named"):
         profile_device(out=tmp_path / "x.times.json", only_models=True)

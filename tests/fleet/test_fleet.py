@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -19,17 +18,19 @@ import pytest
 from click.testing import CliRunner
 from fixture_models import model, numbers
 
-import edgeopt.verbs.fleet.run as run_module
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, UnavailableError
 from edgeopt.graph.model import save_model
 from edgeopt.optimization.run import Silence
+from edgeopt.system.cluster.dask import version, workers_of
+from edgeopt.system.cluster.store import MissingFiles, store
+from edgeopt.system.cluster.store import root as cluster_root
 from edgeopt.verbs.fleet import work
-from edgeopt.verbs.fleet.cluster import open_cluster, workers_of
+from edgeopt.verbs.fleet.cluster import open_cluster
 from edgeopt.verbs.fleet.plan import read_plan
 from edgeopt.verbs.fleet.result import FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.run import request_of, run_fleet
-from edgeopt.verbs.fleet.work import MissingFiles, run_cell
+from edgeopt.verbs.fleet.work import run_cell
 
 T = TypeVar("T")
 distributed = pytest.importorskip("distributed")
@@ -98,7 +99,7 @@ def cluster(*devices: str) -> Iterator[object]:
 
 def commands() -> list[psutil.Process]:
     """Return the processes that run a cell's command of this test: others run beside it."""
-    mine = str(work.root())
+    mine = str(cluster_root())
     return [
         process
         for process in psutil.process_iter(["cmdline"])
@@ -118,7 +119,7 @@ def wait_for(what: Callable[[], list[T]]) -> T:
 
 def scored_cells() -> list[Path]:
     """Return the folders of cells whose original is scored: next they measure, for a second or more."""
-    return [path.parents[2] for path in work.root().glob("cells/*/out/candidates/baseline/candidate.json")]
+    return [path.parents[2] for path in cluster_root().glob("cells/*/out/candidates/baseline/candidate.json")]
 
 
 def require_whole(result: FleetResult, count: int) -> None:
@@ -166,7 +167,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_cell_loses_nothing(tmp_path):
 
 
 def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr("edgeopt.verbs.fleet.cluster._CONNECT_S", 2)
+    monkeypatch.setattr("edgeopt.system.cluster.dask.CONNECT_S", 2)
     file, heard = fleet_file(tmp_path, 2, {"alpha": "cpu"}), Heard()
     with cluster("alpha") as made:
 
@@ -189,7 +190,7 @@ def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left(tmp_p
 
 def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):
     (cell,) = read_plan(fleet_file(tmp_path, 1, {"alpha": "cpu"})).cells
-    request = request_of(cell, work.version())
+    request = request_of(cell, version())
     away = {name: (digest, "/nowhere") for name, (digest, _) in request.files.items()}
     request = work.CellRequest(request.key, request.words, away, request.folder, is_here=True)
     missing = run_cell(request)
@@ -197,15 +198,15 @@ def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):
     assert missing.digests == {digest for digest, _ in away.values()}
     (digest,) = missing.digests
     with pytest.raises(ValueError, match="another hash"):
-        work.store({digest: b"something else"})
-    work.store({digest: (tmp_path / "net0.onnx").read_bytes()})
+        store(digest, b"something else")
+    store(digest, (tmp_path / "net0.onnx").read_bytes())
     run = run_cell(request)
     assert not isinstance(run, MissingFiles)
     assert run.code == 0, run.lines
-    (stored,) = (work.root() / "store").glob("*/*")
+    (stored,) = (cluster_root() / "store").glob("*/*")
     work.forget_cell(run.key)
     assert stored.is_file()
-    assert not (work.root() / "cells" / run.key).exists()
+    assert not (cluster_root() / "cells" / run.key).exists()
     os.utime(stored, (0, 0))
     work.forget_cell(run.key)
     assert not stored.exists(), "nobody used it for a month"
@@ -223,20 +224,6 @@ def test_files_are_sent_to_workers_that_ask_for_them(tmp_path, monkeypatch):
         result = run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
     assert any(line.startswith("sending 1 file to ") for line in heard.lines)
     assert [cell.exit_code for cell in result.cells] == [0]
-
-
-def test_files_share_messages_as_long_as_they_are_small(tmp_path, monkeypatch):
-    """A way there and back for each picture takes hours where there are thousands of devices."""
-    monkeypatch.setattr(run_module, "_MESSAGE_BYTES", 45)
-    contents = [b"a model that is larger than what fits into one message", *(b"picture %d" % i for i in range(9))]
-    places = {hashlib.sha256(data).hexdigest(): data for data in contents}
-    for digest, data in places.items():
-        (tmp_path / digest).write_bytes(data)
-    sent = list(run_module._loads({digest: str(tmp_path / digest) for digest in places}, frozenset(places)))
-    assert {digest: data for files in sent for digest, data in files.items()} == places
-    assert sum(map(len, sent)) == 10
-    assert len(sent) <= 5, "five pictures in a message, the model in one of its own"
-    assert all(len(files) == 1 or sum(map(len, files.values())) <= 45 for files in sent)
 
 
 def test_files_that_do_not_stay_on_a_worker_end_the_cell_and_not_the_fleet(tmp_path, monkeypatch):
@@ -290,7 +277,7 @@ def test_a_file_that_changed_since_the_fleet_began_is_one_line(tmp_path, monkeyp
         distributed.SpecCluster(
             workers={"alpha": {"cls": distributed.Worker, "options": options}}, scheduler=SCHEDULER
         ) as made,
-        pytest.raises(InvalidFileError, match="changed since the fleet began"),
+        pytest.raises(InvalidFileError, match="changed since it was first read"),
     ):
         run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=Heard())
 
@@ -322,7 +309,7 @@ def test_nobody_else_reaches_the_workers_of_this_machine():
 
 
 def test_no_scheduler_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("edgeopt.verbs.fleet.cluster._CONNECT_S", 1)
+    monkeypatch.setattr("edgeopt.system.cluster.dask.CONNECT_S", 1)
     file = fleet_file(tmp_path, 1, {"alpha": "cpu"})
     with pytest.raises(UnavailableError, match="no scheduler answers at"):
         run_fleet(file, out=tmp_path / "out", resume=False, scheduler="tcp://127.0.0.1:1", hears=Heard())
@@ -347,7 +334,7 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):
 
 def test_a_cell_that_failed_is_run_again(tmp_path):
     (cell,) = read_plan(fleet_file(tmp_path, 1, {"alpha": "cpu"})).cells
-    request = request_of(cell, work.version())
+    request = request_of(cell, version())
     words = tuple("nonsense" if word == "tensors" else word for word in request.words)
     run = run_cell(work.CellRequest("failing", words, request.files, request.folder, is_here=True))
     assert not isinstance(run, MissingFiles)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.verbs.remote.wheel import Wheel
+from edgeopt.system.disk.wheel import Wheel
 from edgeopt.verbs.remote.wheelhouse import DevicePlatform, collect_wheels
 
 SIDE = Path(__file__).parents[2] / "toolkit" / "edgeopt" / "verbs" / "remote" / "_device_side.py"

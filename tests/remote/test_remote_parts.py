@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, save_model
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.system.declared.options import FileUse, options_of
+from edgeopt.system.disk.wheel import make_wheel
 from edgeopt.verbs.remote import VERBS, command, job, perform, ssh, wheelhouse
 from edgeopt.verbs.remote.address import Address, read_address
 from edgeopt.verbs.remote.command import CommandWord
@@ -25,7 +26,6 @@ from edgeopt.verbs.remote.device import NO_PACKAGES, Device
 from edgeopt.verbs.remote.job import place_of
 from edgeopt.verbs.remote.mirror import files_behind, mirrored
 from edgeopt.verbs.remote.ssh import Connection
-from edgeopt.verbs.remote.wheel import make_wheel
 from edgeopt.workloads import kinds
 
 ROOT = Path(__file__).parents[2]

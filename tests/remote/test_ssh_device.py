@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic, sleep
 
 import onnx
 import psutil
 import pytest
 from fixture_bundles import bundle_with_test
-from ssh_server import Board, ssh_board
+from ssh_server import Board
 
 from edgeopt.graph.model import Model, load_model
 from edgeopt.recipes.inputs.frames import open_frames
@@ -23,23 +21,7 @@ from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.rollout.signature import make_keys, sign_bundle
 from edgeopt.runtime.selftest import choose_samples
 
-MODEL = Path(__file__).parents[2] / "models" / "digits_detector"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device's side needs a POSIX system")
-
-
-@pytest.fixture(scope="module")
-def board(tmp_path_factory):
-    """One device; its environment is made by the first command."""
-    with ssh_board(tmp_path_factory.mktemp("board")) as made:
-        yield made
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A folder with a model, in which the user stands."""
-    shutil.copytree(MODEL, tmp_path / "mine")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,7 @@ from edgeopt.system.declared.options import FileUse
 from edgeopt.system.text import printable
 from edgeopt.verbs.android import VERBS as PHONE_VERBS
 from edgeopt.verbs.android import is_phone, require_measuring
+from edgeopt.verbs.remote import RESULT_FLAG
 
 if TYPE_CHECKING:
     from edgeopt.verbs.remote.command import CommandWord
@@ -26,11 +28,13 @@ ON = "on"
 """Name in Python of the option."""
 SEARCH_THERE = "search_there"
 """Name in Python of the option of commands that search."""
+RESULT = "result_file"
+"""Name in Python of the option of commands that a program elsewhere begins."""
 _FLAG, _THERE = "--on", "--search-there"
 _HELP = "Run on this device: files are sent, edgeopt is installed there once, and what it writes comes back."
 _HELP_PHONES = " adb: a phone times the model alone, by edgeopt-runner; not tried on a real phone yet."
-_OF_THIS_TERMINAL = ("chat", "view")
-"""Options of what a person does while the command runs."""
+_OF_THIS_TERMINAL = ("chat", "view", "cluster")
+"""Options of what a person does while the command runs, and of workers that score for this machine."""
 
 
 class DeviceCommand(click.Command):
@@ -82,6 +86,11 @@ def search_option() -> click.Option:
     )
 
 
+def result_option() -> click.Option:
+    """Return the option with which Python gets the result of a command that it began on a device; nobody types it."""
+    return click.Option([RESULT_FLAG, RESULT], type=click.Path(path_type=Path), hidden=True)
+
+
 def listening(ctx: click.Context, limit_s: float | None = None, *, is_whole: bool = False) -> Progress:
     """Return what shows the progress of a command: nothing where another form than the terminal's is printed."""
     return Progress(quiet=ctx.params.get("form", TERMINAL) != TERMINAL, limit_s=limit_s, is_whole=is_whole)
@@ -115,32 +124,28 @@ def run_on_device(
     variables = {"COLUMNS": str(width)} if width else {}
     command = RemoteCommand((CommandWord(ctx.info_name or ""), *words), str(target or ""), variables)
     with listening(ctx) as progress:
-        return run_remotely(address, command, Hearer(progress.progress, progress.say, _print), search)
+        return run_remotely(address, command, Hearer(progress.progress, progress.say, _print), search).exit_code
 
 
 def _words(ctx: click.Context) -> list[CommandWord]:
     """Return the command line anew, each word with what the command does with the file that it may name."""
-    from edgeopt.verbs.remote.command import CommandWord
+    from edgeopt.verbs.remote.words import WrittenOption, line_of
 
     default = click.core.ParameterSource.DEFAULT
     given = [each for each in ctx.command.params if ctx.get_parameter_source(each.name or "") is not default]
-    words, arguments, done = list[CommandWord](), list[CommandWord](), set[str]()
+    written, arguments, done = list[WrittenOption](), list[str](), set[str]()
     for each in sorted(given, key=lambda each: getattr(each, "is_flag", False)):
         name, value = each.name or "", ctx.params.get(each.name or "")
         if name in done or value is None:
             continue
         done.add(name)
-        texts = [str(text) for text in (value if isinstance(value, tuple) else (value,))]
+        texts = tuple(str(text) for text in (value if isinstance(value, tuple) else (value,)))
         if isinstance(each, click.Argument):
-            arguments += [CommandWord(text, is_read=True) for text in texts]
-        elif getattr(each, "is_flag", False):
-            words.append(CommandWord(each.opts[0]))
+            arguments += texts
         else:
-            use = _file_use(each, ctx)
-            is_read, is_written = use in (FileUse.READ, FileUse.BOTH), use in (FileUse.WRITE, FileUse.BOTH)
-            for text in texts:
-                words += [CommandWord(each.opts[0]), CommandWord(text, is_read=is_read, is_written=is_written)]
-    return [*words, *([CommandWord("--"), *arguments] if arguments else [])]
+            is_flag = getattr(each, "is_flag", False)
+            written.append(WrittenOption(each.opts[0], () if is_flag else texts, _file_use(each, ctx)))
+    return line_of(written, arguments)
 
 
 def _file_use(param: click.Parameter, ctx: click.Context) -> FileUse:

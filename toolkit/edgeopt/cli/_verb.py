@@ -11,11 +11,20 @@ import click
 
 from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._output import show
-from edgeopt.cli._remote import ON, SEARCH_THERE, DeviceCommand, device_option, listening, search_option
+from edgeopt.cli._remote import (
+    ON,
+    RESULT,
+    SEARCH_THERE,
+    DeviceCommand,
+    device_option,
+    listening,
+    result_option,
+    search_option,
+)
 from edgeopt.cli._values import default_text, type_of
 from edgeopt.system.declared.options import FileUse, Option, Syntax, default_of, options_of
-from edgeopt.verbs._perform import refuse
-from edgeopt.verbs.remote import SEARCHING, VERBS
+from edgeopt.verbs._perform import Performed, refuse
+from edgeopt.verbs.remote import RETURNING, SEARCHING, VERBS
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
 
 if TYPE_CHECKING:
@@ -123,6 +132,8 @@ class VerbCommand(DeviceCommand, GroupedCommand):
             **extra: As click's own.
         """
         options = options_of_verb(verb)
+        if verb in RETURNING:
+            extra["params"] = [*extra["params"], result_option()]
         groups: dict[str, list[str]] = {heading: [] for heading in headings}
         if verb in VERBS:
             extra["params"] = [*extra["params"], device_option(verb)]
@@ -133,7 +144,7 @@ class VerbCommand(DeviceCommand, GroupedCommand):
         for each in options:
             groups.setdefault(each.uses[0].option.group, []).append(each.name or "")
         own = (each.name or "" for each in extra["params"] if isinstance(each, click.Option))
-        printed = dict.fromkeys(name for name in own if name not in (ON, SEARCH_THERE))
+        printed = dict.fromkeys(name for name in own if name not in (ON, SEARCH_THERE, RESULT))
         groups[PRINTED] = [*groups.pop(PRINTED, []), *printed]
         extra["params"] = [*extra["params"], *options]
         filled = {heading: tuple(names) for heading, names in groups.items() if names}
@@ -256,6 +267,16 @@ def _value(option: Option, raw: Any, param: click.Parameter, ctx: click.Context)
     if option.syntax is Syntax.SHAPE:
         return dict(values)
     return tuple(name for names in values for name in names) if option.syntax is Syntax.NAMES else values
+
+
+def finish(ctx: click.Context, done: Performed, form: str) -> None:
+    """Show a result, and end with its exit code; where a program began the command, write the result for it."""
+    if file := ctx.params.get(RESULT):
+        from edgeopt.verbs.remote.results import store_result
+
+        store_result(done.result, file)
+    show(done.document, form)
+    ctx.exit(done.exit_code)
 
 
 def verb_command(verb: str, *headings: str) -> Callable[[Callable[..., Any]], click.Command]:

@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from edgeopt.cli._options import TERMINAL, exit_codes, format_option
-from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import ModelName
-from edgeopt.cli._verb import PRINTED, named_source, read_values, verb_command
+from edgeopt.cli._verb import PRINTED, finish, named_source, read_values, verb_command
 
 
 @verb_command(
@@ -44,8 +43,7 @@ def bench(ctx: click.Context, /, *, model: str | None, form: str, **options: Any
     values = read_values(ctx, source)
     with Progress(quiet=form != TERMINAL) as progress:
         done = perform("bench", source, None, values, progress.progress)
-    show(done.document, form)
-    ctx.exit(done.exit_code)
+    finish(ctx, done, form)
 
 
 COMMAND = bench

@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from edgeopt.cli._options import TERMINAL, exit_codes, format_option
-from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import ModelName
-from edgeopt.cli._verb import PRINTED, read_values, verb_command
+from edgeopt.cli._verb import PRINTED, finish, read_values, verb_command
 
 
 @verb_command("check", "Model, baseline, device", "What is measured", "What is allowed", "Language models", PRINTED)
@@ -58,8 +57,7 @@ def check(
     document = done.document
     for name, file in files.items():
         write_beside(file, render(document, name))
-    show(document, form)
-    ctx.exit(done.exit_code)
+    finish(ctx, done, form)
 
 
 COMMAND = check

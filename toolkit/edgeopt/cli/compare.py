@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from edgeopt.cli._options import TERMINAL, format_option
-from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import ModelName
-from edgeopt.cli._verb import PRINTED, read_values, verb_command
+from edgeopt.cli._verb import PRINTED, finish, read_values, verb_command
 
 
 @verb_command("compare", "Models and device", "What is measured", "Language models", PRINTED)
@@ -32,8 +31,7 @@ def compare(ctx: click.Context, /, *, subjects: tuple[str, ...], form: str, **op
     values = read_values(ctx, *subjects)
     with Progress(quiet=form != TERMINAL) as progress:
         done = compared(subjects, None, values, progress.progress)
-    show(done.document, form)
-    ctx.exit(done.exit_code)
+    finish(ctx, done, form)
 
 
 COMMAND = compare

@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from edgeopt.cli._options import TERMINAL, exit_codes, format_option
-from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import ModelName
-from edgeopt.cli._verb import PRINTED, VerbCommand, read_values
+from edgeopt.cli._verb import PRINTED, VerbCommand, finish, read_values
 
 _HEADINGS = (
     "Model and device",
@@ -64,8 +63,7 @@ def optimize(ctx: click.Context, /, *, model: str, form: str, **options: Any) ->
         quiet=form != TERMINAL, limit_s=values.get("time_limit_s"), is_whole=True, began_s=began_s
     ) as progress:
         done = perform("optimize", model, None, values, progress)
-    show(done.document, form)
-    ctx.exit(done.exit_code)
+    finish(ctx, done, form)
 
 
 INTERRUPTED = "finished candidates, if any, are on disk; the same command with --resume takes them up"

@@ -34,7 +34,7 @@ from edgeopt.cli._values import ModelName, TargetName
     "-o",
     "option_out",
     type=click.Path(path_type=Path),
-    show_default="TARGET.times.json",
+    show_default="out/TARGET.times.json",
     help="The file to write: a target, wherever the device is.",
 )
 @format_option
@@ -71,4 +71,5 @@ def profile_device(
     show(summarize(result), form)
 
 
+INTERRUPTED = "the precisions that were measured by then are in the file, if any"
 COMMAND = profile_device

@@ -38,8 +38,8 @@ def wheelhouse(*, processor: str, python: str, target: str, out: Path, form: str
     --on takes packages from this folder where EDGEOPT_WHEELHOUSE names it. Where only the device has no network, it is
     not needed: --on then fetches by itself what the device lacks.
     """
+    from edgeopt.system.disk.wheel import make_wheel
     from edgeopt.verbs.remote.perform import extras_for
-    from edgeopt.verbs.remote.wheel import make_wheel
     from edgeopt.verbs.remote.wheelhouse import collect_wheels, read_platform
     from edgeopt.verbs.remote.wheelhouse_summary import summarize
 

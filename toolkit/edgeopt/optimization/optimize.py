@@ -17,6 +17,7 @@ from edgeopt.export.export import export_for
 from edgeopt.export.network import NetworkInput
 from edgeopt.export.source import is_source
 from edgeopt.graph.facts.integers import why_not_again
+from edgeopt.measurement.accuracy.pool import HERE, AnswerPool
 from edgeopt.measurement.opening.given import OpenedModel
 from edgeopt.measurement.opening.threads import default_threads
 from edgeopt.optimization.candidates.make import make_candidates
@@ -75,6 +76,7 @@ def optimize(
     inputs: Sequence[NetworkInput] = (),
     task: str = "",
     began_s: float | None = None,
+    pool: AnswerPool = HERE,
     **wishes: Unpack[FrameOptimizeWishes],
 ) -> Report:
     """Make a model fast on a target, measure it, and write candidates, bundle and report.
@@ -90,6 +92,7 @@ def optimize(
         inputs: Of a source that `edgeopt export` takes: as `export`.
         task: Of such a source: as `export`.
         began_s: When a time limit began, on the monotonic clock; None: now.
+        pool: Answers the frames on which accuracy is judged: this process, or a cluster that answers alike.
         **wishes: Fields of `Options` that differ, such as `calib="pictures/", budget_ms=33`.
 
     Raises:
@@ -107,6 +110,7 @@ def optimize(
     folder = folder_of_run(Path(out) if out else None, given.model.name, target)
     plan = planned(given, asked, folder)
     with begun(given, pictures, plan, folder, asked.resume, replay, listener or Silence(), began_s) as run:
+        run.context.pool = pool
         decision = _as_far_as_it_goes(run)
         run.context.notes += run.workspace.notes
         return conclude(run, given.choice, decision, bundle_of)

@@ -12,6 +12,7 @@ from edgeopt.executors._child import EngineAbortError
 from edgeopt.graph.model import Model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress
 from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
+from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.choice.selection import Wish
 from edgeopt.optimization.course import Course
@@ -141,6 +142,12 @@ class Run:
         if candidate.name in self.openers:
             return self.openers[candidate.name]()
         return self.engine_of(candidate).open(model, candidate.precision)
+
+    def runnable_of(self, candidate: Candidate, model: Model) -> Runnable | None:
+        """Return how another process opens a candidate's model; None where only this one can."""
+        if candidate.name in self.openers:
+            return None
+        return self.context.runnable(model, self.engine_of(candidate), candidate.precision)
 
     def engine_of(self, candidate: Candidate) -> Engine:
         """Return the engine that runs a candidate."""

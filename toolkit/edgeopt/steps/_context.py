@@ -14,6 +14,8 @@ from edgeopt.executors import Executor, Session
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
+from edgeopt.measurement.accuracy.pool import HERE, AnswerPool
+from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.turns.one_open import proof_seconds
 from edgeopt.recipes.inputs.frames import Frames, calibration_fingerprint
 from edgeopt.recipes.recipe import Recipe
@@ -187,6 +189,8 @@ class Context:
     """The original's answers to the agreement pictures."""
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     """What calibration saw of a float model, by its fingerprint: it is the same for all engines."""
+    pool: AnswerPool = HERE
+    """Answers the frames on which accuracy is judged: this process, or a cluster that answers alike."""
     int8_speeds: dict[str, float] = field(default_factory=dict)
     """By a target's name: speed of the best INT8 form that a search made for it, over the engine's own float model."""
     checked_outputs: list[Tensors] = field(default_factory=list)
@@ -259,6 +263,11 @@ class Context:
         """Return the recipe's task for a model's tensors."""
         return make_task(self.recipe_of(model), model.inputs, model.outputs, evaluating=evaluating)
 
+    def runnable(self, model: Model, engine: Engine, precision: str) -> Runnable:
+        """Return how another process opens a model as `Engine.open` does."""
+        opening = engine.opening(precision).with_entries(engine.entries)
+        return Runnable(opening, model.source, self.recipe_of(model), model.inputs, model.outputs)
+
     def open(self, model: Model) -> Session:
         """Open a model as the target would."""
         return self.engine.open(model, self.engine.target.float_precision)
@@ -304,16 +313,32 @@ def outputs_of(session: Session, inputs: Sequence[Tensors]) -> list[Tensors]:
 
 
 def reference_answers(
-    context: Context, session: Session, model: Model, *, hear: Callable[[Tensors], None] | None = None
+    context: Context,
+    session: Session,
+    model: Model,
+    runnable: Runnable | None = None,
+    *,
+    hear: Callable[[Tensors], None] | None = None,
 ) -> list[Any]:
-    """Return a model's answers to the pictures on which agreement is judged; `hear` is called with all outputs."""
-    return answers(session, context.task(model, evaluating=True), context.judged_pictures, hear=hear)
+    """Return a model's answers to the pictures on which agreement is judged.
+
+    Args:
+        context: Of the run.
+        session: Of the model.
+        model: Any form of the original.
+        runnable: How another process opens it; None: this process answers.
+        hear: Called with all outputs, which only this process tells.
+    """
+    task = context.task(model, evaluating=True)
+    if hear:
+        return answers(session, task, context.judged_pictures, hear=hear)
+    return context.pool.answers(runnable, session, task, context.judged_pictures)
 
 
 def agreement_on_processor(context: Context, model: Model) -> float:
     """Return how far a model's answers are the original's, both on this machine's processor."""
     session = context.engine.open(model, "fp32")
-    result = reference_answers(context, session, model)
+    result = reference_answers(context, session, model, context.runnable(model, context.engine, "fp32"))
     session.close()
     return context.task(model, evaluating=True).agreement(result, context.reference)
 

@@ -83,6 +83,19 @@ def prepare(verb: str, sources: tuple[str, ...], options: Any, values: Mapping[s
     return kind, kind.make_options(verb, values, options)
 
 
+def require_two(sources: tuple[str, ...]) -> None:
+    """Raise where there is nothing to compare.
+
+    Raises:
+        EdgeoptError: If fewer than two are named.
+    """
+    if len(sources) < 2:
+        raise EdgeoptError(
+            f"a comparison needs two, {len(sources)} given",
+            remedy="name the model to compare with first, then the others; edgeopt bench measures one",
+        )
+
+
 def with_options_of_kinds(verb: str) -> Callable[[Function], Function]:
     """Return a decorator that shows every option of a verb, of all kinds, in a function's signature."""
     return with_options_of(*(kind.options[verb] for kind in reversed(kinds()) if verb in kind.options))

@@ -14,13 +14,19 @@ Tell = Callable[[str, int, int], None]
 
 @with_options_of_kinds("bench")
 def bench(
-    workload: str | Path, *, options: object = None, tell: Tell | None = None, **wishes: Unpack[BenchWishes]
+    workload: str | Path,
+    *,
+    options: object = None,
+    on: str | None = None,
+    tell: Tell | None = None,
+    **wishes: Unpack[BenchWishes],
 ) -> Result:
-    """Measure a workload on this machine.
+    """Measure a workload on this machine, or on a device elsewhere.
 
     Args:
         workload: An ONNX file, a bundle, a shipped model's name, a pipeline, or the address of a server.
         options: What to measure, the dataclass of its kind; None: all defaults.
+        on: The device that does it, `ssh://USER@HOST` or `adb://SERIAL`; None: this machine.
         tell: Hears progress: what, how much is done, of how much.
         **wishes: Fields of the options that differ, such as `load="fps:30", budget_ms=33`.
 
@@ -30,4 +36,8 @@ def bench(
     Raises:
         EdgeoptError: If something cannot be used, wishes contradict each other, or are for another kind.
     """
+    if on:
+        from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
+
+        return result_on(RemoteCall("bench", (str(workload),), options, wishes, on), tell)
     return perform("bench", str(workload), options, wishes, tell).result

@@ -16,13 +16,19 @@ Tell = Callable[[str, int, int], None]
 
 @with_options_of_kinds("check")
 def check(
-    workload: str | Path, *, options: object = None, tell: Tell | None = None, **wishes: Unpack[CheckWishes]
+    workload: str | Path,
+    *,
+    options: object = None,
+    on: str | None = None,
+    tell: Tell | None = None,
+    **wishes: Unpack[CheckWishes],
 ) -> Result:
     """Check a workload against a baseline, or write the baseline from it.
 
     Args:
         workload: An ONNX file, a bundle, a shipped model's name.
         options: What is checked, the dataclass of its kind; None: all defaults.
+        on: The device that does it, `ssh://USER@HOST`; None: this machine.
         tell: Hears progress.
         **wishes: Fields of the options that differ: `baseline="baseline.json"`, `update=True`, `latency_ratio=1.1`.
 
@@ -32,6 +38,10 @@ def check(
     Raises:
         EdgeoptError: If the baseline is missing or damaged, or the workload cannot be used.
     """
+    if on:
+        from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
+
+        return result_on(RemoteCall("check", (str(workload),), options, wishes, on), tell)
     return checked(str(workload), options, wishes, tell).result
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Unpack
 
-from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.compare.run import compare as compare_sides
 from edgeopt.measurement.compare.summary import summarize
-from edgeopt.verbs._perform import Performed, Result, prepare, with_options_of_kinds
+from edgeopt.verbs._perform import Performed, Result, prepare, require_two, with_options_of_kinds
 from edgeopt.verbs.wishes import CompareWishes
 
 Tell = Callable[[str, int, int], None]
@@ -17,13 +16,18 @@ Tell = Callable[[str, int, int], None]
 
 @with_options_of_kinds("compare")
 def compare(
-    *workloads: str | Path, options: object = None, tell: Tell | None = None, **wishes: Unpack[CompareWishes]
+    *workloads: str | Path,
+    options: object = None,
+    on: str | None = None,
+    tell: Tell | None = None,
+    **wishes: Unpack[CompareWishes],
 ) -> Result:
     """Compare workloads with the first of them, in turns.
 
     Args:
         *workloads: Two or more of one kind; or two or more results of `bench`.
         options: What to measure, the dataclass of their kind; None: all defaults.
+        on: The device that does it, `ssh://USER@HOST` or `adb://SERIAL`; None: this machine.
         tell: Hears progress.
         **wishes: Fields of the options that differ, such as `seconds=60`.
 
@@ -33,7 +37,13 @@ def compare(
     Raises:
         EdgeoptError: If fewer than two are named, they are of two kinds, or one cannot be used.
     """
-    return compared(tuple(map(str, workloads)), options, wishes, tell).result
+    sources = tuple(map(str, workloads))
+    if on:
+        from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
+
+        require_two(sources)
+        return result_on(RemoteCall("compare", sources, options, wishes, on), tell)
+    return compared(sources, options, wishes, tell).result
 
 
 def compared(sources: tuple[str, ...], options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed:
@@ -41,16 +51,3 @@ def compared(sources: tuple[str, ...], options: object, wishes: Mapping[str, obj
     require_two(sources)
     kind, chosen = prepare("compare", sources, options, wishes)
     return Performed(compare_sides(kind.module("compare"), sources, chosen, tell), summarize)
-
-
-def require_two(sources: tuple[str, ...]) -> None:
-    """Raise where there is nothing to compare.
-
-    Raises:
-        EdgeoptError: If fewer than two are named.
-    """
-    if len(sources) < 2:
-        raise EdgeoptError(
-            f"a comparison needs two, {len(sources)} given",
-            remedy="name the model to compare with first, then the others; edgeopt bench measures one",
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from edgeopt.errors import EdgeoptError
 from edgeopt.verbs._perform import Result, perform, with_options_of_kinds
 from edgeopt.verbs.wishes import OptimizeWishes
 
@@ -17,6 +18,8 @@ def optimize(
     workload: str | Path,
     *,
     options: object = None,
+    on: str | None = None,
+    search_there: bool = False,
     listener: Listener | None = None,
     **wishes: Unpack[OptimizeWishes],
 ) -> Result:
@@ -25,7 +28,9 @@ def optimize(
     Args:
         workload: An ONNX file, a shipped model's name, a source that `edgeopt export` takes, or a `pipeline.toml`.
         options: What to do, the dataclass of its kind; None: all defaults.
-        listener: Hears progress.
+        on: The device that measures and chooses, `ssh://USER@HOST`; candidates are made here. None: this machine.
+        search_there: Whether candidates are made on that device too.
+        listener: Hears progress, and lines.
         **wishes: Fields of the options that differ, such as `calib="pictures/", budget_ms=33`.
 
     Returns:
@@ -34,4 +39,11 @@ def optimize(
     Raises:
         EdgeoptError: On what the user can mend before work begins, or where nothing can be written.
     """
-    return perform("optimize", str(workload), options, {"target": "cpu", **wishes}, listener).result
+    values: dict[str, object] = {"target": "cpu", **wishes}
+    if on:
+        from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
+
+        return result_on(RemoteCall("optimize", (str(workload),), options, values, on, search_there), listener=listener)
+    if search_there:
+        raise EdgeoptError("search_there= is for a device elsewhere", remedy="name it: on='ssh://USER@HOST'")
+    return perform("optimize", str(workload), options, values, listener).result

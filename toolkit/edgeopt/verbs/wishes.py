@@ -61,6 +61,7 @@ class OptimizeWishes(FrameOptimizeWishes, total=False):
     recipe: str | None
     out: str | Path | None
     fps: float | None
+    cluster: str
     dry_run: bool
     inputs: tuple[tuple[str, tuple[int, ...], str], ...]
     task: str

@@ -48,7 +48,7 @@ class Setup:
     notes: tuple[Note, ...]
     neighbour: Neighbour | None = None
     elsewhere: Elsewhere | None = None
-    """The device that the model alone runs on; None: it runs here."""
+    """The device that is measured from here; None: it runs here."""
 
     @property
     def budget_ms(self) -> float:

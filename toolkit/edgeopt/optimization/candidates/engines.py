@@ -18,7 +18,7 @@ from edgeopt.runtime.devices.availability import (
 )
 from edgeopt.steps._context import Engine
 from edgeopt.system.declared.optional import NOT_INSTALLED
-from edgeopt.system.declared.target import Target, find_target
+from edgeopt.system.declared.target import Target, TargetElsewhere, find_target
 from edgeopt.system.machine.threads import engine_threads
 
 _AS_IT_IS = Correction()
@@ -116,8 +116,10 @@ def _alternatives(
     engines, notes, absent = list[Engine](), list[Note](), list[Target]()
     for name in target.alternatives:
         other = target.beside(find_target(name))
-        # unmeasured, one engine is no better than another
-        reason = target.why_untimed() or other.why_unfit() or why_unavailable(other)
+        # unmeasured, one engine is no better than another, unless its times there are known
+        is_predicted = isinstance(other, TargetElsewhere) and other.is_predicted
+        untimed = None if is_predicted else target.why_untimed()
+        reason = untimed or other.why_unfit() or why_unavailable(other)
         if isinstance(reason, Missing) and reason.reason.endswith(NOT_INSTALLED):
             absent.append(other)
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from edgeopt.graph.model import Model, load_model
 from edgeopt.optimization.candidate import Candidate, Prediction
@@ -27,33 +27,50 @@ def with_predictions(run: Run, candidates: Sequence[Candidate]) -> tuple[Candida
 
     The original counts as its simplified form: an engine simplifies what it opens.
     """
-    target = run.context.engine.target
-    floats = predictor_of(target, target.float_precision)
+    own = run.context.engine.target
+    floats = predictor_of(own, own.float_precision)
     if floats is None:
         return tuple(candidates)
     by_name = {candidate.name: candidate for candidate in candidates}
-    plain = [candidate for candidate in candidates if not candidate.is_lossy and _is_float(candidate)][-1]
-    base_ms = _float_ms(_model(run, plain), floats)
-    made = list[Candidate]()
-    for candidate in candidates:
-        parent = by_name.get(candidate.parent)
-        if not candidate.is_lossy and _is_float(candidate):
-            layers_ms, speed = base_ms, PredictedSpeed(1.0, 1.0, 1.0)
-            predicted = _prediction(floats, layers_ms, speed)
-        elif _is_float(candidate):
-            layers_ms = _float_ms(_model(run, candidate), floats)
-            predicted = _prediction(floats, layers_ms, floats.speed_of_thinner(_ratio(base_ms, layers_ms)))
-        else:
-            integers = predictor_of(target, candidate.precision)
-            predicted = None
-            if integers and candidate.precision.startswith(_INTEGERS) and parent and _is_float(parent):
-                shapes = model_shapes(_model(run, parent))
-                layers_ms = form_layers_ms(layers_of_form(shapes, _model(run, candidate)), integers, floats)
-                predicted = _prediction(
-                    integers, layers_ms, speed_between(floats, integers, _ratio(base_ms, layers_ms))
-                )
-        made.append(replace(candidate, predicted=predicted))
-    return tuple(made)
+    plain = [other for other in candidates if not other.is_lossy and _is_float(other) and not other.profile][-1]
+    basis = _Basis(floats, _float_ms(_model(run, plain), floats), _model(run, plain))
+    return tuple(
+        replace(candidate, predicted=_predicted(run, candidate, by_name.get(candidate.parent), basis))
+        for candidate in candidates
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """The original on the target's own engine, with which all are compared."""
+
+    floats: Predictor
+    layers_ms: Sequence[float]
+    plain: Model
+    """Its simplified form."""
+
+
+def _predicted(run: Run, candidate: Candidate, parent: Candidate | None, basis: _Basis) -> Prediction | None:
+    """Return the time of a candidate; None where its engine's times in its precision are not known."""
+    target = run.engine_of(candidate).target
+    predictor = predictor_of(target, candidate.precision)
+    if predictor is None:
+        return None
+    if not _is_float(candidate):
+        floats = predictor_of(target, target.float_precision)
+        if not candidate.precision.startswith(_INTEGERS) or parent is None or not _is_float(parent):
+            return None
+        shapes = model_shapes(_model(run, parent))
+        layers_ms = form_layers_ms(layers_of_form(shapes, _model(run, candidate)), predictor, floats)
+    elif candidate.is_lossy:
+        layers_ms = _float_ms(_model(run, candidate), predictor)
+    else:
+        layers_ms = _float_ms(basis.plain, predictor)
+    ratio = math.fsum(basis.layers_ms) / math.fsum(layers_ms)
+    if predictor is not basis.floats:
+        return _prediction(predictor, layers_ms, speed_between(basis.floats, predictor, ratio))
+    speed = predictor.speed_of_thinner(ratio) if candidate.is_lossy else PredictedSpeed(1.0, 1.0, 1.0)
+    return _prediction(predictor, layers_ms, speed)
 
 
 def _is_float(candidate: Candidate) -> bool:
@@ -66,10 +83,6 @@ def _model(run: Run, candidate: Candidate) -> Model:
 
 def _float_ms(model: Model, floats: Predictor) -> list[float]:
     return [floats.layer_ms(shape) for shape in model_shapes(model)]
-
-
-def _ratio(base_ms: Sequence[float], layers_ms: Sequence[float]) -> float:
-    return math.fsum(base_ms) / math.fsum(layers_ms)
 
 
 def _prediction(predictor: Predictor, layers_ms: Sequence[float], speed: PredictedSpeed) -> Prediction:

@@ -18,7 +18,8 @@ from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.bootstrap import Scored, require_telling, score
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, why_no_proof
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, why_no_proof
+from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.optimization.candidate import BASELINE, RESUMED, Candidate
 from edgeopt.optimization.report.summary import candidate_line
 from edgeopt.optimization.run import Run, model_file
@@ -41,9 +42,11 @@ def score_candidate(
 
     The labels that prove are opened for the original alone: for candidates when the search is over, see `proving`.
     """
-    session = setting.engine.with_options(outcome.options).open(outcome.model, setting.precision)
+    engine = setting.engine.with_options(outcome.options)
+    session = engine.open(outcome.model, setting.precision)
     task = run.context.task(outcome.model, evaluating=True)
-    scored = score_on_labels(run.context, run.labelled, session, task, name) if name == BASELINE else None
+    runnable = run.context.runnable(outcome.model, engine, setting.precision)
+    scored = score_on_labels(run.context, run.labelled, session, task, name, runnable) if name == BASELINE else None
     accuracy = scored.accuracy if scored else None
     candidate = Candidate(
         name=name,
@@ -65,7 +68,8 @@ def score_candidate(
         is_lossy=name != BASELINE and _is_lossy(run, steps, setting.precision),
     )
     nan = _Nan()
-    found = reference_answers(run.context, session, outcome.model, hear=nan.hear if name == BASELINE else None)
+    hear = nan.hear if name == BASELINE else None
+    found = reference_answers(run.context, session, outcome.model, runnable, hear=hear)
     is_compared = name != BASELINE and not candidate.input_size
     is_opened_once = name == BASELINE and outcome.model.is_outside  # drift is told from its outputs later
     asked = is_compared or is_opened_once
@@ -160,7 +164,8 @@ def score_original(context: Context, labelled: LabelledFrames | None) -> Scored 
     """
     model, session = context.original, context.open(context.original)
     task = context.task(model, evaluating=True)
-    scored = score_on_labels(context, labelled, session, task, "the original")
+    runnable = context.runnable(model, context.engine, context.engine.target.float_precision)
+    scored = score_on_labels(context, labelled, session, task, "the original", runnable)
     nan = _Nan()
     found = reference_answers(context, session, model, hear=nan.hear)
     session.close()
@@ -170,12 +175,13 @@ def score_original(context: Context, labelled: LabelledFrames | None) -> Scored 
 
 
 def score_on_labels(
-    context: Context, labelled: LabelledFrames | None, session: Session, task: Task, name: str
+    context: Context, labelled: LabelledFrames | None, session: Session, task: Task, name: str, runnable: Runnable
 ) -> Scored | None:
     """Return a model's metric on the labelled pictures; None without any."""
     if labelled is None:
         return None
-    result = answers(session, task, labelled.frames, context.listener.progress, f"evaluate {name}")
+    frames, tell = labelled.frames, context.listener.progress
+    result = context.pool.answers(runnable, session, task, frames, tell, f"evaluate {name}")
     return score(task, result, labelled.labels)
 
 

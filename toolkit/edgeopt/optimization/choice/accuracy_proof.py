@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -17,7 +18,6 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
-from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.judgement import (
     NO_TIME,
     Judgement,
@@ -28,6 +28,7 @@ from edgeopt.measurement.accuracy.judgement import (
     judge_scores,
     unproven,
 )
+from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.scoring import store_baseline, stored_baseline
 from edgeopt.optimization.choice.looks import count_look
@@ -67,10 +68,12 @@ def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ..
     }
     tested = sorted((one for one in finalists if one.name not in judged), key=lambda one: -(one.agreement or 0.0))
     if tested:
-        run.course.expect(JUDGE, (1 + len(tested)) * len(samples_that_judge(run, len(tested))) * run.course.frame_s)
+        frames = samples_that_judge(run, len(tested))
+        run.course.expect(JUDGE, (1 + len(tested)) * len(frames) * run.course.frame_s)
         run.course.begin(JUDGE)
         run.listener.say(f"judging the accuracy of {plural(len(tested), 'candidate')}")
-        judgements = _test(run, tested)
+        with run.context.pool.expecting(_expected(run, tested), frames):
+            judgements = _test(run, tested, frames)
         judged |= {candidate.name: judgement for candidate, judgement in zip(tested, in_order(judgements), strict=True)}
     original = marked[0].score  # of what computes the same, the metric is the same
     scores = dict.fromkeys(judged, original) | run.judged_scores
@@ -108,11 +111,24 @@ def _decibels(candidate: Candidate) -> float:
     return candidate.drift.worst_db if candidate.drift else 0.0
 
 
-def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
+def _expected(run: Run, tested: Sequence[Candidate]) -> dict[str, Callable[[], Runnable | None]]:
+    """Return the models that will answer, as `AnswerPool.expecting` takes them: scores may be known of those before."""
+
+    def runnable_of(candidate: Candidate) -> Runnable | None:
+        return run.runnable_of(candidate, load_model(run.workspace.path(candidate.file), candidate.name))
+
+    fresh = [candidate for candidate in tested if not candidate.is_resumed]
+    return {_word(candidate): partial(runnable_of, candidate) for candidate in fresh}
+
+
+def _word(candidate: Candidate) -> str:
+    return f"judge {candidate.name}"
+
+
+def _test(run: Run, tested: Sequence[Candidate], frames: Frames) -> list[Judgement]:
     """Return what is proven of each, in the order of the tests."""
     judgements, answered = list[Judgement](), dict[str, Sequence[Any]]()
     try:
-        frames = samples_that_judge(run, len(tested))
         reference = answers_of_original(run, frames)
         before = _scored_original(run, reference)
         if before:
@@ -122,7 +138,8 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
             if known is None:
                 model = load_model(run.workspace.path(candidate.file), candidate.name)
                 task = run.context.task(model, evaluating=True)
-                mine = _answers_of(run, run.open_candidate(candidate, model), task, frames, f"judge {candidate.name}")
+                session, runnable = run.open_candidate(candidate, model), run.runnable_of(candidate, model)
+                mine = _answers_of(run, runnable, session, task, frames, _word(candidate))
                 if run.labelled is None or before is None:
                     answered[candidate.name] = mine
                     judgements.append(judge_answers(run, task, mine, reference))
@@ -199,8 +216,10 @@ def samples_that_judge(run: Run, models: int) -> Frames:
 
 def answers_of_original(run: Run, frames: Frames) -> list[Any]:
     """Return what the original answers to some samples."""
-    task = run.context.task(run.context.original, evaluating=True)
-    return _answers_of(run, run.context.open(run.context.original), task, frames, "answers of the original")
+    context, original = run.context, run.context.original
+    task, session = context.task(original, evaluating=True), context.open(original)
+    runnable = context.runnable(original, context.engine, context.engine.target.float_precision)
+    return _answers_of(run, runnable, session, task, frames, "answers of the original")
 
 
 def _scored_original(run: Run, reference: Sequence[Any]) -> Scored | None:
@@ -214,9 +233,11 @@ def _scored_original(run: Run, reference: Sequence[Any]) -> Scored | None:
     return scored
 
 
-def _answers_of(run: Run, session: Session, task: Task, frames: Frames, what: str) -> list[Any]:
+def _answers_of(
+    run: Run, runnable: Runnable | None, session: Session, task: Task, frames: Frames, what: str
+) -> list[Any]:
     try:
-        return answers(session, task, frames, run.listener.progress, what)
+        return run.context.pool.answers(runnable, session, task, frames, run.listener.progress, what)
     finally:
         session.close()
 

@@ -84,7 +84,8 @@ class FormChoice:
         """Return what is proven of a form on the labels, and keep its metric."""
         model, engine = attempt.outcome.model, self.setting.engine.with_options(self.searched.options)
         session, task = engine.open(model, self.setting.precision), self.context.task(model, evaluating=True)
-        scored = score_on_labels(self.context, self.labelled, session, task, attempt.name)
+        runnable = self.context.runnable(model, engine, self.setting.precision)
+        scored = score_on_labels(self.context, self.labelled, session, task, attempt.name, runnable)
         session.close()
         assert scored is not None
         judgement = judge_scores(baseline, scored, self.max_drop)

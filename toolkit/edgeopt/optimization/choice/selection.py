@@ -59,7 +59,7 @@ def why_refused(candidate: Candidate, wish: Wish) -> str:
         return ""
     if not wish.keeps(candidate):
         return candidate.unfit or _loss_words(candidate, wish)
-    if candidate.speed is None and candidate.predicted and candidate.is_lossy:
+    if candidate.speed is None and candidate.predicted and (candidate.is_lossy or candidate.profile):
         predicted = candidate.predicted
         return "" if predicted.is_faster else f"not surely faster: predicted {predicted.speed_words}"
     if candidate.speed is None and (steps := wish.must_be_timed & {*candidate.steps}):

@@ -221,7 +221,7 @@ def _judge(run: Run, scored: Scored | None, after: Runnable) -> Judgement:
     result = list[list[Any]]()
     for runnable in (_runnable(run, run.candidates[0], _nothing(run)), after):
         task, session = runnable.open()
-        result.append(answers(session, task, frames))
+        result.append(run.context.pool.answers(runnable, session, task, frames, is_evaluating=False))
         session.close()
     return judge_answers(run, task, result[1], result[0])
 
@@ -250,14 +250,11 @@ def _score(run: Run, best: Candidate, embedding: EmbeddedParts, model: Model) ->
     thresholds = {name: getattr(recipe.evaluation, name) for name in _THRESHOLDS}
     strict = replace(recipe, postprocess=replace(recipe.postprocess, **thresholds, top=max(recipe.postprocess.top, 5)))
     made = _put_into(model, embedding.steps, replace(run.context, recipe=strict))
-    session = run.engine_of(best).open(made, best.precision)
-    task = make_task(
-        strict.with_embedded(*(embedding.recipe.embedded if embedding.recipe else ())),
-        made.inputs,
-        made.outputs,
-        evaluating=True,
-    )
-    result = answers(session, task, run.labelled.frames, run.listener.progress, "evaluate what is embedded")
+    engine, read = run.engine_of(best), strict.with_embedded(*(embedding.recipe.embedded if embedding.recipe else ()))
+    session, frames, tell = engine.open(made, best.precision), run.labelled.frames, run.listener.progress
+    task = make_task(read, made.inputs, made.outputs, evaluating=True)
+    runnable = replace(run.context.runnable(made, engine, best.precision), recipe=read)
+    result = run.context.pool.answers(runnable, session, task, frames, tell, "evaluate what is embedded")
     session.close()
     return score(task, result, run.labelled.labels)
 

@@ -9,7 +9,6 @@ from typing import Any
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import score
-from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.measure import late_s
 from edgeopt.optimization.candidates.scoring import stored_baseline
@@ -104,6 +103,8 @@ class _Judge:
         task = self._run.context.task(model, evaluating=True)
         session = self._run.open_candidate(candidate, model)
         try:
-            return task, answers(session, task, self._frames, self._run.listener.progress, f"judge {candidate.name}")
+            runnable, tell = self._run.runnable_of(candidate, model), self._run.listener.progress
+            pool, what = self._run.context.pool, f"judge {candidate.name}"
+            return task, pool.answers(runnable, session, task, self._frames, tell, what)
         finally:
             session.close()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.tensors import Frame, Sample, Tensors
 from edgeopt.recipes import sources
-from edgeopt.recipes.inputs.pictures import PICTURES, VIDEOS, decodable, is_picture, pictures_of, read_picture
+from edgeopt.recipes.inputs.pictures import PICTURES, VIDEOS, PictureReader, decodable, is_picture, pictures_of
 from edgeopt.recipes.inputs.sample_arrays import arrays_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.declared import registry
@@ -117,7 +117,7 @@ class Frames:
         return replace(
             self,
             names=tuple(self.names[i] for i in order),
-            read=lambda i: read(order[i]),
+            read=read.select(order) if isinstance(read, PictureReader) else lambda i: read(order[i]),
             tensors=None if tensors is None else lambda i: tensors(order[i]),
             streams=tuple(self.streams[i] for i in order) if self.streams else (),
             parts=tuple(self.parts[i] for i in order) if self.parts else (),
@@ -303,7 +303,7 @@ def _keep_decodable(folder: Path, files: Sequence[str], notes: Sequence[Note] = 
     kept = decodable(folder, files)
     return Frames(
         names=kept.files,
-        read=lambda i: read_picture(folder / kept.files[i], kept.top),
+        read=PictureReader(folder, kept.files, kept.top),
         source=folder,
         notes=(*notes, *kept.notes),
         paths=tuple(folder / name for name in kept.files),

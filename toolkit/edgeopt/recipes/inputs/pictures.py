@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os.path import isfile, islink
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,28 @@ class Decodable:
     top: int
     """The largest number in those of 16 bits; 0: there are none."""
     notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PictureReader:
+    """Reads the pictures of a folder by their place: also in another process, and where it lies elsewhere."""
+
+    folder: Path
+    files: tuple[str, ...]
+    top: int = 0
+    """As `read_picture` takes it."""
+
+    def __call__(self, index: int) -> Frame:
+        """Return the i-th picture; raises InvalidFileError where it does not decode."""
+        return read_picture(self.path(index), self.top)
+
+    def path(self, index: int) -> Path:
+        """Return where the i-th picture lies."""
+        return self.folder / self.files[index]
+
+    def select(self, kept: Sequence[int]) -> PictureReader:
+        """Return what reads the pictures at these places only."""
+        return replace(self, files=tuple(self.files[i] for i in kept))
 
 
 def read_picture(path: Path, top: int = 0) -> Frame:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.groups import ChannelGroups
 from edgeopt.graph.model import Model
-from edgeopt.steps._device_times.features import CHANNELS, OTHER, LayerFeatures, features_of
+from edgeopt.steps._device_times.features import BORDER, CHANNELS, OTHER, LayerFeatures, features_of
 from edgeopt.steps._device_times.forms import FormLayers
 from edgeopt.steps.prune.network.layer_shapes import Layers, LayerShape
 from edgeopt.system.declared.device_times import PrecisionTimes
@@ -103,9 +103,13 @@ class Predictor:
         return self.ms(features_of(shape))
 
     def ms(self, features: LayerFeatures) -> float:
-        """Return the time of a layer with some features; 0 where nothing at all can be compared with it."""
+        """Return the time of a layer with some features; 0 where nothing at all can be compared with it.
+
+        So it is for passes between layers of an engine that tells of none, as it computes them inside layers.
+        """
         if features not in self._known:
-            pool = self._pools.get(features.pool) or self._pools.get(OTHER)
+            others = None if features.pool == BORDER else self._pools.get(OTHER)
+            pool = self._pools.get(features.pool) or others
             self._known[features] = self._between(features, pool) if pool else 0.0
         return self._known[features]
 

@@ -10,8 +10,10 @@ from typing import Any
 from edgeopt.executors import Session
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.accuracy.evaluate import answers, why_no_proof
+from edgeopt.measurement.accuracy.evaluate import why_no_proof
+from edgeopt.measurement.accuracy.pool import HERE, AnswerPool
 from edgeopt.measurement.clock import Clock
+from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.turns.calls import compare_calls
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.declared.target import Target
@@ -37,6 +39,8 @@ class Judge:
         reference: Sequence[Any] | None = None,
         clock: Clock = device_clock,
         one_open: bool = False,
+        pool: AnswerPool = HERE,
+        runnable: Callable[[Model], Runnable | None] = lambda _: None,
     ) -> None:
         """Open the float model, unless memory holds one session at a time.
 
@@ -49,16 +53,19 @@ class Judge:
             reference: The answers to agree with; None: the float model's.
             clock: Of the speed; see `own_clock`.
             one_open: Whether memory holds one session at a time: the float model is then opened for each speed.
+            pool: Answers the pictures.
+            runnable: How another process opens a model; None of one that only this process can.
         """
         self._opened, self._task, self._pictures = opened, task, pictures
         self._inputs, self._clock, self._float_model = inputs, clock, model
         self._float = None if one_open else opened(model)
+        self._pool, self._runnable = pool, runnable
         self._reference = self._answers(model) if reference is None else reference
 
     def _answers(self, model: Model) -> list[Any]:
         session = self._float if self._float and model is self._float_model else self._opened(model)
         try:
-            return answers(session, self._task(model), self._pictures)
+            return self._pool.answers(self._runnable(model), session, self._task(model), self._pictures)
         finally:
             if session is not self._float:
                 session.close()

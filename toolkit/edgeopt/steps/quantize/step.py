@@ -288,15 +288,18 @@ def _decisions_file(setting: Setting, position: int) -> str:
 
 def _judge(context: Context, model: Model, setting: Setting, buffers: Buffers) -> Judge:
     """Return what compares INT8 models with the float one, and with the original's answers."""
+    engine = setting.engine
     return Judge(
         model,
-        lambda other: setting.engine.with_options(buffers.entries).open(other, setting.precision),
+        lambda other: engine.with_options(buffers.entries).open(other, setting.precision),
         lambda other: context.task(other, evaluating=True),
         context.judged_pictures,
         context.inputs(TIMED_PICTURES, model),
         reference=context.reference,
-        clock=own_clock(setting.engine.target, setting.engine.threads),
+        clock=own_clock(engine.target, engine.threads),
         one_open=model.is_outside,
+        pool=context.pool,
+        runnable=lambda other: context.runnable(other, engine.with_options(buffers.entries), setting.precision),
     )
 
 

@@ -83,6 +83,11 @@ class DeviceTimes:
         """Its processor."""
         return Processor(self.architecture, frozenset(self.flags))
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the engines' profiles, the target's own first."""
+        return tuple(engine.target for engine in self.engines)
+
     def of(self, target: str, precision: str) -> PrecisionTimes | None:
         """Return the times of an engine in a precision; None where none were measured.
 

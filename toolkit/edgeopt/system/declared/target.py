@@ -288,6 +288,11 @@ class TargetElsewhere(Target):
         """Return another profile as one of that machine."""
         return elsewhere(other, self.address, self.processor_there, self.times, self.times_digest)
 
+    @property
+    def is_predicted(self) -> bool:
+        """Whether the times of its engine are known there."""
+        return self.times is not None and self.name in self.times.targets
+
 
 @dataclass(frozen=True, slots=True)
 class TargetByTimes(TargetElsewhere):
@@ -315,7 +320,7 @@ def _target_by_times(path: Path) -> Target:
     if times.device == cpu_name() and times.processor == this_processor():
         return target
     digest = sha256(path.read_bytes()).hexdigest()[:16]
-    values = replace(target, alternatives=()).values
+    values = replace(target, alternatives=times.targets[1:]).values
     return TargetByTimes(
         **values, address=times.device, processor_there=times.processor, times=times, times_digest=digest
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
@@ -52,22 +52,38 @@ def lock_folder(folder: Path, *, held: str, remedy: str) -> IO[bytes]:
 
 
 @contextmanager
-def hold(path: Path, *, is_shared: bool = False) -> Iterator[IO[bytes]]:
+def hold(path: Path, *, is_shared: bool = False, on_wait: Callable[[], None] | None = None) -> Iterator[IO[bytes]]:
     """Wait until a file is free, and hold it; processes that inherit it hold it on.
 
     Args:
         path: Of the file, which is made where it is absent.
         is_shared: Whether others may hold it beside, which share it as well; on Windows nobody does.
+        on_wait: Called once where it is not free; what it raises ends the waiting.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
-        if sys.platform == "win32":
-            while True:
-                try:
-                    msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-                    break
-                except OSError:
-                    sleep(_LOOK_S)
-        else:
-            fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+        if not _is_taken(file, is_shared):
+            if on_wait:
+                on_wait()
+            _wait(file, is_shared)
         yield file
+
+
+def _is_taken(file: IO[bytes], is_shared: bool) -> bool:
+    """Take a file that is free; return whether it was."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _wait(file: IO[bytes], is_shared: bool) -> None:
+    if sys.platform == "win32":
+        while not _is_taken(file, is_shared):
+            sleep(_LOOK_S)
+    else:
+        fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)

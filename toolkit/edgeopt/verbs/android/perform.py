@@ -15,13 +15,12 @@ from edgeopt.measurement.compare import summary as compare_summary
 from edgeopt.measurement.compare.options import CompareOptions
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.declared.options import default_of, options_of
-from edgeopt.verbs._perform import Performed, prepare
+from edgeopt.verbs._perform import Performed, prepare, require_two
 from edgeopt.verbs.android import require_measuring, serial_in
 from edgeopt.verbs.android.bench import bench_there
 from edgeopt.verbs.android.compare import compare_there
 from edgeopt.verbs.android.phone import Phone, Tell
 from edgeopt.verbs.android.subject import SubjectWishes
-from edgeopt.verbs.compare import require_two
 
 _OPENED = frozenset({"target", "recipe", "threads", "source", "shapes", "seed", "seconds", "out"})
 _TAKEN: Mapping[str, frozenset[str]] = {

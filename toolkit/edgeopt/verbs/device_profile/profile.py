@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -46,9 +47,11 @@ from edgeopt.verbs.device_profile.measure import (
     with_plain_names,
 )
 from edgeopt.verbs.device_profile.networks import CHECKED, LEARNED
-from edgeopt.verbs.device_profile.result import DeviceProfile
+from edgeopt.verbs.device_profile.result import DeviceProfile, TableRow
 
 Tell = Callable[[str, int, int], None]
+_UNSURE = 1.6
+"""Times that a prediction may be off, from which a table is hardly of use: a device that is at rest has 1.2 to 1.3."""
 _SIGNIFICANT = 5
 """Digits that are kept of a number."""
 
@@ -71,7 +74,7 @@ def profile_device(
         target: The device's profile.
         threads: Of the engines; 0: the fast cores.
         shapes: Whole shapes of inputs by name, for what the models leave free.
-        out: File to write; None: the name of the target and `.times.json`.
+        out: File to write; None: `out/TARGET.times.json`. It holds each precision as soon as it is measured.
         only_models: Whether the models' layers are all that is measured: quick, and for such models alone.
         tell: Hears how far it is.
 
@@ -83,7 +86,7 @@ def profile_device(
         raise UnavailableError(
             f"{device.name} cannot be measured here: {reason}", remedy="run it there: --on ssh://..."
         )
-    file = out or Path(f"{device.name}{TIMES_SUFFIX}")
+    file = out or Path("out") / f"{device.name}{TIMES_SUFFIX}"
     if not file.name.endswith(TIMES_SUFFIX):
         raise EdgeoptError(f"--out {file} is no name of a table of times", remedy=f"let it end in {TIMES_SUFFIX}")
     require_writable(file)
@@ -95,6 +98,7 @@ def profile_device(
     work = [(engine, precision) for engine in engines for precision in _precisions(engine.target)]
     steps = material.count
     measured: dict[str, dict[str, PrecisionTimes]] = defaultdict(dict)
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
     for place, (engine, precision) in enumerate(work):
         what = f"{engine.target.executor} {precision}"
         heard = partial(_tell_of, tell, what, place * steps, len(work) * steps)
@@ -103,18 +107,25 @@ def profile_device(
         floats = Predictor(of_float) if of_float else None
         known[precision], left_out = _measure(engine, precision, material, floats, heard)
         notes += left_out
-    result = DeviceTimes(
-        device=cpu_name(),
-        architecture=device.processor.architecture,
-        flags=tuple(sorted(cpu_flags())),
-        threads=count,
-        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        edgeopt=version("edgeopt"),
-        networks=tuple(model.name for model in mine),
-        engines=tuple(_engine_times(engine, measured[engine.target.name]) for engine in engines),
-    )
-    write_device_times(result, file)
-    return DeviceProfile(result, file, tuple(dict.fromkeys(notes)))
+        result = DeviceTimes(
+            device=cpu_name(),
+            architecture=device.processor.architecture,
+            flags=tuple(sorted(cpu_flags())),
+            threads=count,
+            made_at=made_at,
+            edgeopt=version("edgeopt"),
+            networks=tuple(model.name for model in mine),
+            engines=tuple(_engine_times(each, measured[each.target.name]) for each in engines[: len(measured)]),
+        )
+        write_device_times(result, file)  # each precision as soon as it is known: an interrupt leaves the others
+    done = DeviceProfile(result, file, ())
+    notes += [_unsure(row) for row in done.rows if row.high > _UNSURE]
+    return replace(done, notes=tuple(dict.fromkeys(notes)))
+
+
+def _unsure(row: TableRow) -> Note:
+    text = f"{row.engine} {row.precision}: predictions are off by up to {row.high:.1f} times"
+    return Note(NoteKind.WARNING, text, "measure again while the device does nothing else")
 
 
 def _engine_times(engine: Engine, precisions: dict[str, PrecisionTimes]) -> EngineTimes:

@@ -21,8 +21,8 @@ from edgeopt.workloads import Kind, kind_of
 
 VERB = "optimize"
 _MODEL = "model"
-_OURS = ("out", "resume", "target", "replay", "dry_run")
-"""Options that the fleet itself gives, or that make no bundle."""
+_OURS = ("out", "resume", "target", "replay", "dry_run", "cluster")
+"""Options that the fleet itself gives, that make no bundle, or that compute where other cells measure."""
 
 
 @dataclass(frozen=True, slots=True)

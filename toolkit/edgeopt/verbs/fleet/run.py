@@ -9,25 +9,26 @@ import json
 import shutil
 import tarfile
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
+from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.report.formats import write_pages
 from edgeopt.steps._context import Listener
-from edgeopt.system.declared.optional import require
+from edgeopt.system.cluster.dask import require_dask, version
+from edgeopt.system.cluster.store import MissingFiles, send
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.text import plural, short
 from edgeopt.system.toml import read_json
-from edgeopt.verbs.fleet import EXTRA, PURPOSE, work
+from edgeopt.verbs.fleet import PURPOSE, work
 from edgeopt.verbs.fleet.cluster import open_cluster
 from edgeopt.verbs.fleet.plan import FleetCell, FleetPlan, read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.summary import cell_line, summarize
-from edgeopt.verbs.fleet.work import CellRequest, CellRun, MissingFiles
+from edgeopt.verbs.fleet.work import CellRequest, CellRun
 from edgeopt.verbs.remote.command import CommandWord
 from edgeopt.verbs.remote.job import write_below
 from edgeopt.verbs.remote.mirror import mirrored
@@ -39,8 +40,6 @@ _CELL = "cell.json"
 _PREFIX = "edgeopt-"
 _MOST_SENT = 3
 """Times that the files of a cell are sent: it may move from worker to worker."""
-_MESSAGE_BYTES = 8 << 20
-"""Bytes of files that are sent in one message, where not one file alone is larger."""
 _MOST_AHEAD, _LEAST_AHEAD = 10_000, 2
 """Cells that a scheduler holds at one time, of all devices, and of each device at least.
 
@@ -69,7 +68,7 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
     folder = out or Path("out") / plan.name
     with lock_folder(folder, held="another fleet writes into", remedy="choose another folder with -o"):
         before = read_before(folder)
-        known = work.version()
+        known = version()
         requests = requests_of(plan.cells, known)
         kept = _kept(plan, folder, requests) if resume else {}
         todo = [cell for cell in plan.cells if cell.name not in kept]
@@ -90,7 +89,7 @@ def requests_of(cells: Sequence[FleetCell], known: str) -> dict[str, CellRequest
 
     Args:
         cells: Of the plan. Those with the same command read the same files, which are looked up once for all devices.
-        known: Version of edgeopt, as `work.version`.
+        known: Version of edgeopt, as `dask.version`.
     """
     files: dict[tuple[CommandWord, ...], SentFiles] = {}
     requests = {}
@@ -110,7 +109,7 @@ def request_of(cell: FleetCell, known: str, files: SentFiles | None = None) -> C
 
     Args:
         cell: Of the plan.
-        known: Version of edgeopt, as `work.version`.
+        known: Version of edgeopt, as `dask.version`.
         files: What the cell reads; None: it is looked up.
     """
     files = _files_of(cell) if files is None else files
@@ -146,35 +145,6 @@ def _names(cell: FleetCell) -> tuple[str, str, str, str]:
     return cell.name, cell.workload, cell.device, cell.target
 
 
-def _loads(places: Mapping[str, str], digests: Iterable[str]) -> Iterator[dict[str, bytes]]:
-    """Yield files by their hashes, as many as one message takes: a way there and back for each picture takes hours."""
-    files, size = dict[str, bytes](), 0
-    for digest in sorted(digests):
-        data = _read(Path(places[digest]), digest)
-        if files and size + len(data) > _MESSAGE_BYTES:
-            yield files
-            files, size = {}, 0
-        files[digest] = data
-        size += len(data)
-    if files:
-        yield files
-
-
-def _read(path: Path, digest: str) -> bytes:
-    """Return a file that is to be sent.
-
-    Raises:
-        InvalidFileError: If it is not any more what it was when the fleet began.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy="correct it") from error
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise InvalidFileError(f"{path} changed since the fleet began", remedy="run it again")
-    return data
-
-
 class _Course:
     """Cells on their way."""
 
@@ -193,7 +163,7 @@ class _Course:
 
     def run(self, cells: list[FleetCell], count: int) -> None:
         """Send all cells to workers that offer their devices, and store each result as it comes."""
-        distributed = require("distributed", extra=EXTRA, purpose=PURPOSE)
+        distributed = require_dask(PURPOSE)
         self._client.subscribe_topic(work.TOPIC, self._hear)
         self._hears.progress("cells", count - len(cells), count)
         waiting: dict[str, deque[FleetCell]] = {}
@@ -264,8 +234,7 @@ class _Course:
         self._sent[cell.name] += 1
         places = dict(self._requests[cell.name].files.values())
         self._hears.say(f"sending {plural(len(missing.digests), 'file')} to {missing.worker}")
-        for files in _loads(places, missing.digests):
-            self._client.run(work.store, files, workers=[missing.worker], on_error="ignore")
+        send(self._client, missing, {digest: Path(place) for digest, place in places.items()})
 
     def _store(self, cell: FleetCell, answer: CellRun | str) -> None:
         """Write the result of a cell: its files first, then that it is finished."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import shutil
@@ -21,17 +20,16 @@ from platform import node
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.optimization.folder.workspace import MARK
-from edgeopt.system.disk.caches import cache_folder
+from edgeopt.system.cluster.dask import worker_address
+from edgeopt.system.cluster.store import MissingFiles, forget_old, machine_lock, root, stored
 from edgeopt.system.disk.locks import hold
 from edgeopt.system.machine.processor import cpu_name
 from edgeopt.verbs.remote.command import FILES
 from edgeopt.verbs.remote.search import MACHINE_LOCK
-from edgeopt.verbs.remote.wheel import make_wheel
 
 TOPIC = "edgeopt"
 """Topic of the cluster's events under which a worker tells of its cells."""
 _LAST_LINES = 12
-_KEPT_S = 30 * 86400
 _LEFT_OUT = (".calibration", "candidates", "engines")
 """Folders of a run that stay on the worker: the bundle and the report are brought back."""
 _running: dict[str, subprocess.Popen[bytes]] = {}
@@ -51,14 +49,6 @@ class CellRequest:
     """Name in the mirror of the folder in which the command runs."""
     is_here: bool
     """Whether the worker's own machine measures, which nothing else may use then."""
-
-
-@dataclass(frozen=True, slots=True)
-class MissingFiles:
-    """Files that a worker has not yet."""
-
-    worker: str
-    digests: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +81,6 @@ class CellRun:
         return replace(self, packed=b"")
 
 
-def root() -> Path:
-    """Return the folder of fleets on this machine, which all workers of one user share."""
-    return cache_folder() / "fleet"
-
-
-def version() -> str:
-    """Return what must be the same on all machines of a fleet."""
-    return make_wheel().key
-
-
 def run_cell(request: CellRequest) -> CellRun | MissingFiles:
     """Run a cell's command to its end; one that an earlier worker began goes on from what that left."""
     place = root() / "cells" / request.key
@@ -109,33 +89,17 @@ def run_cell(request: CellRequest) -> CellRun | MissingFiles:
         digest for name, (digest, origin) in request.files.items() if not _lay(mirror / name, digest, origin)
     )
     if absent:
-        return MissingFiles(_address(), absent)
+        return MissingFiles(worker_address(), absent)
     (mirror / request.folder).mkdir(parents=True, exist_ok=True)
     out, asked_s = place / "out", time.time()
     with _alone(request) as locks:
         began_s = time.time()
         code, lines = _run(request, out, mirror, locks)
         ended_s = time.time()
-    facts = (_address(), node(), cpu_name())
+    facts = (worker_address(), node(), cpu_name())
     done = CellRun(request.key, code, *facts, began_s - asked_s, began_s, ended_s, lines, _packed(out))
     shutil.rmtree(mirror, ignore_errors=True)
     return done
-
-
-def store(files: Mapping[str, bytes]) -> None:
-    """Keep files that were sent, by their hashes.
-
-    Raises:
-        ValueError: If one has another hash.
-    """
-    for digest, data in files.items():
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise ValueError(f"a file that was sent has another hash than {digest}")
-        place = _stored(digest)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft = place.with_name(f"{digest}.{os.getpid()}")
-        draft.write_bytes(data)
-        os.replace(draft, place)
 
 
 def stop_cells(keys: frozenset[str]) -> None:
@@ -148,11 +112,7 @@ def stop_cells(keys: frozenset[str]) -> None:
 def forget_cell(key: str) -> None:
     """Remove what is left of a cell whose result was stored, and what nobody used for a month."""
     shutil.rmtree(root() / "cells" / key, ignore_errors=True)
-    oldest_s = time.time() - _KEPT_S
-    for path in (*(root() / "store").glob("*/*"), *(root() / "cells").glob("*")):
-        with contextlib.suppress(OSError):  # another worker may be about to remove it
-            if path.stat().st_mtime < oldest_s:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    forget_old()
 
 
 @contextlib.contextmanager
@@ -164,12 +124,8 @@ def _alone(request: CellRequest) -> Iterator[tuple[int, ...]]:
     if not request.is_here:
         yield ()
         return
-    with hold(_machine_lock()) as file:
+    with hold(machine_lock()) as file:
         yield (file.fileno(),)
-
-
-def _machine_lock() -> Path:
-    return root() / "machine.lock"
 
 
 def _run(request: CellRequest, out: Path, mirror: Path, locks: tuple[int, ...]) -> tuple[int, tuple[str, ...]]:
@@ -186,7 +142,7 @@ def _run(request: CellRequest, out: Path, mirror: Path, locks: tuple[int, ...]) 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, MACHINE_LOCK: str(_machine_lock())},
+        env={**os.environ, MACHINE_LOCK: str(machine_lock())},
         pass_fds=() if sys.platform == "win32" else locks,
     ) as process:
         _running[request.key] = process
@@ -218,30 +174,17 @@ def _teller(key: str) -> Callable[[str], None]:
     return lambda text: worker.log_event(TOPIC, {"key": key, "line": text, "worker": worker.address})
 
 
-def _address() -> str:
-    try:
-        from distributed import get_worker
-
-        return str(get_worker().address)
-    except (ImportError, ValueError):
-        return ""
-
-
-def _stored(digest: str) -> Path:
-    return root() / "store" / digest[:2] / digest
-
-
 def _lay(place: Path, digest: str, origin: str) -> bool:
     """Put a file into the mirror, from where it lies on a shared disk or from the store; return whether it is there."""
     if place.is_file() and sha256_of(place) == digest:
         return True
     place.unlink(missing_ok=True)
-    sources = [path for path in (_stored(digest), Path(origin)) if path.is_file()]
+    sources = [path for path in (stored(digest), Path(origin)) if path.is_file()]
     source = next((path for path in sources if path != Path(origin) or sha256_of(path) == digest), None)
     if source is None:
         return False
     place.parent.mkdir(parents=True, exist_ok=True)
-    if source == _stored(digest):
+    if source == stored(digest):
         os.utime(source)  # it is in use
     try:
         os.link(source, place)

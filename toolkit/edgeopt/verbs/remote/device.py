@@ -12,10 +12,10 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.files.outside import sha256_of
+from edgeopt.system.disk.wheel import Wheel
 from edgeopt.system.machine.processor import Processor, architecture_of
 from edgeopt.system.text import format_bytes, plural
 from edgeopt.verbs.remote.ssh import Connection, LostError
-from edgeopt.verbs.remote.wheel import Wheel
 from edgeopt.verbs.remote.wheelhouse import VARIABLE, wheels_for
 
 Tell = Callable[[str, int, int], None]

@@ -10,6 +10,7 @@ from pathlib import Path
 from edgeopt.errors import EXIT_INTERRUPTED, EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.system.declared.target import Target, declared_target, find_target
+from edgeopt.system.disk.wheel import make_wheel
 from edgeopt.system.machine.processor import ARCHITECTURES
 from edgeopt.system.text import plural
 from edgeopt.verbs.remote.address import read_address
@@ -19,7 +20,6 @@ from edgeopt.verbs.remote.job import STOPPED, Job, JobRequest, Write, is_lost
 from edgeopt.verbs.remote.mirror import files_behind, mirrored
 from edgeopt.verbs.remote.search import SearchHere
 from edgeopt.verbs.remote.ssh import Connection, LostError
-from edgeopt.verbs.remote.wheel import make_wheel
 
 _CPU, _COMMON = "cpu", ("serve", "sign")
 """Extras that commands may need: ONNX Runtime; what reads and writes texts, and what checks signatures."""
@@ -67,8 +67,17 @@ class Hearer:
     write: Write
 
 
-def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: SearchHere | None = None) -> int:
-    """Run a command on a device as if it ran here, and return its exit code.
+@dataclass(frozen=True, slots=True)
+class RemoteEnd:
+    """The end of a command on a device."""
+
+    exit_code: int
+    mirror: str
+    """Folder there that mirrored the root of this machine."""
+
+
+def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: SearchHere | None = None) -> RemoteEnd:
+    """Run a command on a device as if it ran here.
 
     Files that it reads are sent, by content: what the device has is not sent again. What it writes comes back to the
     places where it would have written here.
@@ -98,7 +107,7 @@ def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: S
         return _finish(Job(device, request.name), request, writes, hearer, command.again)
 
 
-def _finish(job: Job, request: JobRequest, writes: Mapping[str, Path], hearer: Hearer, again: str) -> int:
+def _finish(job: Job, request: JobRequest, writes: Mapping[str, Path], hearer: Hearer, again: str) -> RemoteEnd:
     """Run a job to its end, or end it where this process is interrupted, and bring its files."""
     connection, shown = job.device.connection, _Shown(job, hearer.write)
     try:
@@ -126,7 +135,7 @@ def _finish(job: Job, request: JobRequest, writes: Mapping[str, Path], hearer: H
             f"{connection.address} stopped the command: {_reason(code)}",
             remedy="what it had written came back; try again, with --resume where the command has it",
         )
-    return code
+    return RemoteEnd(code, job.mirror)
 
 
 def _reason(code: int) -> str:

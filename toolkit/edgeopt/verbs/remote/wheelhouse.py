@@ -15,8 +15,8 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.system.disk.caches import cache_folder
+from edgeopt.system.disk.wheel import Wheel
 from edgeopt.system.text import short
-from edgeopt.verbs.remote.wheel import Wheel
 
 VARIABLE = "EDGEOPT_WHEELHOUSE"
 """Names a folder of wheels that `--on` takes packages from."""

@@ -7,10 +7,13 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.export.network import NetworkInput
+from edgeopt.measurement.accuracy.cluster.address import read_cluster_address
+from edgeopt.measurement.accuracy.cluster.pool import ClusterPool
 from edgeopt.optimization.elsewhere import MadeHere, make_for, why_not_made_here
 from edgeopt.optimization.optimize import optimize, show_plan
 from edgeopt.optimization.report.summary import summarize as summarize_report
 from edgeopt.optimization.result import Report
+from edgeopt.optimization.run import Silence
 from edgeopt.report.document import Document
 from edgeopt.runtime.devices.availability import find_device_elsewhere
 from edgeopt.steps._context import Listener
@@ -22,9 +25,13 @@ from edgeopt.workloads.frames.options import FrameOptimize
 def work(source: str, options: FrameOptimize, listener: Listener | None) -> Report | Document:
     """Make it fast and prove it; with `dry_run` only say how."""
     options = _with_budget(options)
+    address = read_cluster_address(options.cluster) if options.cluster else None
     if options.dry_run:
         return show_plan(source, target=options.target, recipe=options.recipe, options=options)
-    return optimize(source, target=options.target, **_arguments(options, listener))
+    if address is None:
+        return optimize(source, target=options.target, **_arguments(options, listener))
+    with ClusterPool(address, (listener or Silence()).say) as pool:
+        return optimize(source, target=options.target, pool=pool, **_arguments(options, listener))
 
 
 def make_elsewhere(

@@ -64,6 +64,14 @@ class FrameOptimize(Options):
     fps: float | None = option(
         None, "The budget as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
     )
+    cluster: str = option(
+        "",
+        "Workers that score: those of a Dask scheduler such as tcp://lab:8786, or local:2 of this machine. All is "
+        "measured here.",
+        group=optimize.LENGTH,
+        metavar="ADDRESS",
+        shown="this process alone",
+    )
     dry_run: bool = option(False, "Print the plan and stop.", group=optimize.LENGTH, syntax=Syntax.FLAG)
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = option(
         (),

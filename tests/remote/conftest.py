@@ -1,0 +1,26 @@
+"""The device that tests of `--on` and of `on=` share, and the project from which they use it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from ssh_server import ssh_board
+
+MODEL = Path(__file__).parents[2] / "models" / "digits_detector"
+
+
+@pytest.fixture(scope="session")
+def board(tmp_path_factory):
+    """One device; its environment is made by the first command, which takes longest."""
+    with ssh_board(tmp_path_factory.mktemp("board")) as made:
+        yield made
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with a model, in which the user stands."""
+    shutil.copytree(MODEL, tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
