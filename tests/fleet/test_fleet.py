@@ -240,6 +240,29 @@ def test_files_that_do_not_stay_on_a_worker_end_the_cell_and_not_the_fleet(tmp_p
     assert sum(line.startswith("sending") for line in heard.lines) == 3
 
 
+def test_a_scheduler_holds_few_cells_at_one_time_and_forgets_those_that_are_stored(tmp_path, monkeypatch):
+    """Ten million cells would fill its memory, and the bundles of a night that of each worker."""
+    monkeypatch.setattr(work, "_lay", lambda *_: False)
+    monkeypatch.setattr("edgeopt.verbs.fleet.run._MOST_AHEAD", 0)
+    monkeypatch.setattr("edgeopt.verbs.fleet.run._LEAST_AHEAD", 2)
+    file, held = fleet_file(tmp_path, 8, {"alpha": "cpu"}), list[int]()
+    options = {"nthreads": 1, "resources": {"alpha": 1}}
+    with distributed.SpecCluster(
+        workers={"alpha": {"cls": distributed.Worker, "options": options}}, scheduler=SCHEDULER
+    ) as made:
+
+        class Counting(Heard):
+            def progress(self, what: str, done: int, of: int) -> None:
+                super().progress(what, done, of)
+                held.append(len(made.scheduler.tasks))
+
+        heard = Counting()
+        result = run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
+    assert [cell.exit_code for cell in result.cells] == [1] * 8
+    assert heard.done == list(range(9))
+    assert max(held) <= 4, "two ahead, and two that are about to be forgotten"
+
+
 def test_a_file_that_changed_since_the_fleet_began_is_one_line(tmp_path, monkeypatch):
     lay = work._lay
 
@@ -265,6 +288,13 @@ def test_a_device_that_no_worker_offers_is_one_line(tmp_path, monkeypatch):
     with cluster("alpha") as made, pytest.raises(UnavailableError, match=r"no worker of tcp://.* offers beta") as said:
         run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=Heard())
     assert '--resources "beta=1"' in said.value.remedy
+
+
+def test_of_many_missing_devices_a_line_names_some(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeopt.verbs.fleet.cluster._WORKERS_S", 0.1)
+    file = fleet_file(tmp_path, 1, {f"d{i}": "cpu" for i in range(500)})
+    with cluster("alpha") as made, pytest.raises(UnavailableError, match=r"offers d0, .*, d9 and 490 others"):
+        run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=Heard())
 
 
 def test_nobody_else_reaches_the_workers_of_this_machine():

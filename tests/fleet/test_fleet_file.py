@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import edgeopt.verbs.fleet.plan as plan_module
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.verbs.fleet.plan import read_plan
-from edgeopt.verbs.fleet.run import request_of
+from edgeopt.verbs.fleet.run import request_of, requests_of
 from edgeopt.verbs.fleet.work import FILES
 
 PLAN = """
@@ -53,6 +54,20 @@ def test_each_workload_meets_each_target_of_each_device(tmp_path):
     ]
     assert plan.devices == ("pi5", "desk")
     assert plan.name == "plan"
+
+
+def test_a_model_is_opened_and_its_files_are_looked_up_once_for_all_devices(tmp_path, monkeypatch):
+    """10,000 devices would open each model and walk its pictures 10,000 times."""
+    opened, walked = list[str](), list[object]()
+    open_kind, walk = plan_module.kind_of, plan_module.files_behind
+    monkeypatch.setattr(plan_module, "kind_of", lambda source, *rest: opened.append(source) or open_kind(source, *rest))
+    monkeypatch.setattr(plan_module, "files_behind", lambda paths: walked.append(paths) or walk(paths))
+    text = '[workloads.small]\nmodel = "net.onnx"\ncalib = "pictures"\n[options]\n'
+    plan = read_plan(write(tmp_path, text + "".join(f"[devices.d{i}]\n" for i in range(50))))
+    requests = requests_of(plan.cells, "1")
+    assert (len(opened), len(walked), len(requests)) == (1, 1, 50)
+    assert requests == {cell.name: request_of(cell, "1") for cell in plan.cells}
+    assert len({request.key for request in requests.values()}) == 50
 
 
 def test_options_are_words_of_the_command_and_files_lie_beside_the_plan(tmp_path):

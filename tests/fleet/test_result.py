@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import edgeopt.verbs.fleet.result as result_module
 from edgeopt.report.formats import Paper, render
 from edgeopt.verbs.fleet.result import CellResult, FleetResult
 from edgeopt.verbs.fleet.summary import cell_line, summarize
@@ -58,6 +60,38 @@ def test_cells_that_measured_on_one_device_at_one_time_are_told():
     one, other, apart = ran("a-d-t"), ran("b-d-t", began_s=30.0), ran("c-e-t", began_s=30.0)
     assert fleet(one, other, apart).overlaps == (("a-d-t", "b-d-t"),)
     assert fleet(one, replace(other, is_kept=True)).overlaps == ()
+
+
+def test_cells_of_a_device_are_not_compared_pair_by_pair(monkeypatch):
+    """A night of 100,000 cells has five thousand million pairs."""
+    compared = list[bool]()
+    overlap = result_module._overlap
+
+    def count(first: CellRun, second: CellRun) -> bool:
+        compared.append(overlap(first, second))
+        return compared[-1]
+
+    monkeypatch.setattr(result_module, "_overlap", count)
+    cells = [ran(f"w{i}-d{i % 10}-t", began_s=60.0 * i) for i in range(400)]
+    beside = ran("x-d3-t", began_s=cells[3].run.began_s + 30.0)
+    assert fleet(beside, *reversed(cells)).overlaps == (("x-d3-t", "w3-d3-t"),)
+    assert compared == [True]
+
+
+def test_devices_are_summed_up_in_one_pass_over_all_cells():
+    class Passes(tuple[CellResult, ...]):
+        count = 0
+
+        def __iter__(self) -> Iterator[CellResult]:
+            type(self).count += 1
+            return super().__iter__()
+
+    def passes(devices: int) -> int:
+        Passes.count = 0
+        summarize(FleetResult("nightly", Path("out"), Passes(ran(f"a-d{i}-t") for i in range(devices)), {}))
+        return Passes.count
+
+    assert passes(50) == passes(2)
 
 
 def test_the_best_target_of_each_device_and_the_slowest_device_are_shown():

@@ -14,12 +14,13 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.system.cluster.dask import dask_client, version, workers_of
-from edgeopt.system.text import short
+from edgeopt.system.text import plural, short
 from edgeopt.verbs.fleet import PURPOSE
 
 _WORKERS_S = 60.0
 """Seconds in which workers come."""
 _LOOK_S = 0.2
+_MOST_LISTED = 10
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def _ready(client: Any, devices: Sequence[str], scheduler: str, say: Callable[[s
     if missing:
         where = scheduler or "this machine"
         raise UnavailableError(
-            f"no worker of {where} offers {', '.join(missing)}",
+            f"no worker of {where} offers {_listed(missing)}",
             remedy=f'start one there: dask worker {scheduler} --nthreads 1 --resources "{missing[0]}=1"',
         )
     mine = version()
@@ -64,3 +65,9 @@ def _ready(client: Any, devices: Sequence[str], scheduler: str, say: Callable[[s
     if scheduler:
         say(f"dashboard {client.dashboard_link}")
     return client
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as a line shows them: a fleet may miss thousands."""
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {plural(more, 'other')}" if more > 0 else "")

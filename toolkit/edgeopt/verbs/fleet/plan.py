@@ -104,12 +104,16 @@ def read_plan(path: Path) -> FleetPlan:
     for device in read.devices.values():
         if device.on:
             read_address(device.on)
-    cells = [
-        FleetCell(workload, name, target, _words(path, workload, {**read.options, **values}, target), device.on)
-        for workload, values in read.workloads.items()
-        for name, device in read.devices.items()
-        for target in device.targets
-    ]
+    targets = dict.fromkeys(target for device in read.devices.values() for target in device.targets)
+    cells = list[FleetCell]()
+    for workload, values in read.workloads.items():
+        # Each opens the model's file: once for a target, and not for each device.
+        words = {target: _words(path, workload, {**read.options, **values}, target) for target in targets}
+        cells += [
+            FleetCell(workload, name, target, words[target], device.on)
+            for name, device in read.devices.items()
+            for target in device.targets
+        ]
     for name, count in Counter(cell.name for cell in cells).items():
         if count > 1:
             problem = f"{path}: {plural(count, 'cell')} would be called {name}"

@@ -8,8 +8,8 @@ import io
 import json
 import shutil
 import tarfile
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,23 @@ from edgeopt.verbs.fleet.plan import FleetCell, FleetPlan, read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.summary import cell_line, summarize
 from edgeopt.verbs.fleet.work import CellRequest, CellRun
+from edgeopt.verbs.remote.command import CommandWord
 from edgeopt.verbs.remote.job import write_below
 from edgeopt.verbs.remote.mirror import mirrored
 
+SentFiles = Mapping[str, tuple[str, str]]
+"""Names in the mirror to hashes, and to the places where the files lie here."""
 _CELLS = "cells"
 _CELL = "cell.json"
 _PREFIX = "edgeopt-"
 _MOST_SENT = 3
 """Times that the files of a cell are sent: it may move from worker to worker."""
+_MOST_AHEAD, _LEAST_AHEAD = 10_000, 2
+"""Cells that a scheduler holds at one time, of all devices, and of each device at least.
+
+Each cell that waits takes the scheduler's memory, and work stealing looks at it every second: 10,000 devices with
+1,000 models each would be ten million.
+"""
 _RETRIES = 2
 """Times that a cell is run again whose worker fails in our own code, as on a full disk."""
 
@@ -60,7 +69,7 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
     with lock_folder(folder, held="another fleet writes into", remedy="choose another folder with -o"):
         before = read_before(folder)
         known = version()
-        requests = {cell.name: request_of(cell, known) for cell in plan.cells}
+        requests = requests_of(plan.cells, known)
         kept = _kept(plan, folder, requests) if resume else {}
         todo = [cell for cell in plan.cells if cell.name not in kept]
         if kept:
@@ -75,14 +84,35 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
         return result
 
 
-def request_of(cell: FleetCell, known: str) -> CellRequest:
+def requests_of(cells: Sequence[FleetCell], known: str) -> dict[str, CellRequest]:
+    """Return what workers are asked, by the names of the cells.
+
+    Args:
+        cells: Of the plan. Those with the same command read the same files, which are looked up once for all devices.
+        known: Version of edgeopt, as `dask.version`.
+    """
+    files: dict[tuple[CommandWord, ...], SentFiles] = {}
+    requests = {}
+    for cell in cells:
+        if cell.words not in files:
+            files[cell.words] = _files_of(cell)
+        requests[cell.name] = request_of(cell, known, files[cell.words])
+    return requests
+
+
+def _files_of(cell: FleetCell) -> SentFiles:
+    return {name: (sha256_of(path), str(path.absolute())) for name, path in cell.files.items()}
+
+
+def request_of(cell: FleetCell, known: str, files: SentFiles | None = None) -> CellRequest:
     """Return what a worker is asked; its key is the hash of all that enters.
 
     Args:
         cell: Of the plan.
         known: Version of edgeopt, as `dask.version`.
+        files: What the cell reads; None: it is looked up.
     """
-    files = {name: (sha256_of(path), str(path.absolute())) for name, path in cell.files.items()}
+    files = _files_of(cell) if files is None else files
     words = [word.there for word in cell.words]
     on = ["--on", cell.on] if cell.on else []
     command = (words[0], *on, *words[1:])
@@ -136,20 +166,32 @@ class _Course:
         distributed = require_dask(PURPOSE)
         self._client.subscribe_topic(work.TOPIC, self._hear)
         self._hears.progress("cells", count - len(cells), count)
-        running = {self._submit(cell): cell for cell in cells}
+        waiting: dict[str, deque[FleetCell]] = {}
+        for cell in cells:
+            waiting.setdefault(cell.device, deque()).append(cell)
+        ahead = max(_LEAST_AHEAD, _MOST_AHEAD // len(waiting))
+        first = [queue.popleft() for queue in waiting.values() for _ in range(min(ahead, len(queue)))]
+        running = {self._submit(cell): cell for cell in first}
         awaited = distributed.as_completed(list(running))
         try:
             for future in awaited:
                 cell = running[future]
                 answer = self._answer(future, count)
+                del running[future]
+                future.release()  # else the worker keeps the packed bundle in its memory until the fleet ends
                 if isinstance(answer, MissingFiles) and self._sent[cell.name] == _MOST_SENT:
                     answer = f"files that were sent to {answer.worker} do not stay there: is its disk full?"
                 if isinstance(answer, MissingFiles):
                     self._send(cell, answer)
-                    future = self._submit(cell, again=len(running))
+                    future = self._submit(cell, again=self._sent[cell.name])
                     running[future] = cell
                     awaited.add(future)
                     continue
+                if queue := waiting[cell.device]:
+                    following = queue.popleft()
+                    future = self._submit(following)
+                    running[future] = following
+                    awaited.add(future)
                 self._store(cell, answer)
                 self._hears.progress("cells", len(self._results), count)
         except BaseException:

@@ -93,18 +93,16 @@ def _best(cells: tuple[CellResult, ...]) -> Table:
 
 def _devices(cells: tuple[CellResult, ...]) -> Table:
     """Return how long each device was used, and by whom."""
-    names = dict.fromkeys(cell.device for cell in cells)
-
-    def cells_of(name: str) -> list[CellResult]:
-        return [cell for cell in cells if cell.device == name]
-
+    cells_of: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        cells_of.setdefault(cell.device, []).append(cell)
     columns: dict[str, Callable[[str], str]] = {
         "device": lambda name: name,
-        "processor": lambda name: ", ".join(dict.fromkeys(filter(None, map(_processor, cells_of(name))))),
-        "cells": lambda name: str(len(cells_of(name))),
-        "minutes": lambda name: f"{sum(map(_seconds, cells_of(name))) / 60:.1f}",
+        "processor": lambda name: ", ".join(dict.fromkeys(filter(None, map(_processor, cells_of[name])))),
+        "cells": lambda name: str(len(cells_of[name])),
+        "minutes": lambda name: f"{sum(map(_seconds, cells_of[name])) / 60:.1f}",
     }
-    return make_table(names, columns, words=["processor"])
+    return make_table(cells_of, columns, words=["processor"])
 
 
 def _verdict(result: FleetResult) -> VerdictLines:
