@@ -12,6 +12,7 @@ from fixture_models import model
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, save_model
+from edgeopt.measurement.accuracy.pool import HERE
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.deployment.lighter import judged_lighter
@@ -50,6 +51,9 @@ def run(tmp_path) -> SimpleNamespace:
         original=clipped(1e9),
         task=lambda given, evaluating: make_task(RECIPE, given.inputs, given.outputs, evaluating=evaluating),
         open=opened,
+        engine=SimpleNamespace(target=SimpleNamespace(float_precision="fp32")),
+        runnable=lambda *_: None,
+        pool=HERE,
     )
     return SimpleNamespace(
         context=context,
@@ -59,6 +63,7 @@ def run(tmp_path) -> SimpleNamespace:
         workspace=SimpleNamespace(path=lambda file: tmp_path / file),
         listener=SimpleNamespace(progress=lambda *_: None),
         open_candidate=lambda one, given: opened(given),
+        runnable_of=lambda *_: None,
     )
 
 
