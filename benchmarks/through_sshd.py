@@ -33,8 +33,8 @@ def run(*words: str, folder: Path) -> float:
 
 def p50_ms(folder: Path) -> float:
     """Return the median of execution that `bench` wrote."""
-    stages = json.loads((folder / "bench.json").read_text("utf-8"))["stages"]
-    return float(stages["execute"]["p50_ms"])
+    times = json.loads((folder / "bench.json").read_text("utf-8"))["samples"]["times"]
+    return float(times["execute"]["p50"]["value_ns"]) / 1e6
 
 
 def interval(ratios: np.ndarray) -> tuple[float, float]:
