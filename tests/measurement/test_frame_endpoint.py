@@ -23,7 +23,7 @@ from scripted_server import Script, make_certificate, scripted
 from served import serving, until
 
 from edgeopt.cli import cli
-from edgeopt.errors import EdgeoptError, UnavailableError
+from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.measurement.endpoint.connection import parse_place
 from edgeopt.measurement.endpoint.frames.bench import bench_frames
@@ -34,6 +34,7 @@ from edgeopt.measurement.endpoint.loading import parse_server_load, run_requests
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.probing import find_frames
 from edgeopt.measurement.samples import Samples
+from edgeopt.optimization.report.stored_report import read_stored_report
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import write_bundle
 from edgeopt.system.declared.target import find_target
@@ -381,3 +382,11 @@ def test_who_interrupts_a_load_does_not_wait_for_its_end(load):
 
     with pytest.raises(KeyboardInterrupt):
         run_requests(parse_server_load(load), ask, seconds=86400.0, seed=0, tell=interrupt)
+
+
+def test_the_figures_of_a_server_are_shown_on_their_own_page(tmp_path):
+    (tmp_path / "bench.json").write_text('{"address": "127.0.0.1:8000", "interface": "KServe v2"}', "utf-8")
+    (tmp_path / "bench.html").write_text("<p>figures</p>", "utf-8")
+    with pytest.raises(InvalidFileError, match="of a server or of a language model") as refused:
+        read_stored_report([tmp_path])
+    assert refused.value.remedy == f"open {tmp_path / 'bench.html'}"

@@ -9,7 +9,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.measurement.samples import Samples
 from edgeopt.system.machine.environment import Environment, Use
-from edgeopt.system.toml import read_object
+from edgeopt.system.toml import read_json, read_object
 
 RESULT, RAW = "bench.json", "samples.npz"
 SCHEMA = 2
@@ -46,6 +46,9 @@ def read_stored(path: Path) -> StoredResult:
     """
     file = path / RESULT if path.is_dir() else path
     remedy = "measure again with edgeopt bench MODEL -o FOLDER, and name that folder"
+    page = file.with_suffix(".html")
+    if page.is_file() and "schema" not in read_json(file, remedy=remedy):
+        raise InvalidFileError(f"{file} is of a server or of a language model", remedy=f"open {page}")
     values = read_object(file, schema=SCHEMA, remedy=remedy)
     try:
         return StoredResult(
