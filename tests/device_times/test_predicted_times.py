@@ -101,6 +101,14 @@ def test_a_speed_between_precisions_keeps_what_is_off_in_both_alike():
     assert (speed.low, speed.ratio, speed.high) == pytest.approx((10, 10, 10))
 
 
+def test_precisions_that_no_network_checked_together_claim_no_more_than_both_allow():
+    first = Predictor(times_by(by_work, [1.5, 1.0]))
+    second = Predictor(times_by(ten_times_faster, [1.0, 1.0]))
+    second.errors = {f"another {name}": error for name, error in second.errors.items()}
+    speed = speed_between(first, second, 10.0)
+    assert speed.low < speed.ratio < speed.high
+
+
 @pytest.mark.parametrize("form", [Form.QDQ, Form.NHWC])
 @pytest.mark.parametrize("family", ["plain", "excited", "squeezed"])
 def test_the_layers_of_a_form_are_those_of_its_float_model(family, form):

@@ -12,6 +12,7 @@ from edgeopt.graph.drift import Drift
 from edgeopt.measurement.accuracy.judgement import Judgement
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.steps._device_times.prediction import PredictedSpeed, PredictedTime
 from edgeopt.system.text import short
 from edgeopt.system.toml import parse_table
 from edgeopt.tasks import Accuracy
@@ -43,28 +44,9 @@ class Prediction:
     which the device's times were checked.
     """
 
-    ms: float
-    low_ms: float
-    high_ms: float
-    speed: float
-    """Ratio of the original's predicted time to this one's."""
-    speed_low: float
-    speed_high: float
-
-    @property
-    def is_faster(self) -> bool:
-        """Whether it is faster than the original in all of the interval."""
-        return self.speed_low > 1
-
-    @property
-    def speed_words(self) -> str:
-        """The speed with its interval."""
-        return f"{self.speed:.2f}x [{self.speed_low:.2f}, {self.speed_high:.2f}]"
-
-    @property
-    def ms_words(self) -> str:
-        """The time with its interval, in ms."""
-        return f"{self.ms:.3g} [{self.low_ms:.3g}, {self.high_ms:.3g}]"
+    time: PredictedTime
+    speed: PredictedSpeed
+    """Over the original's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,6 @@ from edgeopt.steps._device_times.prediction import (
     speed_between,
 )
 
-_INTEGERS = "w8a8"
-
 
 def with_predictions(run: Run, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return the candidates of a run with their times on a device that is not here, as far as its times are known.
@@ -58,7 +56,7 @@ def _predicted(run: Run, candidate: Candidate, parent: Candidate | None, basis: 
         return None
     if not _is_float(candidate):
         floats = predictor_of(target, target.float_precision)
-        if not candidate.precision.startswith(_INTEGERS) or parent is None or not _is_float(parent):
+        if parent is None or not _is_float(parent):
             return None
         shapes = model_shapes(_model(run, parent))
         layers_ms = form_layers_ms(layers_of_form(shapes, _model(run, candidate)), predictor, floats)
@@ -68,9 +66,12 @@ def _predicted(run: Run, candidate: Candidate, parent: Candidate | None, basis: 
         layers_ms = _float_ms(basis.plain, predictor)
     ratio = math.fsum(basis.layers_ms) / math.fsum(layers_ms)
     if predictor is not basis.floats:
-        return _prediction(predictor, layers_ms, speed_between(basis.floats, predictor, ratio))
-    speed = predictor.speed_of_thinner(ratio) if candidate.is_lossy else PredictedSpeed(1.0, 1.0, 1.0)
-    return _prediction(predictor, layers_ms, speed)
+        speed = speed_between(basis.floats, predictor, ratio)
+    elif candidate.is_lossy:
+        speed = predictor.speed_of_thinner(ratio)
+    else:
+        speed = PredictedSpeed(1.0, 1.0, 1.0)
+    return Prediction(predictor.model_time(layers_ms), speed)
 
 
 def _is_float(candidate: Candidate) -> bool:
@@ -83,8 +84,3 @@ def _model(run: Run, candidate: Candidate) -> Model:
 
 def _float_ms(model: Model, floats: Predictor) -> list[float]:
     return [floats.layer_ms(shape) for shape in model_shapes(model)]
-
-
-def _prediction(predictor: Predictor, layers_ms: Sequence[float], speed: PredictedSpeed) -> Prediction:
-    time = predictor.model_time(layers_ms)
-    return Prediction(time.ms, time.low_ms, time.high_ms, speed.ratio, speed.low, speed.high)

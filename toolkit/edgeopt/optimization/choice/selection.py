@@ -60,8 +60,8 @@ def why_refused(candidate: Candidate, wish: Wish) -> str:
     if not wish.keeps(candidate):
         return candidate.unfit or _loss_words(candidate, wish)
     if candidate.speed is None and candidate.predicted and (candidate.is_lossy or candidate.profile):
-        predicted = candidate.predicted
-        return "" if predicted.is_faster else f"not surely faster: predicted {predicted.speed_words}"
+        speed = candidate.predicted.speed
+        return "" if speed.is_faster else f"not surely faster: predicted {speed}"
     if candidate.speed is None and (steps := wish.must_be_timed & {*candidate.steps}):
         return f"{' and '.join(sorted(steps))} must pay in measured time, and none is measured here"
     if candidate.speed is not None and candidate.speed.verdict is Change.SLOWER:
@@ -137,7 +137,7 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
         fitting = fitting or [candidate for candidate in still_open if candidate.name in on_device][:1]
         best = next(candidate for candidate in fitting if candidate.steps == fitting[-1].steps)
         if any(candidate.predicted for candidate in fitting):
-            best = max(reversed(fitting), key=lambda other: other.predicted.speed if other.predicted else 0.0)
+            best = max(reversed(fitting), key=lambda other: other.predicted.speed.ratio if other.predicted else 0.0)
         return Chosen(best.name, _reason_unmeasured(best, marked))
     if wish.prefer is Prefer.SIZE:
         small = [candidate for candidate in kept if _is_small(candidate, marked[0])]
@@ -276,7 +276,7 @@ def _reason_unmeasured(best: Candidate, candidates: Sequence[Candidate]) -> str:
     if best.placement:
         text += f"; {best.placement}"
     if best.predicted:
-        text += f"; predicted {best.predicted.speed_words} the original's speed, not measured"
+        text += f"; predicted {best.predicted.speed} the original's speed, not measured"
         return text + _passed(candidates)
     return f"{text}; speed not measured{_passed(candidates)}"
 

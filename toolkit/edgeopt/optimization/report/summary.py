@@ -84,8 +84,8 @@ def _columns(report: Report) -> Columns:
     return {
         "candidate": lambda candidate: candidate.name,
         "speed": _speed,
-        "predicted": lambda candidate: candidate.predicted.speed_words if candidate.predicted else "",
-        "ms there": lambda candidate: candidate.predicted.ms_words if candidate.predicted else "",
+        "predicted": lambda candidate: str(candidate.predicted.speed) if candidate.predicted else "",
+        "ms there": lambda candidate: str(candidate.predicted.time) if candidate.predicted else "",
         "proof": lambda candidate: str(candidate.speed.verdict) if candidate.speed else "",
         report.metric: _score,
         device: lambda candidate: f"{candidate.simulated.value:.4f}" if candidate.simulated else "",

@@ -53,8 +53,8 @@ def _sentence(report: Report) -> str:
         return f"the original stays: {report.unproven}"
     if best.name == BASELINE:
         return "the original stays: no candidate is proven faster and accurate enough"
-    if best.speed is None and best.predicted and best.predicted.is_faster:
-        return f"{best.name} is predicted {best.predicted.speed_words} as fast as the original; it is not measured yet"
+    if best.speed is None and best.predicted and best.predicted.speed.is_faster:
+        return f"{best.name} is predicted {best.predicted.speed} as fast as the original; it is not measured yet"
     if best.speed is None:
         return f"{best.name} is chosen for its accuracy; its speed is not measured yet"
     if not is_proven(best):
@@ -177,7 +177,7 @@ def _budget(report: Report) -> Value:
     if report.best.latency is None:
         predicted = report.best.predicted
         of_budget = f"of {report.budget_ms:.1f} ms, execution alone"
-        known = f"; predicted {predicted.ms_words} ms {of_budget}" if predicted else ""
+        known = f"; predicted {predicted.time} ms {of_budget}" if predicted else ""
         return Value("budget", f"not measured: {report.untimed}{known}")
     latency = report.best.latency
     if report.budget_asked:

@@ -44,6 +44,9 @@ class PredictedTime:
     """Lower end of the 95 % interval in which a model like those that were checked lies."""
     high_ms: float
 
+    def __str__(self) -> str:
+        return f"{self.ms:.3g} [{self.low_ms:.3g}, {self.high_ms:.3g}]"
+
 
 @dataclass(frozen=True, slots=True)
 class PredictedSpeed:
@@ -56,6 +59,11 @@ class PredictedSpeed:
 
     def __str__(self) -> str:
         return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is faster in all of the interval."""
+        return self.low > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class Predictor:
         self.errors = {check.name: math.log(check.measured_ms / check.predicted_ms) for check in times.checks}
         self._bias = float(np.median([*self.errors.values()])) if self.errors else 0.0
         self._spread = _spread([*self.errors.values()])
+        self.most_off = math.exp(self._spread)
         thinned = {check.name: math.log(check.measured_ms / check.predicted_ms) for check in times.thinned}
         both = sorted(self.errors.keys() & thinned.keys())
         self._thinned = [self.errors[name] - thinned[name] for name in both] or [*self.errors.values()]
@@ -177,8 +186,11 @@ def speed_between(first: Predictor, second: Predictor, ratio: float) -> Predicte
         second: Of its own.
         ratio: Predicted time in the first over that in the second, each without its own bias.
     """
-    both = first.errors.keys() & second.errors.keys()
-    return speed_with(ratio, [first.errors[name] - second.errors[name] for name in sorted(both)])
+    both = sorted(first.errors.keys() & second.errors.keys())
+    errors = [first.errors[name] - second.errors[name] for name in both]
+    # without a network that ran in both, the errors count as if one told nothing of the other
+    apart = [mine - theirs for mine in first.errors.values() for theirs in second.errors.values()]
+    return speed_with(ratio, errors or apart)
 
 
 def speed_with(ratio: float, errors: Sequence[float]) -> PredictedSpeed:
@@ -193,9 +205,9 @@ def speed_with(ratio: float, errors: Sequence[float]) -> PredictedSpeed:
     return PredictedSpeed(middle, middle * math.exp(-spread), middle * math.exp(spread))
 
 
-def model_shapes(model: Model, groups: ChannelGroups | None = None) -> list[LayerShape]:
+def model_shapes(model: Model) -> list[LayerShape]:
     """Return the layers of a model with fixed shapes, in the order of its graph."""
-    layers = Layers(model, groups or ChannelGroups((), ()))
+    layers = Layers(model, ChannelGroups((), ()))
     return [layers.shape(place, {}) for place in range(len(layers.all))]
 
 

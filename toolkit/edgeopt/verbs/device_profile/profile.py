@@ -70,7 +70,7 @@ def profile_device(
     """Measure how long layers take on this device, and write a file that stands for it elsewhere.
 
     Args:
-        models: Models of the user's whose layers are measured too, in several widths: predictions of them are exact.
+        models: Models of the user's whose layers are measured too, in several widths: predictions of them are nearest.
         target: The device's profile.
         threads: Of the engines; 0: the fast cores.
         shapes: Whole shapes of inputs by name, for what the models leave free.
@@ -119,12 +119,12 @@ def profile_device(
         )
         write_device_times(result, file)  # each precision as soon as it is known: an interrupt leaves the others
     done = DeviceProfile(result, file, ())
-    notes += [_unsure(row) for row in done.rows if row.high > _UNSURE]
+    notes += [_unsure(row) for row in done.rows if row.most_off > _UNSURE]
     return replace(done, notes=tuple(dict.fromkeys(notes)))
 
 
 def _unsure(row: TableRow) -> Note:
-    text = f"{row.engine} {row.precision}: predictions are off by up to {row.high:.1f} times"
+    text = f"{row.engine} {row.precision}: predictions are off by up to {row.most_off:.1f} times"
     return Note(NoteKind.WARNING, text, "measure again while the device does nothing else")
 
 

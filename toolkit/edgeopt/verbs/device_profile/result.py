@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from edgeopt.errors import Note
 from edgeopt.steps._device_times.prediction import Predictor
-from edgeopt.system.declared.device_times import CheckedNetwork, DeviceTimes, PrecisionTimes
+from edgeopt.system.declared.device_times import DeviceTimes, PrecisionTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +21,8 @@ class TableRow:
     channel_step: int
     networks: int
     """Networks that were measured whole and predicted."""
-    low: float
-    high: float
-    """Ends of the 95 % interval of a model's time, as multiples of its prediction."""
+    most_off: float
+    """Times that a prediction is off at most, in 95 % of cases: the interval is its quotient and its product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +49,5 @@ class DeviceProfile:
 
 
 def _row(engine: str, precision: str, times: PrecisionTimes) -> TableRow:
-    interval = Predictor(times).model_time([1.0])
-    center = _center(times.checks)
-    low, high = interval.low_ms / center, interval.high_ms / center
     layers = sum(map(len, times.layers.values()))
-    return TableRow(engine, precision, layers, times.channel_step, len(times.checks), low, high)
-
-
-def _center(checks: Sequence[CheckedNetwork]) -> float:
-    return math.exp(median(math.log(each.measured_ms / each.predicted_ms) for each in checks)) if checks else 1.0
+    return TableRow(engine, precision, layers, times.channel_step, len(times.checks), Predictor(times).most_off)
