@@ -80,6 +80,7 @@ def test_a_device_is_measured_into_a_file_that_is_a_target(brief, tmp_path):
     document = summarize(done)
     assert [row[-1].split(" to ")[0] for row in document.sections[1].table.rows]
     assert document.data["tables"][0]["networks"] == len(OTHERS)
+    assert any("2 networks checked it; 95 % needs 19" in note.detail for note in done.notes)
 
 
 def test_a_model_of_the_users_is_predicted_from_its_own_layers(brief, tmp_path):

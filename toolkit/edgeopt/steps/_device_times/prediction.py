@@ -22,6 +22,8 @@ from edgeopt.steps._device_times.forms import FormLayers
 from edgeopt.steps.prune.network.layer_shapes import Layers, LayerShape
 from edgeopt.system.declared.device_times import PrecisionTimes
 
+LEAST_CHECKS = 19
+"""Networks from which an interval of 95 % follows whatever their errors' distribution; see `_spread`."""
 _NEAREST, _RIDGE = 8, 0.5
 _SOFT = 0.2
 """Distance, in octaves, within which layers count about equally."""
@@ -93,7 +95,6 @@ class Predictor:
         self.errors = {check.name: math.log(check.measured_ms / check.predicted_ms) for check in times.checks}
         self._bias = float(np.median([*self.errors.values()])) if self.errors else 0.0
         self._spread = _spread([*self.errors.values()])
-        self.most_off = math.exp(self._spread)
         thinned = {check.name: math.log(check.measured_ms / check.predicted_ms) for check in times.thinned}
         both = sorted(self.errors.keys() & thinned.keys())
         self._thinned = [self.errors[name] - thinned[name] for name in both] or [*self.errors.values()]
@@ -106,6 +107,11 @@ class Predictor:
             np.array([_alignment(features) for features, _ in rows]),
             np.log([ms / features.work for (_, ms), features in zip(rows, stepped, strict=True)]),
         )
+
+    @property
+    def most_off(self) -> float:
+        """Times that a prediction of a whole model is off at most, in 95 % of cases."""
+        return math.exp(self._spread)
 
     def layer_ms(self, shape: LayerShape) -> float:
         """Return the time of one layer."""

@@ -20,7 +20,7 @@ from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.runtime.devices.availability import find_device, why_unavailable
 from edgeopt.steps._context import Engine
 from edgeopt.steps._device_times.features import LayerFeatures
-from edgeopt.steps._device_times.prediction import Predictor, form_layers_ms
+from edgeopt.steps._device_times.prediction import LEAST_CHECKS, Predictor, form_layers_ms
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.prune.latency_table import can_time
 from edgeopt.steps.prune.network.channel_step import channel_step
@@ -38,6 +38,7 @@ from edgeopt.system.disk.files import require_writable
 from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.machine.processor import cpu_flags, cpu_name
 from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.text import plural
 from edgeopt.verbs.device_profile.material import ProfileMaterial
 from edgeopt.verbs.device_profile.measure import (
     INTEGERS,
@@ -120,12 +121,18 @@ def profile_device(
         write_device_times(result, file)  # each precision as soon as it is known: an interrupt leaves the others
     done = DeviceProfile(result, file, ())
     notes += [_unsure(row) for row in done.rows if row.most_off > _UNSURE]
+    notes += [_hardly_checked(row) for row in done.rows if row.networks < LEAST_CHECKS]
     return replace(done, notes=tuple(dict.fromkeys(notes)))
 
 
 def _unsure(row: TableRow) -> Note:
     text = f"{row.engine} {row.precision}: predictions are off by up to {row.most_off:.1f} times"
     return Note(NoteKind.WARNING, text, "measure again while the device does nothing else")
+
+
+def _hardly_checked(row: TableRow) -> Note:
+    text = f"{row.engine} {row.precision}: {plural(row.networks, 'network')} checked it; 95 % needs {LEAST_CHECKS}"
+    return Note(NoteKind.WARNING, text, "the networks that did not run are told above")
 
 
 def _engine_times(engine: Engine, precisions: dict[str, PrecisionTimes]) -> EngineTimes:
