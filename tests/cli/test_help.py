@@ -24,11 +24,19 @@ def test_help_imports_nothing_heavy():
         "from edgeopt.__main__ import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print('heavy:', *{'numpy', 'onnx', 'cv2', 'rich', 'onnxruntime', 'jinja2'} & sys.modules.keys())"
+        "heavy = {'numpy', 'onnx', 'cv2', 'rich', 'onnxruntime', 'jinja2', 'edgeopt.cli.bench', 'edgeopt.workloads'}\n"
+        "print('heavy:', *heavy & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "optimize" in done.stdout
     assert done.stdout.splitlines()[-1].strip() == "heavy:"
+
+
+def test_each_command_has_one_line_in_80_columns():
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["--help"]).output
+    listed = shown.split("Commands:\n")[1].splitlines()
+    assert [line.split()[0] for line in listed] == cli.list_commands(None)
+    assert all(line.endswith(".") and len(line) <= 80 for line in listed), shown
 
 
 @pytest.mark.parametrize("command", ["bench", "check", "compare", "quantize", "inspect", "optimize"])

@@ -1,4 +1,4 @@
-"""The command line: one command a file.
+"""The command line: one command a file, whose first line is what `edgeopt --help` says of it.
 
 The group is the only place that turns errors into text and exit codes.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import errno
 import sys
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import get_data, iter_modules
 from types import ModuleType
 from typing import IO, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from edgeopt import __version__
 from edgeopt.cli._output import show_line
@@ -38,6 +39,17 @@ class Commands(click.Group):
         command = _module_of(name).COMMAND
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line for each command; importing them all would take longer than everything else."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_line(name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands, without importing these."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=_first_line(name)) for name in names), *options]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -122,8 +134,19 @@ def _what_is_left(command: str | None) -> str:
     return getattr(_module_of(command), "INTERRUPTED", nothing) if command else nothing
 
 
+def _first_line(command: str) -> str:
+    """Return the first line of a command's file."""
+    source = get_data(__name__, f"{_file_name(command)}.py")
+    assert source is not None
+    return source.decode().split("\n", 1)[0].strip('"')
+
+
+def _file_name(command: str) -> str:
+    return command.replace("-", "_")
+
+
 def _module_of(command: str) -> ModuleType:
-    return import_module(f"{__name__}.{command.replace('-', '_')}")
+    return import_module(f"{__name__}.{_file_name(command)}")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -1,4 +1,4 @@
-"""`edgeopt bench`."""
+"""Measure a model stage by stage, and say what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt check`."""
+"""Check a model against a baseline or another model."""
 
 from __future__ import annotations
 

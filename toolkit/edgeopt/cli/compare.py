@@ -1,4 +1,4 @@
-"""`edgeopt compare`."""
+"""Compare the speed of models, in turns."""
 
 from __future__ import annotations
 

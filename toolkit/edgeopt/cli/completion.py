@@ -1,4 +1,4 @@
-"""`edgeopt completion`."""
+"""Print what makes a shell complete commands and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt doctor`."""
+"""Show what this machine or a device can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt export`."""
+"""Write an ONNX file of a network, and prove its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt finetune`."""
+"""Train a pruned or changed model to answer as the original."""
 
 from __future__ import annotations
 

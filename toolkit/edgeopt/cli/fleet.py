@@ -1,4 +1,4 @@
-"""`edgeopt fleet`."""
+"""Optimize many models for the targets of many devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt inspect`."""
+"""Show what a model is, and where a device runs its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt models`."""
+"""List the shipped models and recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt optimize`."""
+"""Make a model fast on a device, and prove it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt profile-device`."""
+"""Measure once how long layers take on a device."""
 
 from __future__ import annotations
 

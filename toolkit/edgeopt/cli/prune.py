@@ -1,4 +1,4 @@
-"""`edgeopt prune`."""
+"""Write the fastest pruned form that keeps its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt push`."""
+"""Put a bundle on a device, with a way back."""
 
 from __future__ import annotations
 

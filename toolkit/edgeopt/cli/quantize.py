@@ -1,4 +1,4 @@
-"""`edgeopt quantize`."""
+"""Write the fastest INT8 form that keeps its answers."""
 
 from __future__ import annotations
 

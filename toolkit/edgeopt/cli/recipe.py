@@ -1,4 +1,4 @@
-"""`edgeopt recipe`."""
+"""Write a commented recipe: how a model is fed and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt report`."""
+"""Show reports of earlier runs, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt run`."""
+"""Run a bundle on a camera, video or files."""
 
 from __future__ import annotations
 

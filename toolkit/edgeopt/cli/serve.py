@@ -1,4 +1,4 @@
-"""`edgeopt serve`."""
+"""Answer requests over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt sign`."""
+"""Sign a bundle, so that devices let it in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt slo`."""
+"""Plan the replicas that keep an objective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgeopt targets`."""
+"""List the device profiles, and which of them run here."""
 
 from __future__ import annotations
 

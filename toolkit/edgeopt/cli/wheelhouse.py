@@ -1,4 +1,4 @@
-"""`edgeopt wheelhouse`."""
+"""Collect what a device without a network needs."""
 
 from __future__ import annotations
 
