@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from secrets import token_hex
 from time import monotonic, sleep
 
 import onnx
@@ -133,6 +134,36 @@ def test_a_connection_that_is_cut_is_made_again_and_the_command_goes_on(board, p
     assert "connection lost" in whole(said)
     assert printed.count("Stages (ms)") == 1, "each line comes once"
     assert (project / "measured" / "bench.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("phase", "cut"),
+    [
+        ("facts", {"answered": 0}),
+        ("prepare", {"sent": 1000}),
+        ("store", {"sent": 5000}),
+        ("begin", {"answered": 0}),
+        ("follow", {"answered": 200}),
+        ("bring", {"answered": 700}),
+        ("forget", {"answered": 0}),
+    ],
+)
+def test_a_connection_that_is_cut_in_any_phase_loses_nothing(board, project, monkeypatch, phase, cut):
+    path = project / "mine" / "model.onnx"
+    model = onnx.load(path)
+    model.doc_string = token_hex()  # the device has it not
+    onnx.save(model, path)
+    if phase == "prepare":
+        for ready in (board.root / "workers").glob("*/ready"):
+            ready.unlink()
+    monkeypatch.setenv("EDGEOPT_SSH", board.cut_once(phase, **cut))
+    code, printed, said = finished("bench", "mine/model.onnx", "-t", "cpu", "--seconds", "0.2", "-o", "measured")
+    assert code in (0, 4), said
+    assert "connection lost" in whole(said)
+    assert printed.count("Stages (ms)") == 1, "each line comes once"
+    assert json.loads((project / "measured" / "bench.json").read_text())
+    assert not board.jobs
+    assert not [*(board.root / "store").glob("*/*.*")], "no half of a file is left"
 
 
 def test_the_same_command_takes_up_what_a_dead_terminal_left(board, project):

@@ -95,8 +95,9 @@ def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: S
     with Connection(read_address(address)) as connection:
         device = Device(connection)
         wheel = make_wheel()
-        extras = extras_for(command.target, device.machine)
-        worker = device.prepare(wheel, sorted(extras & wheel.extras), hearer.tell)
+        machine = connection.patiently(lambda: device.machine, hearer.say)
+        extras = sorted(extras_for(command.target, machine) & wheel.extras)
+        worker = connection.patiently(lambda: device.prepare(wheel, extras, hearer.tell), hearer.say)
         if search is not None:
             command = search.made_here(command, device, hearer.say)
         files = files_behind(command.reads)
