@@ -21,7 +21,10 @@ TIMES_SUFFIX = ".times.json"
 TIMES_REMEDY = "make it anew on the device: edgeopt profile-device"
 POOL_SIZES: Mapping[str, int] = {
     **{f"{op} {way}": 4 if way == "depthwise" else 5 for op in ("Conv", "ConvTranspose") for way in _WAYS},
-    **{"product": 3, "product by weights": 3, "other": 1, "border": 1},
+    "product": 3,
+    "product by weights": 3,
+    "other": 1,
+    "border": 1,
 }
 """How many sizes a layer of each pool has."""
 _TIME_MS = Within(1e-6, 86400e3)
