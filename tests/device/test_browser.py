@@ -12,6 +12,7 @@ from time import perf_counter_ns
 
 import cv2
 import numpy as np
+import onnx
 import psutil
 import pytest
 from click.testing import CliRunner
@@ -341,3 +342,18 @@ def test_optimize_writes_a_bundle_with_a_page(tmp_path, brief):
         assert runtime.opening.executor == "browser"
         picture = cv2.imread(str(next((DIGITS / "eval" / "images").iterdir())))
         assert len(runtime.predict(picture)) > 0
+
+
+def test_names_that_javascript_has_a_meaning_for_are_names_or_refused():
+    def named(read: str, made: str) -> onnx.ModelProto:
+        inputs, outputs = (
+            [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2])] for name in (read, made)
+        )
+        graph = onnx.helper.make_graph([onnx.helper.make_node("Add", [read, read], [made])], "g", inputs, outputs)
+        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+    session = EXECUTOR.open(named("__proto__", "constructor").SerializeToString(), WASM)
+    assert session.run({"__proto__": np.ones(2, np.float32)})["constructor"].tolist() == [2.0, 2.0]
+    session.close()
+    with pytest.raises(UnsupportedError, match="an output __proto__ gets lost"):
+        EXECUTOR.open(named("x", "__proto__").SerializeToString(), WASM)

@@ -25,7 +25,7 @@ from edgeopt.steps.prune.latency_table import LatencyTable
 from edgeopt.steps.prune.network.layer_shapes import Layers
 from edgeopt.steps.prune.predicted import predicted_step, predicted_stopwatch
 from edgeopt.steps.quantize.api import Form, quantize
-from edgeopt.system.declared.device_times import read_device_times, write_device_times
+from edgeopt.system.declared.device_times import POOL_SIZES, read_device_times, write_device_times
 from edgeopt.system.declared.target import Target, TargetByTimes, find_target
 from edgeopt.system.machine.processor import Processor, this_processor
 from edgeopt.verbs.device_profile.networks import CHECKED, FAMILIES, LEARNED, NetworkShape
@@ -224,16 +224,47 @@ def test_a_file_that_is_wrong_is_refused_in_a_line(tmp_path, values, words):
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
-    [([1.0], "no row of sizes"), ([3.0, 64.0, -1.0], "no row of sizes"), ([3.0, 4.0, 64.0, 1.0], "no row of sizes")],
+    ("kind", "row"),
+    [
+        ("other: Relu", [1.0]),
+        ("other: Relu", [3.0, 64.0, -1.0]),
+        ("other: Relu", [3.0, 4.0, 64.0, 1.0]),
+        ("other: Relu", [1e6, 64.0, 1.0]),
+        ("other: Relu", [-1e6, 64.0, 1.0]),
+        ("other: Relu", [3.0, 1e308, 1.0]),
+        ("other: Relu", [3.0, 64.0, 1e-308]),
+        ("Conv full: Conv", [1.0, 64.0, 1.0]),
+        ("Pool of mine: Conv", [1.0, 64.0, 1.0]),
+        ("Conv", [1.0, 64.0, 1.0]),
+    ],
 )
-def test_a_row_that_is_none_is_refused(tmp_path, row, words):
+def test_a_row_that_is_none_is_refused(tmp_path, kind, row):
     path = written(tmp_path / "board.times.json")
     values = json.loads(path.read_text("utf-8"))
-    values["engines"][0]["precisions"]["fp32"]["layers"]["other: Relu"] = [[3.0, 64.0, 1.0], row]
+    values["engines"][0]["precisions"]["fp32"]["layers"][kind] = [row]
     path.write_text(json.dumps(values), "utf-8")
-    with pytest.raises(InvalidFileError, match=words):
+    with pytest.raises(InvalidFileError, match="no row of sizes"):
         find_target(str(path))
+
+
+def test_every_layer_has_the_sizes_of_its_pool():
+    assert all(len(features_of(shape).sizes) == POOL_SIZES[features_of(shape).pool] for shape in shapes_of())
+
+
+@pytest.mark.parametrize("target", ["nope", "../other.toml", "board.times.json"])
+def test_a_further_engine_is_a_shipped_target_and_no_path(tmp_path, monkeypatch, target):
+    first = device_by(*[times_by(by_work)] * 2, TARGET)
+    more = replace(first, engines=(*first.engines, replace(first.engines[0], target=target)))
+    monkeypatch.chdir(tmp_path)
+    write_device_times(more, tmp_path / "board.times.json")
+    with pytest.raises(InvalidFileError, match="which there is not"):
+        find_target("board.times.json")
+
+
+def test_a_check_that_is_off_without_end_is_refused(tmp_path):
+    checks = (replace(times_by(by_work).checks[0], predicted_ms=1e-320),)
+    with pytest.raises(InvalidFileError, match="predicted_ms"):
+        find_target(str(written(tmp_path / "board.times.json", replace(times_by(by_work), checks=checks))))
 
 
 def test_times_that_nothing_checks_are_refused(tmp_path):

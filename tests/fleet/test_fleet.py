@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
+import socket
+import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
@@ -29,7 +32,7 @@ from edgeopt.verbs.fleet import work
 from edgeopt.verbs.fleet.cluster import open_cluster
 from edgeopt.verbs.fleet.plan import read_plan
 from edgeopt.verbs.fleet.result import FleetResult, read_before, result_of
-from edgeopt.verbs.fleet.run import request_of, run_fleet
+from edgeopt.verbs.fleet.run import _unpack, request_of, run_fleet
 from edgeopt.verbs.fleet.work import run_cell
 
 T = TypeVar("T")
@@ -313,6 +316,44 @@ def test_no_scheduler_is_one_line(tmp_path, monkeypatch):
     file = fleet_file(tmp_path, 1, {"alpha": "cpu"})
     with pytest.raises(UnavailableError, match="no scheduler answers at"):
         run_fleet(file, out=tmp_path / "out", resume=False, scheduler="tcp://127.0.0.1:1", hears=Heard())
+
+
+@pytest.mark.parametrize(
+    "words", [b"", b"HTTP/1.1 400 Bad\r\n\r\n", b"\xff" * 4096, (1).to_bytes(8, "little") + b"\0" * 99]
+)
+def test_what_answers_in_place_of_a_scheduler_is_one_line(tmp_path, monkeypatch, words):
+    monkeypatch.setattr("edgeopt.system.cluster.dask.CONNECT_S", 1)
+    file = fleet_file(tmp_path, 1, {"alpha": "cpu"})
+    held = []
+
+    def speak() -> None:
+        with suppress(OSError):
+            while True:
+                held.append(listening.accept()[0])
+                held[-1].sendall(words)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=speak, daemon=True).start()
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match="no scheduler answers at"):
+            run_fleet(file, out=tmp_path / "out", resume=False, scheduler=address, hears=Heard())
+        listening.shutdown(socket.SHUT_RDWR)
+    for each in held:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("names", "cut", "problem"),
+    [(("report.json",), 30, ""), (("../x",), None, "nobody asked for"), (("a/../../x",), None, "")],
+)
+def test_a_result_that_is_none_fails_its_cell_and_writes_nothing_elsewhere(tmp_path, names, cut, problem):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
+    ran = work.CellRun("k", 0, "tcp://w:1", "m", "p", 0.0, 0.0, 1.0, (), packed.getvalue()[:cut])
+    assert problem in _unpack(ran, "cell", tmp_path / "cells" / "cell") != ""
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):

@@ -25,10 +25,10 @@ from served import serving, until
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.graph.model import find_model, load_model
-from edgeopt.measurement.endpoint.connection import parse_place
+from edgeopt.measurement.endpoint.connection import parse_place, server_timing
 from edgeopt.measurement.endpoint.frames.bench import bench_frames
 from edgeopt.measurement.endpoint.frames.exchange import FrameExchange
-from edgeopt.measurement.endpoint.frames.http import HttpFrames, HttpMessage, server_timing
+from edgeopt.measurement.endpoint.frames.http import HttpFrames, HttpMessage
 from edgeopt.measurement.endpoint.frames.result import STAGES, FrameServerResult, times_of_frames
 from edgeopt.measurement.endpoint.loading import parse_server_load, run_requests
 from edgeopt.measurement.endpoint.options import EndpointOptions

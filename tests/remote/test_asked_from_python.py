@@ -20,6 +20,7 @@ from edgeopt.measurement.generation.answer_budget import FRAME, AnswerBudget
 from edgeopt.recipes.allowed import Check
 from edgeopt.system.declared.options import Option, Syntax, default_of, options_of
 from edgeopt.verbs.remote import RETURNING, SEARCHING
+from edgeopt.verbs.remote.places import PlacesThere
 from edgeopt.verbs.remote.results import read_result, require_readable, store_result
 from edgeopt.verbs.remote.words import line_of, written_options
 from edgeopt.workloads import kinds
@@ -138,7 +139,7 @@ def changed(file: Path, change) -> None:
 def test_a_result_is_the_same_behind_a_file(tmp_path):
     file = tmp_path / "r.npz"
     store_result(DONE, file)
-    read = read_result(file, CheckReport, None, "ssh://board", "/@")
+    read = read_result(file, CheckReport, None, "ssh://board", PlacesThere("/@"))
     assert read == replace(DONE, baseline="/gate.json"), "places of the mirror are those of this machine"
     assert read.exit_code == DONE.exit_code
 
@@ -163,7 +164,7 @@ def test_what_is_no_such_result_is_refused(tmp_path, change):
     store_result(DONE, file)
     changed(file, change)
     with pytest.raises(InvalidFileError, match="ssh://board sends no result") as error:
-        read_result(file, CheckReport, None, "ssh://board", "/@")
+        read_result(file, CheckReport, None, "ssh://board", PlacesThere("/@"))
     assert "do not trust this device" in error.value.remedy
 
 

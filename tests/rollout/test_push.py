@@ -253,6 +253,48 @@ def test_a_place_that_trusts_a_key_takes_only_newer_releases_of_it(tmp_path, pla
     assert push(third, place, options=SHORT).version.serial == 12
 
 
+def test_a_number_that_nobody_vouches_for_keeps_no_release_out(tmp_path, place, keys):
+    private, public = keys
+    other = tmp_path / "other.key"
+    make_keys(other)
+    first, second = bundle(tmp_path / "a"), bundle(tmp_path / "b", 1e-4)
+    sign_bundle(first, other, 2**53)
+    assert push(first, place, options=SHORT).version.serial is None
+    sign_bundle(second, private, 5)
+    assert push(second, place, options=SHORT, trust=public).version.serial == 5
+    assert json.loads((place / "state.json").read_text())["highest_serial"] == 5
+
+
+def test_a_key_is_kept_once_a_version_runs_that_it_signed(tmp_path, place, keys):
+    private, public = keys
+    first, second = bundle(tmp_path / "a"), bundle(tmp_path / "b", 1e-4)
+    push(first, place, options=SHORT)
+    with pytest.raises(InvalidFileError, match="is not signed"):
+        push(second, place, options=SHORT, trust=public)
+    CurrentRuntime(place).close()  # an app that restarts loads what runs
+    sign_bundle(first, private, 1)
+    assert push(first, place, options=SHORT, trust=public).version.fate is Fate.RUNNING  # the same, signed since
+    assert (place / "trusted.pub").read_bytes() == public.read_bytes()
+    CurrentRuntime(place).close()
+    with pytest.raises(InvalidFileError, match="is not signed"):
+        push(second, place, options=SHORT)
+
+
+def test_the_way_back_stays_where_the_same_version_cannot_be_copied_again(tmp_path, place, monkeypatch):
+    first, second = bundle(tmp_path / "a"), bundle(tmp_path / "b", 1e-4)
+    push(first, place, options=SHORT)
+    push(second, place, options=SHORT)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copytree", full)
+        with pytest.raises(InvalidFileError, match="No space left"):
+            push(first, place, options=SHORT)
+    assert go_back(place).version.fate is Fate.RUNNING
+
+
 def test_a_release_that_is_changed_on_the_device_does_not_come_back(tmp_path, place, keys):
     private, public = keys
     for i, name in enumerate("ab"):

@@ -151,3 +151,9 @@ def test_an_old_release_is_refused():
     for highest in (5, 6):
         with pytest.raises(EdgeoptError, match=f"release 5 is not newer than {highest}"):
             require_newer(signature, highest)
+
+
+def test_a_release_that_a_clock_ahead_numbered_is_told_with_the_way_out():
+    with pytest.raises(EdgeoptError, match="is not newer") as refused:
+        require_newer(Signature(5, "", "", ""), 4_102_444_800)
+    assert "--release 4102444801" in refused.value.remedy

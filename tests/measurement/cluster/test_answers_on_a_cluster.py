@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -85,6 +86,22 @@ def refuse(opening, source):
 Opening.open = refuse
 """
 """What a worker loads first that has no engine."""
+LYING = """
+from dataclasses import replace
+import edgeopt.measurement.accuracy.cluster.chunk as it
+from edgeopt.system.cluster.store import MissingFiles
+
+def lie(job, frames, answer_chunk=it.answer_chunk):
+    answer = answer_chunk(job, frames)
+    return {lie}
+
+it.answer_chunk = lie
+"""
+"""What a worker loads first that does not say what is so."""
+LIES = {
+    "replace(answer, answers=answer.answers[:-1])": "it answers . of . frames?",
+    "MissingFiles(answer.worker, frozenset({'0' * 64}))": "it asks for files that nobody speaks of",
+}
 
 
 @pytest.fixture(scope="module")
@@ -293,6 +310,22 @@ def test_a_part_that_is_late_goes_to_a_worker_that_has_nothing_to_do(tmp_path, t
         assert busy[0].status == "pending"
         file.touch()
         busy[0].result()
+
+
+def test_workers_that_lie_are_left_out_and_nothing_of_theirs_counts(tmp_path, subject, elsewhere):
+    said = list[str]()
+    lying = [LYING.format(lie=lie) for lie in LIES]
+    with (
+        cluster(tmp_path, "", *lying) as made,
+        ClusterPool(read_cluster_address(made.scheduler_address), said.append) as pool,
+    ):
+        assert subject.answered(pool) == subject.expected
+        addresses = [worker.worker_address for worker in made.workers.values()]
+    lines = [line for line in said if "left out" in line]
+    assert lines
+    known = dict(zip(addresses[1:], LIES.values(), strict=True))  # which of them has a part to answer is chance
+    parts = [re.fullmatch(r"cluster: (\S+) is left out: (.*)", line) for line in lines]
+    assert all(part and re.fullmatch(known[part[1]], part[2]) for part in parts)
 
 
 def test_a_cluster_of_which_nobody_computes_alike_is_refused_before_anything_is_done(tmp_path):

@@ -37,6 +37,7 @@ _CARRIED = frozenset(
     | {"float16", "float32", "float64", "bool"}
 )
 """Types of tensors that a page takes and gives, in NumPy's words."""
+_LOST = "__proto__"
 _SAYS_CODE = "ERROR_MESSAGE: "
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "graphOptimizationLevel": ("disabled", "basic", "extended", "layout", "all"),
@@ -226,6 +227,9 @@ def _open(worker: PageWorker, model: bytes, options: SessionOptions, *, is_logge
     worker.drop_model()
     if error := answer.get("error"):
         raise _refusal(error)
+    if any(spec["name"] == _LOST for spec in answer["outputs"]):
+        problem = f"an output {_LOST} gets lost in onnxruntime-web: JavaScript has a meaning for that name"
+        raise UnsupportedError(problem, remedy="rename it")
     for spec in (*answer["inputs"], *answer["outputs"]):
         if spec["type"] not in _CARRIED:
             holds = {"string": "texts", "": "a sequence or a map"}.get(spec["type"], spec["type"])

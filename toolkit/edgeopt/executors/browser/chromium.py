@@ -7,12 +7,18 @@ import json
 import os
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from edgeopt.errors import Missing, UnavailableError
+import psutil
+
+from edgeopt.errors import EdgeoptError, Missing, UnavailableError
+from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.processes.programs import add_program, drop_program
 
 PROGRAM_VARIABLE = "EDGEOPT_BROWSER"
@@ -56,6 +62,9 @@ _START = """<!doctype html>
 _NOISE = (":ERROR:", ":WARNING:", "unexpected operator")
 """Parts of lines about a desktop that is not there, and of a fault of Debian's launcher."""
 _SECONDS_TO_LEAVE = 5.0
+_FOLDER = "edgeopt-browser-"
+_SECONDS_OF_A_START = 60.0
+"""A folder that is younger may be one that is about to be held."""
 
 
 def find_program() -> str | Missing:
@@ -96,8 +105,10 @@ class Chromium:
         program = find_program()
         if isinstance(program, Missing):
             raise UnavailableError(program.reason, remedy=program.remedy)
-        self._folder = tempfile.TemporaryDirectory(prefix="edgeopt-browser-", ignore_cleanup_errors=True)
+        sweep(Path(tempfile.gettempdir()))
+        self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER, ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
+        self._held = lock_folder(folder, held="another browser uses", remedy="set TMPDIR to another folder")
         start = folder / "start.html"
         start.write_text(_START.format(address=json.dumps(address)), encoding="utf-8")
         flags = [*_FLAGS, *_BY_KIND[kind], f"--user-data-dir={folder / 'profile'}"]
@@ -113,6 +124,8 @@ class Chromium:
                 start_new_session=True,  # Ctrl+C is for us: the page leaves when this process does
             )
         except OSError as error:
+            self._said.close()
+            self._held.close()
             self._folder.cleanup()
             raise UnavailableError(f"{program} does not start: {error.strerror}", remedy=REMEDY) from error
         add_program(self._process.pid)
@@ -144,4 +157,32 @@ class Chromium:
             with contextlib.suppress(ProcessLookupError):  # its children write into the profile until they have left
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._said.close()
+        self._held.close()
         self._folder.cleanup()
+
+
+def sweep(folder: Path) -> None:
+    """Remove the profiles of this user whose process ended without removing them, as by SIGKILL."""
+    for path in folder.glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError, EdgeoptError):  # another process removes it too, or holds it
+            if not _may_be_left(path):
+                continue
+            with lock_folder(path, held="another browser uses", remedy=""):
+                if not _is_used(path / "profile"):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _may_be_left(path: Path) -> bool:
+    """Return whether a path is a folder of this user's, made some time ago."""
+    facts = path.lstat()
+    is_mine = sys.platform == "win32" or facts.st_uid == os.geteuid()
+    return stat.S_ISDIR(facts.st_mode) and is_mine and time.time() - facts.st_mtime > _SECONDS_OF_A_START
+
+
+def _is_used(profile: Path) -> bool:
+    """Return whether a Chromium uses a profile still: a link in it names machine and process until that ends."""
+    try:
+        host, _, number = os.readlink(profile / "SingletonLock").rpartition("-")
+    except OSError:
+        return False
+    return host != socket.gethostname() or not number.isdecimal() or psutil.pid_exists(int(number))

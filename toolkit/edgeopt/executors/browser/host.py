@@ -7,6 +7,7 @@ import contextlib
 import io
 import itertools
 import json
+import math
 import os
 import queue
 import threading
@@ -21,9 +22,16 @@ from edgeopt.executors.browser.web_package import NAME, find_package
 from edgeopt.system.declared.optional import require
 from edgeopt.system.processes.messages import Message, read_message, write_message
 
-_START_SECONDS = 60.0
+_START_SECONDS = 30.0
+"""Seconds until a browser's page has spoken; a model is tried in another process first, which waits as long."""
+_NOT_AGAIN_SECONDS = 300.0
+"""So long after a browser that hung none is started by this process."""
 _LOOK_SECONDS = 0.5
 """How often who waits for a socket looks whether the browser still runs."""
+
+
+class HangingError(UnavailableError):
+    """A browser was started and does nothing."""
 
 
 class PageWorker:
@@ -114,19 +122,24 @@ class Host:
 
     def _start(self, kind: str) -> Mapping[str, bool | str]:
         """Start the browser; return what its page finds of WebGPU."""
-        page = self.server.expect(PAGE)
+        page, ends = self.server.expect(PAGE), time.monotonic() + _START_SECONDS
         self._browser = Chromium(self.server.address, kind)
         self._page = None
-        self._page = self._wait_for(page)
+        self._page = self._wait_for(page, ends)
         try:
-            hello: Mapping[str, bool | str] = json.loads(self._page.recv(timeout=_START_SECONDS))
-        except (TimeoutError, self.closed_error) as error:
+            hello = json.loads(self._page.recv(timeout=max(ends - time.monotonic(), 0.1)))
+            return {
+                "browser": str(hello["browser"]),
+                "has_gpu": hello["has_gpu"] is True,
+                "has_adapter": hello["has_adapter"] is True,
+            }
+        except TimeoutError as error:
+            raise HangingError(f"the browser's page does not answer{self.last_words()}", remedy=REMEDY) from error
+        except (self.closed_error, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UnavailableError(f"the browser's page does not answer{self.last_words()}", remedy=REMEDY) from error
-        return hello
 
-    def _wait_for(self, expected: queue.SimpleQueue[Any]) -> Any:
-        """Return the socket that page or worker opens."""
-        ends = time.monotonic() + _START_SECONDS
+    def _wait_for(self, expected: queue.SimpleQueue[Any], ends: float) -> Any:
+        """Return the socket that page or worker opens until an instant of the monotonic clock."""
         while True:
             try:
                 return expected.get(timeout=_LOOK_SECONDS)
@@ -134,7 +147,7 @@ class Host:
                 if not self.is_alive:
                     raise UnavailableError(f"the browser has ended{self.last_words()}", remedy=REMEDY) from None
                 if time.monotonic() > ends:
-                    raise UnavailableError(
+                    raise HangingError(
                         f"the browser opened no page within {_START_SECONDS:g} s", remedy=REMEDY
                     ) from None
 
@@ -158,7 +171,7 @@ class Host:
         key = str(next(self._keys))
         expected = self.server.expect(f"workers/{key}")
         self._tell("start", key)
-        return PageWorker(self, key, self._wait_for(expected))
+        return PageWorker(self, key, self._wait_for(expected, time.monotonic() + _START_SECONDS))
 
     def end(self, key: str, socket: Any) -> None:
         """End a worker, and close its socket."""
@@ -181,6 +194,8 @@ class Host:
 
 
 _hosts: dict[str, Host] = {}
+_hung: dict[str, tuple[float, HangingError]] = {}
+"""By provider: when its browser hung, by the monotonic clock, and how."""
 _turn = threading.Lock()
 
 
@@ -192,7 +207,15 @@ def host_of(provider: str) -> Host:
             host.close()
             host = None
         if host is None:
-            host = _hosts[provider] = Host(provider)
+            _hosts.pop(provider, None)
+            began_s, error = _hung.get(provider, (-math.inf, None))
+            if error is not None and time.monotonic() - began_s < _NOT_AGAIN_SECONDS:
+                raise HangingError(error.problem, remedy=error.remedy)
+            try:
+                host = _hosts[provider] = Host(provider)
+            except HangingError as hanging:
+                _hung[provider] = time.monotonic(), hanging
+                raise
         return host
 
 

@@ -13,6 +13,7 @@ import re
 import secrets
 import threading
 from pathlib import Path
+from socket import create_server
 from typing import Any
 
 from edgeopt.system.declared.optional import require
@@ -57,10 +58,12 @@ class PageServer:
         self._sockets: dict[str, queue.SimpleQueue[Any]] = {}
         self._held: dict[Any, threading.Event] = {}
         sync = require("websockets.sync.server", extra="browser", purpose="running a model in a browser")
+        listening = create_server(("127.0.0.1", 0))
+        self._host = f"127.0.0.1:{listening.getsockname()[1]}"
         self._server = sync.serve(
             self._hold,
-            "127.0.0.1",
-            0,
+            sock=listening,
+            origins=[f"http://{self._host}"],  # a page of another site may open sockets to any address
             process_request=self._answer,
             compression=None,
             max_size=None,
@@ -72,7 +75,7 @@ class PageServer:
     @property
     def address(self) -> str:
         """The address of the page."""
-        return f"http://127.0.0.1:{self._server.socket.getsockname()[1]}/{self._secret}/index.html"
+        return f"http://{self._host}/{self._secret}/index.html"
 
     def expect(self, path: str) -> queue.SimpleQueue[Any]:
         """Return where the socket will be put that connects to a path, such as `page` and `workers/1`."""
@@ -105,6 +108,8 @@ class PageServer:
 
     def _answer(self, connection: Any, request: Any) -> Any:
         """Answer a request for a file; None: it is for a socket."""
+        if request.headers.get_all("Host") != [self._host]:  # a name that leads here is another site's
+            return connection.respond(http.HTTPStatus.NOT_FOUND, "")
         match self._parts(request.path):
             case ["ort", name] if _ENGINE_FILE.fullmatch(name):
                 return self._file(connection, self._engine / name)

@@ -29,7 +29,9 @@ class BenchOptions(Prices):
 
     source: str | Path | None = source_option(MODEL)
     """Pictures; None: the recipe's own, or synthetic ones."""
-    load: str = option("closed", "How frames arrive: {}.", group=ARRIVALS, help_from=EXAMPLES)
+    load: str = option(
+        "closed", "How frames arrive: {}.", group=ARRIVALS, help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
+    )
     """Like `closed:4` or `fps:30`, one of `measurement/load/models/`; a rate is per stream."""
     streams: Annotated[int, Within(1, 1000)] = option(
         1, "Cameras, each at the rate of --load.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1

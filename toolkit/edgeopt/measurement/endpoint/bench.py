@@ -37,6 +37,8 @@ _CONNECTS, _ROUND_TRIPS = 5, 20
 _TINY_TOKENS = 16
 """Tokens of the answers to the shortest prompt."""
 _PROBE_WORDS = 200
+_LEAST_RATIO, _MOST_RATIO = 0.1, 50.0
+"""Tokens of one of our words: no tokenizer counts fewer, or more."""
 _MANY_LOST, _WHOLE = 0.05, 0.9
 """Shares of requests without an answer, and of the tokens asked for, from which and below which it is told."""
 _WORDS: Final = (
@@ -125,9 +127,12 @@ class _Asker:
                 f"{self._place} gives no answer: {first.problem}", remedy="correct the address, the model or the key"
             )
         probe = self.ask(_PROBE_WORDS, 2)
-        if first.prompt_tokens and probe.prompt_tokens > first.prompt_tokens:
-            self.tokens_per_word = (probe.prompt_tokens - first.prompt_tokens) / (_PROBE_WORDS - 1)
+        ratio = (probe.prompt_tokens - first.prompt_tokens) / (_PROBE_WORDS - 1)
+        if first.prompt_tokens and _LEAST_RATIO <= ratio <= _MOST_RATIO:
+            self.tokens_per_word = ratio
             self.first_tokens = first.prompt_tokens - self.tokens_per_word
+        elif probe.is_whole and first.prompt_tokens:
+            yield Note(NoteKind.WARNING, f"the server counts {ratio:.3g} tokens a word: lengths of prompts are guesses")
         elif probe.is_whole:
             yield Note(NoteKind.WARNING, "the server counts no tokens: lengths are guesses, a piece is a token")
 

@@ -11,12 +11,23 @@ from time import perf_counter_ns
 from typing import Any
 
 from edgeopt.errors import UnavailableError
-from edgeopt.measurement.endpoint.connection import ServerPlace, TimedConnection, TimedReply, unreachable, why
+from edgeopt.measurement.endpoint.connection import (
+    MOST_NUMBER,
+    EndlessError,
+    NoHttpError,
+    ServerPlace,
+    TimedConnection,
+    TimedReply,
+    read_json,
+    server_timing,
+    unreachable,
+    why,
+)
 
 _MOST_LINE = 1 << 20
 _MOST_BODY = 1 << 22
-_MOST_NUMBER = 1e12
-"""Largest count of tokens, or of milliseconds: what a server says beyond it is no such number."""
+_MOST_PIECES, _MOST_STREAM = 1 << 17, 1 << 26
+"""Pieces of an answer, and bytes of its stream: what is longer does not end."""
 _OK = 200
 
 
@@ -110,9 +121,9 @@ class Client:
         """
         try:
             status, body = self._get("/models")
-            result = json.loads(body)["data"] if status == _OK else []
+            result = read_json(body)["data"] if status == _OK else []
             return [str(value["id"]) for value in result]
-        except (OSError, HTTPException) as error:
+        except OSError as error:
             raise unreachable(self._place, error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise UnavailableError(
@@ -150,8 +161,8 @@ class Client:
                 return Exchange(begun_ns, connect_ns, headers_ns, end_ns=perf_counter_ns() - begun_ns, problem=problem)
             assert isinstance(reply, TimedReply)
             return _read(reply, begun_ns, connect_ns, headers_ns)
-        except (OSError, HTTPException, ValueError) as error:
-            self.close()
+        except (OSError, HTTPException, ValueError, ArithmeticError, MemoryError) as error:
+            self.close()  # the last two where parts of a body have lengths that are none
             end_ns = perf_counter_ns() - begun_ns
             return Exchange(begun_ns, connect_ns, headers_ns, end_ns=end_ns, problem=why(error))
 
@@ -176,14 +187,18 @@ class Client:
         if self._connection is None:
             self.connect()
         assert self._connection is not None
-        self._connection.request("GET", f"{self._place.path}{path}", headers=self._headers())
-        reply = self._connection.getresponse()
-        return reply.status, reply.read(_MOST_BODY)
+        try:
+            self._connection.request("GET", f"{self._place.path}{path}", headers=self._headers())
+            reply = self._connection.getresponse()
+            return reply.status, reply.read(_MOST_BODY)
+        except (HTTPException, ValueError, ArithmeticError, MemoryError) as error:
+            self.close()
+            raise error if isinstance(error, OSError) else NoHttpError from error
 
 
 def _message(body: bytes) -> str:
     try:
-        return str(json.loads(body)["error"]["message"])[:200]
+        return " ".join(str(read_json(body)["error"]["message"]).split())[:200]
     except (ValueError, KeyError, TypeError):
         return ""
 
@@ -192,7 +207,8 @@ def _read(reply: TimedReply, begun_ns: int, connect_ns: int, headers_ns: int) ->
     """Read the events of a stream to its end."""
     pieces, problem, ttft_ms, tpot_ms, is_done = list[int](), "", None, None, False
     words = list[str]()
-    usage, queue_ms = dict[str, Any](), _queue_ms(reply.getheader("Server-Timing", ""))
+    usage, queue_ms = dict[str, Any](), server_timing(reply.getheader("Server-Timing", "")).get("queue")
+    reply.reads.most_bytes = reply.reads.count + _MOST_STREAM
     while line := reply.readline(_MOST_LINE):
         if not line.startswith(b"data:"):
             continue
@@ -201,15 +217,14 @@ def _read(reply: TimedReply, begun_ns: int, connect_ns: int, headers_ns: int) ->
         if data == b"[DONE]":
             is_done = True
             continue
-        try:
-            event = json.loads(data)
-        except RecursionError as error:
-            raise ValueError("an event is nested too deeply") from error
+        event = read_json(data)
         if not isinstance(event, dict):
             raise ValueError("an event is no object")
         if "error" in event:
             problem = f"broken off: {_message(data) or 'the server failed'}"
         pieces += [at_ns] * _has_text(event)
+        if len(pieces) > _MOST_PIECES:
+            raise EndlessError
         words += _words_of(event)
         if isinstance(event.get("usage"), dict):
             usage = event["usage"]
@@ -217,6 +232,7 @@ def _read(reply: TimedReply, begun_ns: int, connect_ns: int, headers_ns: int) ->
             queue_ms, ttft_ms = _number(own, "queue_ms", queue_ms), _number(own, "ttft_ms", ttft_ms)
             tpot_ms = _number(own, "tpot_ms", tpot_ms)
     end_ns = perf_counter_ns() - begun_ns
+    reply.close()  # a body of a told length ends before http.client sees it, which then refuses the next request
     problem = problem or ("" if is_done else "the reply broke off") or ("" if pieces else "an answer without a text")
     return Exchange(
         begun_ns,
@@ -238,7 +254,7 @@ def _read(reply: TimedReply, begun_ns: int, connect_ns: int, headers_ns: int) ->
 def _number(values: dict[str, Any], key: str, otherwise: float | None) -> float | None:
     """Return a finite number that is not negative; what a server writes otherwise under that key tells nothing."""
     value = values.get(key)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST_NUMBER
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MOST_NUMBER
     return float(value) if is_number else otherwise  # type: ignore[arg-type]
 
 
@@ -254,15 +270,15 @@ def _has_text(event: dict[str, Any]) -> bool:
     choices = event.get("choices") or ()
     if not isinstance(choices, (list, tuple)):
         raise ValueError("choices are no list")
+    has_text = False
     for choice in choices:
         if not isinstance(choice, dict):
             raise ValueError("a choice is no object")
         delta = choice.get("delta") or {}
         if not isinstance(delta, dict):
             raise ValueError("a delta is no object")
-        if choice.get("text") or any(delta.get(field) for field in (*_TEXTS, *_PARTS)):
-            return True
-    return False
+        has_text |= bool(choice.get("text") or any(delta.get(field) for field in (*_TEXTS, *_PARTS)))
+    return has_text
 
 
 def _words_of(event: dict[str, Any]) -> list[str]:
@@ -270,16 +286,3 @@ def _words_of(event: dict[str, Any]) -> list[str]:
     choices = event.get("choices") or ()
     texts = [choice.get("text") or (choice.get("delta") or {}).get("content") for choice in choices]
     return [text for text in texts if isinstance(text, str)]
-
-
-def _queue_ms(header: str) -> float | None:
-    """Return the duration that `Server-Timing` gives to `queue`; None where it tells none."""
-    for word in header.split(","):
-        name, *parts = (part.strip() for part in word.split(";"))
-        for part in parts:
-            if name == "queue" and part.startswith("dur="):
-                try:
-                    return float(part[4:])
-                except ValueError:
-                    return None
-    return None

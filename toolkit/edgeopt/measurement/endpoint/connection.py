@@ -7,6 +7,8 @@ when the network handed it over: what one read brings came at one time, however 
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
 import select
 import socket
@@ -28,6 +30,16 @@ _MOST_READ = 1 << 16
 UNSENT = 1 << 14
 """Bytes that may wait in the kernel while a request is sent. Without a bound it takes megabytes at once, and the time
 that the network needs for them would be taken for the server's. What is under way is not bounded: no link is slowed."""
+MOST_REPLY, _MOST_HEAD = 1 << 29, 1 << 20
+"""Bytes of a reply, and of its head with all that a server says before it: what is longer does not end."""
+_MOST_TIMEOUTS = 5
+"""A reply that goes on for so many timeouts does not end either, though it never pauses for a whole one."""
+_MOST_JSON = 1 << 27
+"""Bytes of JSON that are read: the objects made of them take twenty times as much."""
+_MOST_STAGES, _LONGEST_STAGE = 32, 40
+"""Stages that a reply tells of, and letters of the name of one."""
+MOST_NUMBER = 1e12
+"""Largest count of tokens, or of milliseconds: what a server says beyond it is no such number."""
 _GRPC = ("grpc", "grpcs")
 _SCHEDULED = Path("/proc/thread-self/schedstat")
 
@@ -168,12 +180,18 @@ def _encrypted(opened: socket.socket, host: str, context: ssl.SSLContext) -> soc
         raise
 
 
+class EndlessError(OSError):
+    """A reply is longer than any answer."""
+
+
 class _Reads(io.RawIOBase):
     """Bytes from the network, with the times at which the first and the last of them came."""
 
-    def __init__(self, raw: io.RawIOBase) -> None:
-        """Take a connection."""
+    def __init__(self, raw: io.RawIOBase, timeout_s: float | None) -> None:
+        """Take a connection, and how long it waits for each read."""
         self._raw, self.at_ns, self.first_ns, self.count = raw, perf_counter_ns(), 0, 0
+        self._ends_ns = self.at_ns + _MOST_TIMEOUTS * (timeout_s or math.inf) * 1e9
+        self.most_bytes = _MOST_HEAD
 
     def readable(self) -> bool:
         return True
@@ -183,6 +201,10 @@ class _Reads(io.RawIOBase):
         self.at_ns = perf_counter_ns()
         self.first_ns = self.first_ns or self.at_ns
         self.count += count or 0
+        if self.count > self.most_bytes:
+            raise EndlessError
+        if self.at_ns > self._ends_ns:
+            raise TimeoutError
         return count
 
     def close(self) -> None:
@@ -196,8 +218,31 @@ class TimedReply(HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         """Begin to read."""
         super().__init__(sock, *args, **options)
-        self.reads = _Reads(self.fp.detach())
+        self.reads = _Reads(self.fp.detach(), sock.gettimeout())
         self.fp = io.BufferedReader(self.reads, _MOST_READ)
+
+    def begin(self) -> None:
+        """Read the head.
+
+        Raises:
+            OSError: If it is none, or does not come in time, or does not end.
+        """
+        super().begin()
+        self.reads.most_bytes = MOST_REPLY
+
+    def body(self) -> bytes:
+        """Return all of it.
+
+        Raises:
+            OSError: If it breaks off, does not come in time, or does not end.
+            HTTPException: If it has another form than its head says.
+        """
+        if self.length is not None and self.length > MOST_REPLY:
+            raise EndlessError
+        try:
+            return self.read()
+        except (ValueError, ArithmeticError, MemoryError) as error:  # parts whose lengths are none
+            raise HTTPException from error
 
 
 class TimedConnection(HTTPConnection):
@@ -242,6 +287,8 @@ def why(error: BaseException) -> str:
         return "the connection closed without a reply"
     if isinstance(error, NoHttpError):
         return "what answers is no HTTP"
+    if isinstance(error, EndlessError):
+        return "the reply does not end"
     if isinstance(error, OSError):
         return str(error.strerror or type(error).__name__).lower()
     return "the reply broke off" if isinstance(error, HTTPException) else f"the reply is no stream of events: {error}"
@@ -259,6 +306,32 @@ def unreachable(place: ServerPlace, error: BaseException) -> UnavailableError:
     elif isinstance(error, socket.gaierror):
         remedy = "correct the host's name"
     return UnavailableError(f"no server answers at {place}: {why(error)}", remedy=remedy)
+
+
+def read_json(body: bytes) -> Any:
+    """Return what a body of JSON holds.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if len(body) > _MOST_JSON:
+        raise ValueError(f"it is JSON of more than {_MOST_JSON >> 20} MiB")
+    try:
+        return json.loads(body)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def server_timing(header: str) -> dict[str, float]:
+    """Return the durations that `Server-Timing` gives, in milliseconds by name; what is no duration is left out."""
+    stages = dict[str, float]()
+    for text in header.split(",")[:_MOST_STAGES]:
+        name, *parts = (part.strip() for part in text.split(";"))
+        duration = next((part[4:] for part in parts if part.startswith("dur=")), "")
+        with suppress(ValueError):
+            if name and len(name) <= _LONGEST_STAGE and 0 <= float(duration) < MOST_NUMBER:
+                stages[name] = float(duration)
+    return stages
 
 
 def run_delay_ns() -> int:

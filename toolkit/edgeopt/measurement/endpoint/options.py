@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgeopt.measurement.common_options import EXAMPLES, recipe_option, seed_option, shapes_option, source_option
 from edgeopt.measurement.generation.options import LANGUAGE, OUTPUT_TOKENS, PROMPT_TOKENS
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 
 SERVERS, MODEL = "Servers", "Model and device"
 """Headings of the help."""
@@ -64,7 +64,9 @@ class EndpointOptions:
     output_tokens: int = option(
         OUTPUT_TOKENS, "Tokens of each such answer.", group=LANGUAGE, syntax=Syntax.WHOLE, least=2
     )
-    load: str = option("closed", "How frames arrive: {}.", group="How frames arrive", help_from=EXAMPLES)
+    load: str = option(
+        "closed", "How frames arrive: {}.", group="How frames arrive", help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
+    )
     seconds: float = option(
         10.0, "Measure at least so long.", group="How long", syntax=Syntax.SECONDS, shown="a server: 10s"
     )

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from edgeopt.errors import UnavailableError
-from edgeopt.measurement.endpoint.connection import ServerPlace, unreachable
+from edgeopt.measurement.endpoint.connection import ServerPlace, read_json, unreachable
 from edgeopt.measurement.endpoint.frames.exchange import FrameEndpoint
-from edgeopt.measurement.endpoint.frames.http import OK, HttpFrames, read_json
+from edgeopt.measurement.endpoint.frames.http import OK, HttpFrames
 from edgeopt.measurement.endpoint.frames.kserve import open_kserve
 from edgeopt.measurement.endpoint.frames.own import OwnServer
 

@@ -57,7 +57,13 @@ class GenerationOptions:
     )
     price_per_s: float | None = None
     """Price a second of this machine."""
-    load: str = option("", "Of a language model: answers under this load too.", group="How frames arrive", shown="none")
+    load: str = option(
+        "",
+        "Of a language model: answers under this load too.",
+        group="How frames arrive",
+        shown="none",
+        file_use=FileUse.READ_WITHIN,
+    )
     """Such as `closed:4` or `poisson:2`: also answers under this load, prompts of all lengths by turns; empty: none."""
     slots: tuple[int, ...] = option(
         (),

@@ -26,6 +26,8 @@ _CONTEXT: Final = b"edgeopt bundle 1\n"
 """Keeps a signature from being one of anything else that the key signs."""
 _MOST_BYTES: Final = 64 << 10
 _LARGEST_SERIAL: Final = 2**53
+_AHEAD_S: Final = 86400.0
+"""Clocks of two machines differ by less."""
 _NEW_KEY: Final = "make a pair with edgeopt sign --new-key FILE"
 _SIGN_AGAIN: Final = "sign the bundle: edgeopt sign BUNDLE --key FILE"
 
@@ -205,7 +207,9 @@ def require_newer(signature: Signature, highest: int | None) -> None:
         EdgeoptError: If so.
     """
     if highest is not None and signature.serial <= highest:
-        raise EdgeoptError(
-            f"release {signature.serial} is not newer than {highest}, which was here",
-            remedy="sign the bundle anew: releases are numbered by the clock; edgeopt push --back returns to the last",
-        )
+        remedy = "sign the bundle anew: releases are numbered by the clock; edgeopt push --back returns to the last"
+        if highest > time() + _AHEAD_S:
+            remedy = (
+                f"{highest} is ahead of the clock: sign the bundle with --release {highest + 1}, and each one later"
+            )
+        raise EdgeoptError(f"release {signature.serial} is not newer than {highest}, which was here", remedy=remedy)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -67,11 +69,27 @@ def dask_client(scheduler: str, own: Mapping[str, Mapping[str, float]], purpose:
 
 
 def _connected(distributed: Any, scheduler: str) -> Any:
+    asking = asyncio.wait_for(_require_scheduler(distributed, scheduler), CONNECT_S)
     try:
+        with ThreadPoolExecutor(1) as thread:  # this one may run a loop, as a notebook does
+            thread.submit(asyncio.run, asking).result()
         return distributed.Client(scheduler, timeout=CONNECT_S)
-    except (OSError, ValueError) as error:
-        problem = f"no scheduler answers at {short(scheduler)}"
+    except Exception as error:  # what answers there may be anything, and Dask reads it as its own
+        why = "" if isinstance(error, OSError) else f": {type(error).__name__}"
+        problem = f"no scheduler answers at {short(scheduler)}{why}"
         raise UnavailableError(problem, remedy="start one: dask scheduler; and name its address") from error
+
+
+async def _require_scheduler(distributed: Any, scheduler: str) -> None:
+    """Ask who answers at an address: Dask's client waits for its first words without end."""
+    arguments = distributed.Security().get_connection_args("client")
+    comm = await distributed.comm.connect(scheduler, timeout=CONNECT_S, **arguments)
+    try:
+        await comm.write({"op": "identity", "reply": True})
+        if (await comm.read())["type"] != "Scheduler":
+            raise ValueError("a worker")
+    finally:
+        comm.abort()
 
 
 def _own(distributed: Any, own: Mapping[str, Mapping[str, float]], folder: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +15,21 @@ from edgeopt.system.text import short
 from edgeopt.system.toml import THREADS, Within, parse_table, read_object
 
 SCHEMA = 1
+_WAYS = ("full", "depthwise", "grouped")
 TIMES_SUFFIX = ".times.json"
 """End of the name of such a file: it is a target."""
 TIMES_REMEDY = "make it anew on the device: edgeopt profile-device"
-_TIME_MS = Within(0, 86400e3, above=True)
+POOL_SIZES: Mapping[str, int] = {
+    **{f"{op} {way}": 4 if way == "depthwise" else 5 for op in ("Conv", "ConvTranspose") for way in _WAYS},
+    "product": 3,
+    "product by weights": 3,
+    "other": 1,
+    "border": 1,
+}
+"""How many sizes a layer of each pool has."""
+_TIME_MS = Within(1e-6, 86400e3)
+_SIZE, _WORK = Within(0, 64), Within(1, 1e18)
+"""The logarithm of a size to base 2, and the work of a layer: beyond them lies no layer, and no number that adds up."""
 _MOST_BYTES = 64 << 20
 
 
@@ -108,6 +119,8 @@ def read_device_times(path: Path) -> DeviceTimes:
     values = read_object(path, schema=SCHEMA, remedy=TIMES_REMEDY, most_bytes=_MOST_BYTES)
     del values["schema"]
     times = parse_table(DeviceTimes, values, str(path))
+    if len(set(times.targets)) < len(times.targets):
+        raise InvalidFileError(f"{path}: an engine is there twice", remedy=TIMES_REMEDY)
     for engine in times.engines:
         for precision, known in engine.precisions.items():
             _require_layers(known, f"{path}: {engine.target} {precision}")
@@ -126,13 +139,18 @@ def write_device_times(times: DeviceTimes, path: Path) -> None:
 def _require_layers(known: PrecisionTimes, where: str) -> None:
     if not known.checks:
         raise InvalidFileError(f"{where}: no network checks its predictions", remedy=TIMES_REMEDY)
-    widths: dict[str, int] = {}
     for kind, rows in known.layers.items():
         pool, separator, _ = kind.partition(": ")
+        count = POOL_SIZES.get(pool) if separator else None
         for row in rows:
-            if not separator or len(row) < 3 or min(row[-2:]) <= 0 or widths.setdefault(pool, len(row)) != len(row):
+            *sizes, work, ms = (0.0, 0.0, *row)
+            if len(row) - 2 != count or not (_WORK.holds(work) and _TIME_MS.holds(ms)) or not _are_sizes(sizes):
                 problem = f"{where}: layer {short(kind)} is no row of sizes, work and time"
                 raise InvalidFileError(problem, remedy=TIMES_REMEDY)
+
+
+def _are_sizes(sizes: Iterable[float]) -> bool:
+    return all(map(_SIZE.holds, sizes))
 
 
 def _text(value: Any, depth: int) -> str:

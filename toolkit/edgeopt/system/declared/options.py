@@ -65,6 +65,8 @@ class FileUse(StrEnum):
     WRITE = "write"
     """It names a file or folder that is written."""
     BOTH = "both"
+    READ_WITHIN = "read within"
+    """A part of the text may name a file that is read, as in `trace:FILE`."""
 
 
 _READS = frozenset({Syntax.FILE, Syntax.MODEL, Syntax.TARGET, Syntax.RECIPE})

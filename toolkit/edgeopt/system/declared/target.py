@@ -314,9 +314,10 @@ class TargetByTimes(TargetElsewhere):
 def _target_by_times(path: Path) -> Target:
     """Return the target that a device's times are of; on that very device its plain profile."""
     times = read_device_times(path)
-    name = times.engines[0].target
-    if name not in target_names():
-        raise InvalidFileError(f"{path} is of the target {short(name)}, which there is not", remedy=TIMES_REMEDY)
+    name, known = times.engines[0].target, target_names()
+    for other in times.targets:  # a path would be opened as one
+        if other not in known:
+            raise InvalidFileError(f"{path} is of the target {short(other)}, which there is not", remedy=TIMES_REMEDY)
     target = read_target(assets.folder("targets") / f"{name}.toml")
     if isinstance(target, TargetChoice):
         raise InvalidFileError(f"{path} is of the target {short(name)}, which chooses others", remedy=TIMES_REMEDY)

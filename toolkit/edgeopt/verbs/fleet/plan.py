@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from edgeopt.workloads import Kind, kind_of
 
 VERB = "optimize"
 _MODEL = "model"
+_MOST_NAME = 200
+"""Bytes of the name of a folder: file systems hold 255, and drafts beside it are called longer."""
 _OURS = ("out", "resume", "target", "replay", "dry_run", "cluster")
 """Options that the fleet itself gives, that make no bundle, or that compute where other cells measure."""
 
@@ -97,7 +100,7 @@ def read_plan(path: Path) -> FleetPlan:
             f"{path} names no workloads or no devices", remedy="write [workloads.NAME] and [devices.NAME]"
         )
     for name in (*read.workloads, *read.devices):
-        if not name or set(name) & set('/\\:*?"<>|') or name.startswith("."):
+        if not _names_a_folder(name):
             raise InvalidFileError(
                 f"{path}: {short(name)} cannot be the name of a folder", remedy="use letters and digits"
             )
@@ -114,11 +117,25 @@ def read_plan(path: Path) -> FleetPlan:
             for name, device in read.devices.items()
             for target in device.targets
         ]
-    for name, count in Counter(cell.name for cell in cells).items():
+    for cell in cells:
+        if len(cell.name.encode()) > _MOST_NAME:
+            raise InvalidFileError(f"{path}: {short(cell.name)} is too long for a folder", remedy="write shorter names")
+    for name, count in Counter(_folded(cell.name) for cell in cells).items():
         if count > 1:
             problem = f"{path}: {plural(count, 'cell')} would be called {name}"
             raise InvalidFileError(problem, remedy="give workloads, devices and target files other names")
     return FleetPlan(path.stem, tuple(cells), read.scheduler)
+
+
+def _names_a_folder(name: str) -> bool:
+    """Return whether a folder may be called so on every system."""
+    is_plain = name.isprintable() and not set(name) & set('/\\:*?"<>|')
+    return is_plain and bool(name) and not name.startswith((".", " ")) and not name.endswith((".", " "))
+
+
+def _folded(name: str) -> str:
+    """Return a name as file systems compare it that know no capitals, and write accents in one way."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _words(path: Path, workload: str, values: Mapping[str, Any], target: str) -> tuple[CommandWord, ...]:

@@ -21,6 +21,7 @@ from edgeopt.system.cluster.dask import require_dask, version
 from edgeopt.system.cluster.store import MissingFiles, send
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.disk.locks import lock_folder
+from edgeopt.system.disk.tars import files_of_tar
 from edgeopt.system.text import plural, short
 from edgeopt.system.toml import read_json
 from edgeopt.verbs.fleet import PURPOSE, work
@@ -145,6 +146,19 @@ def _names(cell: FleetCell) -> tuple[str, str, str, str]:
     return cell.name, cell.workload, cell.device, cell.target
 
 
+def _unpack(run: CellRun, name: str, place: Path) -> str:
+    """Write the files of a cell to their place, and return why not; empty where all are there."""
+    place.mkdir(parents=True)
+    try:
+        for member, content in files_of_tar(io.BytesIO(run.packed), is_packed=True):
+            write_below(f"{name}/{member.name}", {name: place}, content, member.size)
+    except tarfile.ReadError as error:
+        return str(error)
+    except EdgeoptError as error:
+        return error.problem
+    return ""
+
+
 class _Course:
     """Cells on their way."""
 
@@ -219,8 +233,10 @@ class _Course:
             UnavailableError: If the scheduler is gone.
         """
         if future.status == "finished":
-            answer: CellRun | MissingFiles = future.result()
-            return answer
+            answer = future.result()
+            return (
+                answer if isinstance(answer, CellRun | MissingFiles) else "the worker answers in no way that is known"
+            )
         if future.status == "error":
             error = future.exception()
             if type(error).__name__ == "KilledWorker":
@@ -241,12 +257,10 @@ class _Course:
         place = self._folder / _CELLS / cell.name
         shutil.rmtree(place, ignore_errors=True)
         run = None if isinstance(answer, str) else answer
+        if run is not None and (problem := _unpack(run, cell.name, place)):
+            shutil.rmtree(place, ignore_errors=True)
+            answer, run = f"what {run.worker} sends is no result: {problem}", None
         if run is not None:
-            place.mkdir(parents=True)
-            with tarfile.open(fileobj=io.BytesIO(run.packed), mode="r:gz") as archive:
-                for member in archive:
-                    if member.isreg() and (content := archive.extractfile(member)):
-                        write_below(f"{cell.name}/{member.name}", {cell.name: place}, content)
             values = dataclasses.asdict(run.without_files()) | {"packed": ""}
             write_beside(place / _CELL, json.dumps(values, indent=2) + "\n")
             self._client.run(work.forget_cell, run.key, workers=[run.worker], on_error="ignore")

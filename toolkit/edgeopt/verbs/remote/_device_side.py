@@ -285,11 +285,17 @@ def follow(job: str, read_out: str, read_err: str) -> None:
                 while block := source.read(_CHUNK):
                     _frame({"stream": name, "bytes": len(block)}, block)
             if code is not None:
-                _frame({"code": code}, b"")
+                _frame({"code": code, "signal": _signal_of(code)}, b"")
                 return
             # The other side holds the standard input open; where it is gone, nobody reads on.
             if select.select([sys.stdin], [], [], 0.1)[0] and not os.read(0, 1):
                 return
+
+
+def _signal_of(code: int) -> str:
+    """Return the signal that a code stands for as this system calls it: its numbers are not those of another one."""
+    names = {each.value: each.name for each in signal.Signals}
+    return names.get(code - 128, f"signal {code - 128}") if code > 128 else ""
 
 
 def _frame(head: Any, body: bytes) -> None:

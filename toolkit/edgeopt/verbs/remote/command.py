@@ -24,19 +24,26 @@ class CommandWord:
     """Whether it may name a file or folder here that the command reads."""
     is_written: bool = False
     """Whether it names a place here into which the command writes."""
+    within: str = ""
+    """The part that names it, as in `trace:FILE@2x`; empty: all of it."""
+
+    @property
+    def path(self) -> str:
+        """The text that names a file or folder, if it does."""
+        return self.within or self.text
 
     @property
     def is_path(self) -> bool:
         """Whether it stands for the place of the same name on the device."""
-        return self.is_written or (self.is_read and is_sendable(self.text))
+        return self.is_written or (self.is_read and is_sendable(self.path))
 
     @property
     def there(self) -> str:
         """The word on the device: a relative name below this folder is the same there."""
-        path = Path(self.text)
+        path = Path(self.path)
         if not self.is_path or not (path.is_absolute() or ".." in path.parts):
             return self.text
-        return f"{FILES}/{mirrored(path)}"
+        return self.text.replace(self.path, f"{FILES}/{mirrored(path)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +60,15 @@ class RemoteCommand:
     """The command that takes up what goes on there without this one."""
 
     @property
+    def typed(self) -> dict[str, str]:
+        """Places whose words are other ones on the device, as they were typed here, by their names in the mirror."""
+        moved = [word for word in self.words if word.there != word.text]
+        return {mirrored(Path(word.path)): word.path for word in moved}
+
+    @property
     def reads(self) -> list[Path]:
         """Files and folders here that it reads."""
-        return [Path(word.text) for word in self.words if word.is_read and is_sendable(word.text)]
+        return [Path(word.path) for word in self.words if word.is_read and is_sendable(word.path)]
 
     @property
     def writes(self) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from edgeopt.graph.files.outside import sha256_of
 from edgeopt.system.disk.wheel import Wheel
 from edgeopt.system.machine.processor import Processor, architecture_of
 from edgeopt.system.text import format_bytes, plural
-from edgeopt.verbs.remote.ssh import Connection, LostError
+from edgeopt.verbs.remote.ssh import Connection, LostError, unknown_answer
 from edgeopt.verbs.remote.wheelhouse import VARIABLE, wheels_for
 
 Tell = Callable[[str, int, int], None]
@@ -80,11 +80,19 @@ class Device:
         answer = self.connection.call(self.command(name, *words), sent)
         try:
             return json.loads(answer) if answer.strip() else None
-        except ValueError as error:
-            address = self.connection.address
-            raise EdgeoptError(
-                f"{address} answers in no way that is known", remedy="do not trust this device"
-            ) from error
+        except (ValueError, RecursionError) as error:
+            raise unknown_answer(self.connection.address) from error
+
+    def ask_table(self, keys: Mapping[str, type], name: str, *words: str, sent: bytes = b"") -> dict[str, Any]:
+        """Return the answer of a function of the device's side that is a table of such values.
+
+        Raises:
+            EdgeoptError: As `ask`, or if it is none.
+        """
+        answer = self.ask(name, *words, sent=sent)
+        if not isinstance(answer, dict) or any(type(answer.get(key)) is not kind for key, kind in keys.items()):
+            raise unknown_answer(self.connection.address)
+        return answer
 
     @property
     def machine(self) -> str:
@@ -113,7 +121,7 @@ class Device:
             EdgeoptError: If it cannot be made; the line says why.
         """
         key = f"{wheel.key}-{'-'.join(extras)}"
-        status = self.ask("status", key)
+        status = self.ask_table({"ready": bool, "free_bytes": int}, "status", key)
         if not status["ready"]:
             if status["free_bytes"] < _SPARE_BYTES:
                 free = f"{format_bytes(status['free_bytes'])} are free"
@@ -160,8 +168,11 @@ class Device:
             EdgeoptError: If a file cannot be read here or changes, or the device has no room.
         """
         hashes = {name: sha256_of(path) for name, path in files.items()}
-        absent = set(self.ask("missing", sent=json.dumps(sorted(set(hashes.values()))).encode()))
-        sent = {digest: files[name] for name, digest in hashes.items() if digest in absent}
+        absent = self.ask("missing", sent=json.dumps(sorted(set(hashes.values()))).encode())
+        if not isinstance(absent, list) or not set(map(type, absent)) <= {str}:
+            raise unknown_answer(self.connection.address)
+        lacking = frozenset(absent)
+        sent = {digest: files[name] for name, digest in hashes.items() if digest in lacking}
         if not sent:
             return hashes
         size = sum(path.stat().st_size for path in sent.values())

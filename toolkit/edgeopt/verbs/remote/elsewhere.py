@@ -85,7 +85,7 @@ def result_on(call: RemoteCall, tell: Tell | None = None, listener: Any = None) 
             raise KeyboardInterrupt
         if end.exit_code == EXIT_ERROR or not file.is_file():
             raise heard.error(address)
-        result: Result = read_result(file, hint, options, address, end.mirror)
+        result: Result = read_result(file, hint, options, address, end.places)
     finally:
         file.unlink(missing_ok=True)
     tell(f"{verb} on {address}", 1, 1)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import re
+import shutil
 import subprocess
 import tarfile
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.system.disk.tars import files_of_tar
+from edgeopt.system.text import format_bytes
 from edgeopt.verbs.remote.device import Device
-from edgeopt.verbs.remote.ssh import LOST, MARKER, LostError, RemoteProcess
+from edgeopt.verbs.remote.ssh import LOST, MARKER, LostError, RemoteProcess, unknown_answer
 
 STOPPED = 97
 """As the device's side has it: the command ended there without an exit code."""
@@ -27,6 +31,9 @@ _LEAVE_S = 5.0
 
 _MOST_BYTES = 1 << 20
 """Bytes of a frame, as the device's side sends at most."""
+_TEXTS, _MOST_TEXT = frozenset({".json", ".md", ".html", ".csv", ".xml", ".txt"}), 64 << 20
+"""Files that an option names in which places are called as on this machine, and their bytes at most."""
+_SIGNAL = re.compile(r"(?:SIG[A-Z0-9]{1,12}|signal [0-9]{1,3})?")
 
 Write = Callable[[str, bytes], None]
 """Takes what the command prints: `out` or `err`, and its bytes."""
@@ -80,10 +87,14 @@ class Job:
     """Folder on the device that mirrors the root of this machine; empty: it was not begun."""
     read: dict[str, int] = field(default_factory=lambda: {"out": 0, "err": 0})
     """Bytes that were read of each of its streams."""
+    signal: str = ""
+    """The signal that ended it, as the device calls it; empty: none did."""
 
     def begin(self, request: JobRequest) -> bool:
         """Begin the command, and return whether it was there already: a run that was cut off is taken up."""
-        begun = self.device.ask("begin", self.name, sent=request.data)
+        begun = self.device.ask_table({"mirror": str, "goes_on": bool}, "begin", self.name, sent=request.data)
+        if not PurePosixPath(begun["mirror"]).is_absolute():
+            raise unknown_answer(self.device.connection.address)
         self.mirror = begun["mirror"]
         return bool(begun["goes_on"])
 
@@ -96,9 +107,7 @@ class Job:
         """
         places = (str(self.read["out"]), str(self.read["err"]))
         process = self.device.connection.start(self.device.command("follow", self.name, *places))
-        complaints: list[bytes] = []
-        drain = threading.Thread(target=lambda: complaints.append(process.complaints.read()), daemon=True)
-        drain.start()
+        complaints = process.hear_complaints()
         try:
             code = self._read_frames(process, write)
             if code is not None:
@@ -106,21 +115,21 @@ class Job:
                 with suppress(subprocess.TimeoutExpired):  # the device counts it as a follower until then
                     process.popen.wait(_LEAVE_S)
                 return code
-            ended = process.popen.wait()
-            drain.join()
+            ended, words = process.popen.wait(), complaints()
         finally:
             process.abandon()
         # Without the device's own word for its end, something on the way cut it short.
-        self.device.connection.require_success(ended if ended and MARKER in complaints[0] else LOST, complaints[0])
+        self.device.connection.require_success(ended if ended and MARKER in words else LOST, words)
         raise AssertionError("a code that is not 0 is an error")
 
     def _read_frames(self, process: RemoteProcess, write: Write) -> int | None:
         """Return the code of the last frame; None where the stream ends before."""
-        for line in process.printed:
+        while line := process.printed.readline(_MOST_BYTES):
             if not line.startswith(MARKER):
                 continue  # the start file of a shell
-            stream, number = _read_head(line.removeprefix(MARKER))
+            stream, number, signal = _read_head(line.removeprefix(MARKER))
             if not stream:
+                self.signal = signal
                 return number
             body = process.printed.read(number)
             if len(body) < number:
@@ -133,13 +142,15 @@ class Job:
         """Ask the command to end, as Ctrl-C does."""
         self.device.ask("stop", self.name)
 
-    def bring(self, places: Mapping[str, Path]) -> int:
+    def bring(self, places: Mapping[str, Path], named_here: Callable[[bytes], bytes]) -> int:
         """Write what the command made or changed to its places here, and return how many files.
 
         Nothing outside the places is written, whatever the device sends, and nothing through a link.
 
         Args:
             places: By their names in the mirror: files, or folders with all that is in them.
+            named_here: Returns a text of the device in which places are called as on this machine: the figures of a
+                command name what it was given. What lies in a folder stays as it is, as manifests have its hash.
 
         Raises:
             LostError: If the connection is lost.
@@ -151,14 +162,13 @@ class Job:
         try:
             process.sent.write(request)
             process.sent.close()
-            while (line := process.printed.readline()) and not line.startswith(MARKER):
+            while (line := process.printed.readline(_MOST_BYTES)) and not line.startswith(MARKER):
                 continue
-            with tarfile.open(fileobj=process.printed, mode="r|") as archive:
-                for member in archive:
-                    content = archive.extractfile(member) if member.isreg() else None
-                    if content is not None:
-                        write_below(member.name, places, content)
-                        count += 1
+            for member, content in files_of_tar(process.printed):
+                if member.name in places and member.size <= _MOST_TEXT and places[member.name].suffix in _TEXTS:
+                    content = io.BytesIO(named_here(content.read()))
+                write_below(member.name, places, content, member.size)
+                count += 1
         except (tarfile.ReadError, BrokenPipeError) as error:
             code, complaints = process.end()
             self.device.connection.require_success(code or LOST, complaints or str(error).encode())
@@ -173,8 +183,8 @@ class Job:
         self.device.ask("forget", self.name)
 
 
-def _read_head(line: bytes) -> tuple[str, int]:
-    """Return the stream of a frame and its bytes; of the last frame no stream, and the exit code.
+def _read_head(line: bytes) -> tuple[str, int, str]:
+    """Return the stream of a frame and its bytes; of the last frame no stream, the exit code, and the signal if any.
 
     Raises:
         EdgeoptError: If it is none.
@@ -182,11 +192,14 @@ def _read_head(line: bytes) -> tuple[str, int]:
     try:
         head = json.loads(line)
         stream, number = ("", head["code"]) if "code" in head else (head["stream"], head["bytes"])
+        signal = head.get("signal", "")
+        if not isinstance(signal, str) or not _SIGNAL.fullmatch(signal):
+            raise ValueError
         if stream not in ("", "out", "err") or type(number) is not int or not 0 <= number <= _MOST_BYTES:
             raise ValueError
-    except (ValueError, KeyError, TypeError) as error:
-        raise EdgeoptError("the device answers in no way that is known", remedy="do not trust this device") from error
-    return stream, number
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise unknown_answer("the device") from error
+    return stream, number, signal
 
 
 def place_of(name: str, places: Mapping[str, Path]) -> tuple[Path, Path]:
@@ -204,22 +217,26 @@ def place_of(name: str, places: Mapping[str, Path]) -> tuple[Path, Path]:
     raise _distrust(name)
 
 
-def write_below(name: str, places: Mapping[str, Path], content: IO[bytes]) -> None:
+def write_below(name: str, places: Mapping[str, Path], content: IO[bytes], size: int = 0) -> None:
     """Write a file of another machine; a link here that leads out of its place is not followed.
 
     Args:
         name: As that machine calls it.
         places: Places here that it may write, by their names there.
         content: Of the file.
+        size: Bytes of it, as that machine says.
 
     Raises:
-        EdgeoptError: If it lies in none of them.
+        EdgeoptError: If it lies in none of them, or the disk has no room for it.
     """
     wanted, place = place_of(name, places)
     place.parent.mkdir(parents=True, exist_ok=True)
     inside, root = Path(os.path.realpath(place.parent)), Path(os.path.realpath(wanted))
     if place != wanted and inside != root and root not in inside.parents:
         raise _distrust(name)
+    if size > (free := shutil.disk_usage(place.parent).free):
+        problem = f"{name!r} of the device has {format_bytes(size)}, and {format_bytes(free)} are free here"
+        raise EdgeoptError(problem, remedy=f"free disk space for {place.parent}")
     number, draft = tempfile.mkstemp(prefix=".edgeopt-", dir=place.parent)
     try:
         with open(number, "wb") as file:

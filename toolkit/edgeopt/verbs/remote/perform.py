@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from edgeopt.verbs.remote.command import RemoteCommand
 from edgeopt.verbs.remote.device import Device, Tell
 from edgeopt.verbs.remote.job import STOPPED, Job, JobRequest, Write, is_lost
 from edgeopt.verbs.remote.mirror import files_behind, mirrored
+from edgeopt.verbs.remote.places import PlacesThere
 from edgeopt.verbs.remote.search import SearchHere
 from edgeopt.verbs.remote.ssh import Connection, LostError
 
@@ -72,8 +72,8 @@ class RemoteEnd:
     """The end of a command on a device."""
 
     exit_code: int
-    mirror: str
-    """Folder there that mirrored the root of this machine."""
+    places: PlacesThere
+    """How places of this machine were called there."""
 
 
 def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: SearchHere | None = None) -> RemoteEnd:
@@ -105,12 +105,17 @@ def run_remotely(address: str, command: RemoteCommand, hearer: Hearer, search: S
         arguments = tuple(word.there for word in command.words)
         writes = command.writes
         request = JobRequest(worker, arguments, mirrored(Path()), hashes, (*writes,), command.variables)
-        return _finish(Job(device, request.name), request, writes, hearer, command.again)
+        return _finish(Job(device, request.name), request, command, hearer)
 
 
-def _finish(job: Job, request: JobRequest, writes: Mapping[str, Path], hearer: Hearer, again: str) -> RemoteEnd:
+def _finish(job: Job, request: JobRequest, command: RemoteCommand, hearer: Hearer) -> RemoteEnd:
     """Run a job to its end, or end it where this process is interrupted, and bring its files."""
-    connection, shown = job.device.connection, _Shown(job, hearer.write)
+    connection, writes = job.device.connection, command.writes
+
+    def places() -> PlacesThere:
+        return PlacesThere(job.mirror, command.typed)
+
+    shown = _Shown(places, hearer.write)
     try:
         if connection.patiently(lambda: job.begin(request), hearer.say):
             hearer.say("the same command is there already: it is taken up")
@@ -121,35 +126,34 @@ def _finish(job: Job, request: JobRequest, writes: Mapping[str, Path], hearer: H
             raise
         job.follow(shown.write)
         shown.end()
-        _bring(job, writes, hearer)
+        _bring(job, writes, places(), hearer)
         raise
     except LostError as error:
-        remedy = f"the command goes on there; {again} takes it up"
+        remedy = f"the command goes on there; {command.again} takes it up"
         raise UnavailableError(f"{connection.address} is gone: {error.problem}", remedy=remedy) from error
     except BaseException:  # whoever reads the output is gone, or a fault of ours: nobody waits for the command
         is_lost(job.stop)
         raise
     shown.end()
-    _bring(job, writes, hearer)
+    _bring(job, writes, places(), hearer)
     if code == STOPPED or (code > _SIGNALS_FROM and code != EXIT_INTERRUPTED):
         raise EdgeoptError(
-            f"{connection.address} stopped the command: {_reason(code)}",
+            f"{connection.address} stopped the command: {_reason(code, job.signal)}",
             remedy="what it had written came back; try again, with --resume where the command has it",
         )
-    return RemoteEnd(code, job.mirror)
+    return RemoteEnd(code, places())
 
 
-def _reason(code: int) -> str:
+def _reason(code: int, signal: str) -> str:
     if code == STOPPED:
         return "the device was restarted, or what watched the command was killed"
-    number = code - _SIGNALS_FROM
-    name = signal.Signals(number).name if number in {each.value for each in signal.Signals} else f"signal {number}"
+    name = signal or f"signal {code - _SIGNALS_FROM}"
     return f"{name}{', as where memory does not suffice' if name == 'SIGKILL' else ''}"
 
 
-def _bring(job: Job, writes: Mapping[str, Path], hearer: Hearer) -> None:
+def _bring(job: Job, writes: Mapping[str, Path], places: PlacesThere, hearer: Hearer) -> None:
     connection = job.device.connection
-    count = connection.patiently(lambda: job.bring(writes), hearer.say)
+    count = connection.patiently(lambda: job.bring(writes, places.named_here), hearer.say)
     if count:
         hearer.say(f"{plural(count, 'file')} came back from {connection.address.host}")
     connection.patiently(job.forget, hearer.say)
@@ -158,8 +162,8 @@ def _bring(job: Job, writes: Mapping[str, Path], hearer: Hearer) -> None:
 class _Shown:
     """Output of the command, with the places of this machine in it."""
 
-    def __init__(self, job: Job, print_text: Write) -> None:
-        self._job, self._print = job, print_text
+    def __init__(self, places: Callable[[], PlacesThere], print_text: Write) -> None:
+        self._places, self._print = places, print_text
         self._held = {"out": b"", "err": b""}
 
     def write(self, stream: str, text: bytes) -> None:
@@ -177,4 +181,4 @@ class _Shown:
         self._held = dict.fromkeys(self._held, b"")
 
     def _show(self, stream: str, text: bytes) -> None:
-        self._print(stream, text.replace(f"{self._job.mirror}/".encode(), b"/"))
+        self._print(stream, self._places().named_here(text))

@@ -16,12 +16,13 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_typ
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.system.text import short
+
 _IS, _OF, _MAP, _ARRAY = "is", "of", "map", "array"
 _LISTS = (tuple, list, frozenset, Set, Sequence)
 _MADE = {list: list, frozenset: frozenset, Set: frozenset}
 """The types that a list of JSON becomes; all others become tuples."""
 _SCALARS = (str, bool, int, float)
-_PLAIN = (np.ndarray, Literal, Ellipsis, *_SCALARS)
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
@@ -100,11 +101,11 @@ class Plainly:
                     continue
                 listed = [self.restore(each, part, arrays) for each, part in zip(each_kinds, value, strict=True)]
                 return _MADE.get(origin, tuple)(listed)
-            if origin is Literal and value in inner:
+            if origin is Literal and any(type(value) is type(each) and value == each for each in inner):
                 return value
             if isinstance(kind, type) and _is_scalar(kind, value):
                 return kind(value)
-        raise ValueError(f"{value!r:.60} is no {hint}")
+        raise ValueError(f"{short(value)} is no {hint}")
 
     def _restore_table(self, kinds: tuple[Any, ...], value: Mapping[str, Any], arrays: Arrays) -> Any:
         if _MAP in value:
@@ -115,9 +116,10 @@ class Plainly:
             pairs = value[_MAP]
             return {self.restore(key_kind, k, arrays): self.restore(each_kind, v, arrays) for k, v in pairs}
         if _ARRAY in value:
-            if not any(kind is Any or (get_origin(kind) or kind) is np.ndarray for kind in kinds):
-                raise ValueError("an array is not expected")
-            return arrays[value[_ARRAY]]
+            array = arrays[value[_ARRAY]]
+            if not any(kind is Any or _is_array_of(kind, array) for kind in kinds):
+                raise ValueError(f"an array of {array.dtype} is not expected")
+            return array
         for kind in kinds:
             stand_in = self.stand_ins.get(kind)
             plain = (stand_in.plain,) if stand_in else self._classes_of(kind)
@@ -127,7 +129,7 @@ class Plainly:
                 held = {name: self.restore(hints[name], each, arrays) for name, each in value[_OF].items()}
                 made = chosen(**held)
                 return stand_in.restore(made) if stand_in else made
-        raise ValueError(f"{value[_IS]!r:.60} is not expected")
+        raise ValueError(f"{short(value[_IS])} is not expected")
 
     def _classes_of(self, kind: Any) -> tuple[type, ...]:
         """Return the dataclasses that an annotation allows: itself, what derives from it, or a protocol's members."""
@@ -177,9 +179,17 @@ def _kinds_of(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
+def _is_array_of(kind: Any, array: NDArray[Any]) -> bool:
+    """Return whether an annotation, such as `NDArray[np.int64]`, stands for an array."""
+    if (get_origin(kind) or kind) is not np.ndarray:
+        return False
+    of = next((get_args(each)[0] for each in get_args(kind) if get_origin(each) is np.dtype), Any)
+    return not isinstance(of, type) or of is Any or bool(np.issubdtype(array.dtype, of))
+
+
 def _is_scalar(kind: type, value: Any) -> bool:
     if issubclass(kind, Enum):
-        return value in [each.value for each in kind]
+        return any(type(value) is type(each.value) and value == each.value for each in kind)
     if kind is float:
         return type(value) in (int, float)
     return type(value) is (str if issubclass(kind, Path) else kind)

@@ -19,11 +19,17 @@ from edgeopt.measurement.generation.perplexity import Rise
 from edgeopt.measurement.sides import Loss
 from edgeopt.system.disk.archives import read_archive
 from edgeopt.system.disk.files import write_beside
+from edgeopt.system.text import short
+from edgeopt.verbs.remote.places import PlacesThere
 from edgeopt.verbs.remote.plain import Arrays, Plainly, StandIn
 from edgeopt.verbs.remote.told_setup import ToldSetup, setup_of, tell_setup
 from edgeopt.workloads import Kind
 
 _ABOUT = "about"
+_MOST_ABOUT = 64 << 20
+"""Bytes of a result beside its arrays; the objects made of them take twenty times as much."""
+_MOST_INTEGER = 2**63
+"""A whole number has 64 bits, as one of a file has: a larger one is no count, and ends what adds it up."""
 _OF_SIDES = {"compare": Comparison, "check": CheckReport}
 _REMEDY = "run it from the command line: edgeopt {verb} ... --on {address}"
 
@@ -81,7 +87,7 @@ def store_result(result: Any, file: Path) -> None:
     write_beside(file, buffer.getvalue())
 
 
-def read_result(file: Path, hint: Any, options: Any, address: str, mirror: str) -> Any:
+def read_result(file: Path, hint: Any, options: Any, address: str, places: PlacesThere) -> Any:
     """Return the result that a device wrote.
 
     Args:
@@ -89,7 +95,7 @@ def read_result(file: Path, hint: Any, options: Any, address: str, mirror: str) 
         hint: The type that it has.
         options: Of the run.
         address: Of the device.
-        mirror: The folder there that mirrors this machine: places in the result are those of this machine.
+        places: How places of this machine are called there: in the result they are called as here.
 
     Raises:
         InvalidFileError: If it is another one, or damaged.
@@ -97,8 +103,18 @@ def read_result(file: Path, hint: Any, options: Any, address: str, mirror: str) 
     remedy = "do not trust this device, or run it from the command line"
     arrays = read_archive(file, remedy=remedy)
     try:
-        about = arrays.pop(_ABOUT).tobytes().decode().replace(f"{mirror}/", "/")
-        return _plainly(options, address).restore(hint, json.loads(about), arrays)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        problem = f"{address} sends no result: {error!s:.200}"
+        about = arrays.pop(_ABOUT)
+        if about.nbytes > _MOST_ABOUT:
+            raise ValueError(f"it has {about.nbytes >> 20} MiB beside its arrays")
+        values = json.loads(places.named_here(about.tobytes()), parse_int=_whole)
+        return _plainly(options, address).restore(hint, values, arrays)
+    except Exception as error:  # its classes check themselves, each in its own way
+        problem = f"{address} sends no result: {error.problem if isinstance(error, EdgeoptError) else error!s:.200}"
         raise InvalidFileError(problem, remedy=remedy) from error
+
+
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if not -_MOST_INTEGER <= number < _MOST_INTEGER:
+        raise ValueError(f"{short(number)} is no number of 64 bits")
+    return number

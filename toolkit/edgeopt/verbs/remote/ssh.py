@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.verbs.remote.address import Address
@@ -31,6 +32,10 @@ _HELD_S = 25.0
 """An attempt that lasted longer had its connection: without one it ends after `_CONNECT_S`, and a lost one is noticed
 after `_ALIVE_S * _SILENT`."""
 _FIRST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
+MOST_ANSWER = 64 << 20
+"""Bytes that a device says at once, the hashes of a million files: what is longer is no answer."""
+_MOST_COMPLAINTS = 1 << 20
+"""Bytes of complaints that are kept, the first ones."""
 _LONGEST_SOCKET = 80
 """Bytes of a socket's path to which ssh can still append its own: 104 on macOS in all (unix(4))."""
 
@@ -53,10 +58,54 @@ class RemoteProcess:
 
     def end(self) -> tuple[int, bytes]:
         """Send no more, wait for its end, and return its exit code and what it complains of."""
-        if self.sent.closed:
-            self.popen.stdin = None  # subprocess would flush it once more, which a closed file refuses
-        complaints = self.popen.communicate()[1]
-        return self.popen.returncode, complaints
+        with suppress(OSError):
+            self.sent.close()
+        complaints = self.hear_complaints()
+        self._drain(self.printed)
+        return self.popen.wait(), complaints()
+
+    def hear_complaints(self) -> Callable[[], bytes]:
+        """Read what it complains of, beside; return what waits for the end of that and returns it."""
+        kept: list[bytes] = []
+
+        def hear() -> None:
+            kept.append(self.complaints.read(_MOST_COMPLAINTS))
+            self._drain(self.complaints)
+
+        listener = threading.Thread(target=hear, daemon=True)
+        listener.start()
+
+        def heard() -> bytes:
+            listener.join()
+            return b"".join(kept)
+
+        return heard
+
+    def answer(self, sent: bytes) -> tuple[bytes, bytes]:
+        """Send all that it reads; return what it prints and what it complains of, and wait for its end.
+
+        Raises:
+            EdgeoptError: If it prints without end.
+        """
+        complaints = self.hear_complaints()
+        threading.Thread(target=self._send, args=(sent,), daemon=True).start()
+        printed = self.printed.read(MOST_ANSWER + 1)
+        if len(printed) > MOST_ANSWER:
+            self.abandon()
+            raise unknown_answer("the device")
+        self.popen.wait()
+        return printed, complaints()
+
+    def _send(self, sent: bytes) -> None:
+        with suppress(OSError, ValueError):  # it reads no more: its own words say why
+            self.sent.write(sent)
+            self.sent.close()
+
+    @staticmethod
+    def _drain(stream: IO[bytes]) -> None:
+        with suppress(OSError, ValueError):  # closed, as by `abandon`
+            while stream.read(1 << 16):
+                continue
 
     def abandon(self) -> None:
         """Leave it alone: the device sees its input end."""
@@ -65,6 +114,11 @@ class RemoteProcess:
         for stream in (self.sent, self.printed, self.complaints):
             with suppress(OSError):
                 stream.close()
+
+
+def unknown_answer(who: object) -> EdgeoptError:
+    """Return the error of a device whose words have another form than its side of edgeopt gives them."""
+    return EdgeoptError(f"{who} answers in no way that is known", remedy="do not trust this device")
 
 
 class Connection:
@@ -116,7 +170,7 @@ class Connection:
         """
         process = self.start(command)
         try:
-            printed, complaints = process.popen.communicate(sent)
+            printed, complaints = process.answer(sent)
         except BaseException:
             process.abandon()
             raise

@@ -24,7 +24,7 @@ PROCESSORS = {"aarch64": "aarch64", "arm64": "aarch64", "x86_64": "x86_64", "amd
 """Words for processors, and those of Python's wheels; ONNX Runtime has none for other processors."""
 _OLDEST_GLIBC, _GLIBC = 17, (2, 36)
 """The oldest that wheels of today name (2.17); that of Debian 12, Raspberry Pi OS of 2023 and later."""
-_PYTHON = re.compile(r"3\.(\d+)")
+_PYTHON = re.compile(r"3\.(\d{1,3})", re.ASCII)
 _LEAST_PYTHON, _MOST_PYTHON = 11, 14
 
 
@@ -86,7 +86,7 @@ def platform_of(facts: Any) -> DevicePlatform:
             f"no wheels are fetched for {short(system)} with {short(name or 'another libc')}", remedy=remedy
         )
     found = read_platform(processor, python)
-    numbers = re.match(r"2\.(\d+)", version)
+    numbers = re.match(r"2\.(\d{1,3})(?!\d)", version, re.ASCII)
     return DevicePlatform(found.processor, found.python, (2, int(numbers[1])) if numbers else _GLIBC)
 
 

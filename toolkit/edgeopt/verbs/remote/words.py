@@ -8,6 +8,7 @@ from typing import Any
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.measurement.generation.answer_budget import FRAME, PARTS
+from edgeopt.measurement.load.models import file_of_load
 from edgeopt.system.declared.options import FileUse, Option, Syntax, default_of, flags_of, options_of
 from edgeopt.verbs.remote.command import CommandWord
 
@@ -35,10 +36,12 @@ def line_of(written: Iterable[WrittenOption], sources: Sequence[str]) -> list[Co
     """
     options, flags = list[CommandWord](), list[CommandWord]()
     for each in written:
-        is_read = each.file_use in (FileUse.READ, FileUse.BOTH)
+        is_read = each.file_use in (FileUse.READ, FileUse.BOTH, FileUse.READ_WITHIN)
         is_written = each.file_use in (FileUse.WRITE, FileUse.BOTH)
         for text in each.texts:
-            options += [CommandWord(each.flag), CommandWord(text, is_read=is_read, is_written=is_written)]
+            within = file_of_load(text) if each.file_use is FileUse.READ_WITHIN else ""
+            word = CommandWord(text, is_read=is_read, is_written=is_written, within=within)
+            options += [CommandWord(each.flag), word]
         if not each.texts:
             flags.append(CommandWord(each.flag))
     arguments = [CommandWord(text, is_read=True) for text in sources]

@@ -86,6 +86,8 @@ class BundlePlace:
         """Take a folder as it is; see `open_place`."""
         self.folder = folder
         self.state = self._read()
+        self._offered: Path | None = None
+        """Key that is kept once a version runs that it signed: an app that restarts before must load what runs."""
 
     @property
     def current(self) -> Path:
@@ -108,7 +110,9 @@ class BundlePlace:
         return self.folder / VERSIONS / name / "bundle"
 
     def trust(self, public_key: Path) -> None:
-        """Keep a public key, with which every release must be signed from now on.
+        """Take a public key, with which every release must be signed from now on.
+
+        It is kept at once, unless a version runs that it did not sign: then only with the one that takes its place.
 
         Raises:
             InvalidFileError: If the file holds no public key.
@@ -121,7 +125,18 @@ class BundlePlace:
                 f"{self.trusted} is another key",
                 remedy="remove that file on the device to trust another one: whoever pushes must not be able to",
             )
-        write_beside(self.folder / TRUSTED, key)
+        self._offered = public_key
+        if not self.running or self._is_signed(self.running):
+            self._keep_key()
+
+    def _is_signed(self, name: str) -> bool:
+        with suppress(EdgeoptError):
+            return self._offered is not None and bool(require_signed(self.bundle_of(name), self._offered))
+        return False
+
+    def _keep_key(self) -> None:
+        if self._offered is not None:
+            write_beside(self.folder / TRUSTED, self._offered.read_bytes())
 
     def take_in(self, source: Path) -> Version:
         """Copy a bundle in, checked: its hashes, its signature where one is needed, and that it is no old release.
@@ -136,13 +151,17 @@ class BundlePlace:
         bundle = read_bundle(source)
         signature = self._require_release(bundle.folder)
         name = manifest_hash(bundle.folder)[:12]
-        version = Version(name, Fate.LEFT, signature.serial if signature else None)
+        # without a key nobody vouches for the number: it would keep all releases out once there is one
+        is_vouched = (self.trusted or self._offered) is not None
+        version = Version(name, Fate.LEFT, signature.serial if signature and is_vouched else None)
         if name == self.running:
+            if self._offered and not self.trusted:
+                shutil.copy(signature_file(bundle.folder), signature_file(self.bundle_of(name)))
+                self._keep_key()
             return replace(version, fate=Fate.RUNNING)
         target = self.folder / VERSIONS / name
         partial = target.with_name(f"{name}{_PARTIAL}")
         try:
-            shutil.rmtree(target, ignore_errors=True)
             shutil.rmtree(partial, ignore_errors=True)
             partial.parent.mkdir(parents=True, exist_ok=True)
             require_space(partial.parent, sum((bundle.folder / file).stat().st_size for file in bundle.files))
@@ -151,6 +170,7 @@ class BundlePlace:
                 shutil.copy(signature_file(bundle.folder), signature_file(partial / "bundle"))
             read_bundle(partial / "bundle")  # what was copied is what counts
             self._require_release(partial / "bundle")
+            shutil.rmtree(target, ignore_errors=True)  # it may be the way back: it goes when the same is there again
             partial.rename(target)
         except OSError as error:
             problem = f"{self.folder} cannot take the bundle in: {error.strerror or error}"
@@ -160,9 +180,10 @@ class BundlePlace:
         return version
 
     def _require_release(self, bundle: Path) -> Signature | None:
-        if self.trusted is None:
+        key = self.trusted or self._offered
+        if key is None:
             return read_signature(bundle)
-        signature = require_signed(bundle, self.trusted)
+        signature = require_signed(bundle, key)
         is_running = manifest_hash(bundle)[:12] == self.running
         require_newer(signature, None if is_running else self.state.highest_serial)
         return signature
@@ -170,6 +191,7 @@ class BundlePlace:
     def switch(self, version: Version) -> None:
         """Let a version run, in one step, and let older ones go but the one before it."""
         self._link(version.name)
+        self._keep_key()
         highest = [number for number in (self.state.highest_serial, version.serial) if number is not None]
         history = (*(name for name in self.state.history if name != version.name), version.name)[-_KEPT:]
         self._store(replace(version, fate=Fate.RUNNING), max(highest, default=None), history)

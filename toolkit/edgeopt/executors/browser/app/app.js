@@ -47,7 +47,8 @@ async function findEngine() {
 async function loadEngine(engine, provider, threads) {
   ort = await import(engine + MODULES[provider]);
   ort.env.wasm.wasmPaths = engine;
-  ort.env.wasm.numThreads = crossOriginIsolated ? threads : 1;
+  const most = navigator.hardwareConcurrency || 1; // each takes memory, and a manifest may ask for a million
+  ort.env.wasm.numThreads = crossOriginIsolated && threads >= 1 ? Math.min(Math.trunc(threads), most) : 1;
   ort.env.logLevel = "error";
 }
 

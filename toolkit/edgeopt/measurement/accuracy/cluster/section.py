@@ -46,6 +46,8 @@ be where some are of the next model: workers answer them while this process judg
 _LOOK_S, _WORKERS_S, _PATIENCE_S = 0.2, 1.0, 5.0
 """How often it is looked at the clock, and at which workers there are; how long an answer may be on its way, which is
 doubled where that is not enough."""
+_MOST_SLOTS = 256
+"""Threads of a worker that are believed."""
 _LATE_S = 15.0
 """Seconds after which a part goes from the worker that has it to one that has nothing to do."""
 _MOST_SENT, _MOST_LOST = 3, 3
@@ -208,7 +210,7 @@ class ClusterSection:
             return
         for worker in new:
             self._known.add(worker)
-            slots, fact = max(int(present[worker]["nthreads"]), 1), facts.get(worker)
+            slots, fact = min(max(int(present[worker]["nthreads"]), 1), _MOST_SLOTS), facts.get(worker)
             why = why_unlike(self._mine, fact) if self._mine else ""
             if isinstance(fact, WorkerFacts) and fact.tasks >= slots:
                 why = why or "it computes for somebody else"
@@ -298,6 +300,12 @@ class ClusterSection:
     def _take_answer(self, work: ModelWork, part: int, worker: str, answer: object) -> None:
         if worker not in self._hands:
             work.waiting.appendleft(part)
+        elif isinstance(answer, AnsweredFrames) and answer.worker != worker:
+            work.waiting.appendleft(part)
+            self._leave_out(worker, "it answers in the name of another")
+        elif isinstance(answer, AnsweredFrames) and len(answer.answers) != len(self.parts[part]):
+            work.waiting.appendleft(part)
+            self._leave_out(worker, f"it answers {len(answer.answers)} of {plural(len(self.parts[part]), 'frame')}")
         elif isinstance(answer, AnsweredFrames):
             work.answered[part] = answer
             if work.proof and answer.proof != work.proof:
@@ -305,6 +313,9 @@ class ClusterSection:
         elif isinstance(answer, CannotAnswer):
             work.waiting.appendleft(part)
             self._leave_out(worker, f"it cannot answer: {answer.why}")
+        elif isinstance(answer, MissingFiles) and not answer.digests <= self._places.keys():
+            work.waiting.appendleft(part)
+            self._leave_out(worker, "it asks for files that nobody speaks of")
         elif isinstance(answer, MissingFiles) and self._sent[worker, part] < _MOST_SENT:
             self._sent[worker, part] += 1
             send(self._client, answer, self._places)

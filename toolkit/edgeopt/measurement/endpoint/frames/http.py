@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPException
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Protocol
 
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.endpoint.connection import (
@@ -17,7 +15,9 @@ from edgeopt.measurement.endpoint.connection import (
     ServerPlace,
     TimedConnection,
     TimedReply,
+    read_json,
     run_delay_ns,
+    server_timing,
     why,
 )
 from edgeopt.measurement.endpoint.frames.exchange import FrameExchange, Sample, StageClock
@@ -25,9 +25,9 @@ from edgeopt.measurement.endpoint.frames.exchange import FrameExchange, Sample, 
 OK = 200
 _PART = 1 << 16
 """Bytes that are handed to the kernel at a time: what waits there may be bounded between two sends, not within one."""
-_MOST_BODY = 1 << 30
 _MOST_TEXT = 200
-_DURATION = re.compile(r"([\w.-]+)\s*(?:;[^,]*?)?;\s*dur=([0-9]+(?:\.[0-9]+)?)")
+WRONG = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, MemoryError)
+"""Raised by what reads a reply that is no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class HttpFrames:
             message = dialect.encode(sample, encoding)
             clock.serialized_ns, clock.request_bytes = perf_counter_ns(), len(message.body)
             reply = self._send("POST", message, clock)
-            body = reply.read(_MOST_BODY)
+            body = reply.body()
             clock.first_ns, clock.last_ns, clock.reply_bytes = reply.reads.first_ns, reply.reads.at_ns, len(body)
             headers = {name.lower(): value for name, value in reply.getheaders()}
             if reply.will_close:
@@ -109,9 +109,9 @@ class HttpFrames:
         except (OSError, HTTPException) as error:
             self.close()
             return clock.end(problem=why(error))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except WRONG as error:
             self.close()
-            return clock.end(problem=f"the reply is no answer: {str(error)[:_MOST_TEXT]}")
+            return clock.end(problem=f"the reply is no answer: {wrong(error)}")
 
     def round_trip_ns(self) -> int:
         """Return what the smallest request takes on an open connection.
@@ -143,7 +143,7 @@ class HttpFrames:
         """
         try:
             reply = self._send(method, message, StageClock(0))
-            body = reply.read(_MOST_BODY)
+            body = reply.body()
         except HTTPException as error:
             self.close()
             raise error if isinstance(error, OSError) else NoHttpError from error
@@ -183,21 +183,10 @@ class HttpFrames:
         return reply
 
 
-def server_timing(header: str) -> dict[str, float]:
-    """Return the durations that `Server-Timing` gives, in milliseconds by name."""
-    return {name: float(duration) for name, duration in _DURATION.findall(header)}
-
-
-def read_json(body: bytes) -> Any:
-    """Return what a body of JSON holds.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    try:
-        return json.loads(body)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+def wrong(error: BaseException) -> str:
+    """Return what is wrong with a reply, in one short line."""
+    text = f"it has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+    return " ".join(text.split())[:_MOST_TEXT]
 
 
 def _status(status: int, body: bytes) -> str:

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnavailableError, UnsupportedError
 from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.measurement.endpoint.connection import ServerPlace, unreachable
+from edgeopt.measurement.endpoint.connection import ServerPlace, read_json, unreachable
 from edgeopt.measurement.endpoint.frames.exchange import Sample
-from edgeopt.measurement.endpoint.frames.http import OK, HttpFrames, HttpMessage, read_json
+from edgeopt.measurement.endpoint.frames.http import OK, WRONG, HttpFrames, HttpMessage, wrong
 from edgeopt.measurement.endpoint.frames.own import encode_picture
-from edgeopt.system.text import short
+from edgeopt.system.text import short, shorten
 
 TYPES: Mapping[str, str] = {
     "BOOL": "bool",
@@ -45,6 +45,8 @@ TYPES: Mapping[str, str] = {
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 _BINARY_ONLY = ("FP16",)
 """Types that JSON has no numbers for, as the protocol has it."""
+_MOST_RANK, _MOST_SIZE = 64, 2**40
+"""Dimensions of an array of NumPy, and a size beyond that of any tensor."""
 _HEAD = "Inference-Header-Content-Length"
 _PICTURE = "BYTES"
 
@@ -64,9 +66,21 @@ def specs_of(rows: Any, model: str) -> tuple[TensorSpec, ...]:
                 f"input {short(name)} of {model} is of type {short(datatype)}, which is not sent",
                 remedy=f"measure a model whose inputs are of {', '.join(TYPES)}",
             )
-        shape = tuple(int(size) if int(size) > 0 else None for size in row["shape"])
+        shape = tuple(size if size > 0 else None for size in _sizes(row["shape"]))
         specs.append(TensorSpec(name, TYPES[datatype], shape))
     return tuple(specs)
+
+
+def _sizes(shape: Any) -> list[int]:
+    """Return the sizes of a shape, which some servers write as texts.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    sizes = [int(size) if isinstance(size, int | str) else size for size in shape]
+    if len(sizes) > _MOST_RANK or not all(type(size) is int and abs(size) < _MOST_SIZE for size in sizes):
+        raise ValueError(f"{short(shape)} is no shape")
+    return sizes
 
 
 def tensor_encodings(inputs: tuple[TensorSpec, ...], plain: str, raw: str) -> tuple[str, ...]:
@@ -167,6 +181,8 @@ class KServeServer(KServeModel):
         outputs = dict[str, NDArray[Any]]()
         for row in value["outputs"]:
             size = (row.get("parameters") or {}).get("binary_data_size")
+            if size is not None and not (type(size) is int and 0 <= size <= len(rest)):
+                raise ValueError(f"an output has {short(size)} bytes of {len(rest)}")
             if size is None:
                 outputs[str(row["name"])] = typed(row, row["data"])
             else:
@@ -181,7 +197,7 @@ def typed(row: Mapping[str, Any], data: Any) -> NDArray[Any]:
         ValueError: If there are more or fewer than its shape says.
     """
     array = np.array(data, TYPES.get(str(row["datatype"]), "object"))
-    return array if array.dtype == object else array.reshape([int(size) for size in row["shape"]])
+    return array if array.dtype == object else array.reshape(whole(row["shape"]))
 
 
 def raw_tensor(datatype: str, shape: Any, data: memoryview | bytes) -> NDArray[Any]:
@@ -190,13 +206,25 @@ def raw_tensor(datatype: str, shape: Any, data: memoryview | bytes) -> NDArray[A
     Raises:
         ValueError: If there are more or fewer than its shape says.
     """
-    dtype, sizes = TYPES.get(str(datatype), "object"), [int(size) for size in shape]
+    dtype, sizes = TYPES.get(str(datatype), "object"), whole(shape)
     if dtype == "object":
         return np.frombuffer(data, np.uint8)
     wanted = math.prod(sizes) * np.dtype(dtype).itemsize
     if len(data) != wanted:
         raise ValueError(f"an output has {len(data)} bytes, its shape says {wanted}")
     return np.frombuffer(data, dtype).reshape(sizes)
+
+
+def whole(shape: Any) -> list[int]:
+    """Return the sizes of an output.
+
+    Raises:
+        ValueError: If one is free.
+    """
+    sizes = _sizes(shape)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"an output has the shape {short(shape)}")
+    return sizes
 
 
 def open_kserve(place: ServerPlace, model: str, timeout_s: float) -> KServeServer:
@@ -221,9 +249,9 @@ def open_kserve(place: ServerPlace, model: str, timeout_s: float) -> KServeServe
         inputs = specs_of(read_json(body).get("inputs") or (), name)
     except OSError as error:
         raise unreachable(place, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except WRONG as error:
         raise UnavailableError(
-            f"{place}/models/{short(model)} says of its inputs what is no metadata: {short(str(error))}",
+            f"{place} says of its models what is no metadata: {wrong(error)}",
             remedy="see the server's log",
         ) from error
     finally:
@@ -240,14 +268,18 @@ def choose_model(model: str, known: list[str], where: str) -> str:
     if model or len(known) == 1:
         return model or known[0]
     count = f"{len(known)} models" if known else "models that it does not list"
-    choice = f": choose from {', '.join(known[:9])}" if known else ""
+    choice = f": choose from {_listed(known)}" if known else ""
     raise UnavailableError(f"{where} serves {count}, and none is named", remedy=f"name one with --model{choice}")
+
+
+def _listed(known: list[str]) -> str:
+    return ", ".join(shorten(name, 60) for name in known[:9])
 
 
 def no_such_model(name: str, known: list[str], where: str, problem: str) -> UnavailableError:
     """Return the error of a model that a server does not know."""
-    remedy = f"choose from: {', '.join(known[:9])}" if known else "correct --model"
-    return UnavailableError(f"no model {name!r} is at {where}: {problem}", remedy=remedy)
+    remedy = f"choose from: {_listed(known)}" if known else "correct --model"
+    return UnavailableError(f"no model {short(name)} is at {where}: {problem}", remedy=remedy)
 
 
 def _ready(connection: HttpFrames, place: ServerPlace) -> list[str]:

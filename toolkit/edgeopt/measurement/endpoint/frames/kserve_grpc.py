@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnavailableError
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.endpoint.connection import ServerPlace, open_socket, unreachable
+from edgeopt.measurement.endpoint.connection import MOST_REPLY, ServerPlace, open_socket, unreachable
 from edgeopt.measurement.endpoint.frames.exchange import FrameExchange, Sample, StageClock
+from edgeopt.measurement.endpoint.frames.http import WRONG, wrong
 from edgeopt.measurement.endpoint.frames.kserve import (
     NAMES,
     TYPES,
@@ -33,6 +34,7 @@ from edgeopt.measurement.endpoint.frames.kserve import (
     shape_of_picture,
     specs_of,
     tensor_encodings,
+    whole,
 )
 from edgeopt.measurement.endpoint.frames.messages import make_message, read_message
 from edgeopt.measurement.endpoint.frames.own import encode_picture
@@ -43,7 +45,7 @@ _SERVICE: Final = "/inference.GRPCInferenceService/"
 _MOST_TEXT = 200
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MOST_REPLY),
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for each user
     ("grpc.enable_retries", 0),
 )
@@ -101,8 +103,8 @@ class GrpcFrames:
             return clock.end(outputs_of(reply))
         except self._grpc.RpcError as error:
             return clock.end(problem=_status(error))
-        except (ValueError, KeyError, TypeError) as error:
-            return clock.end(problem=f"the reply is no answer: {str(error)[:_MOST_TEXT]}")
+        except WRONG as error:
+            return clock.end(problem=f"the reply is no answer: {wrong(error)}")
 
     def round_trip_ns(self) -> int:
         """Return what the smallest request takes.
@@ -124,6 +126,8 @@ class GrpcFrames:
             return self._call(method, request, StageClock(0))
         except self._grpc.RpcError as error:
             raise OSError(0, _status(error)) from error
+        except ValueError as error:
+            raise OSError(0, str(error)) from error
 
     def _call(self, method: str, request: bytes, clock: StageClock) -> bytes:
         if method not in self._calls:
@@ -132,9 +136,12 @@ class GrpcFrames:
         call = self._calls[method](request, timeout=self._timeout_s, metadata=self._metadata, wait_for_ready=False)
         call.initial_metadata()
         clock.first_ns = perf_counter_ns()
-        reply: bytes = next(call)
+        reply: bytes | None = next(call, None)
         clock.last_ns = perf_counter_ns()
+        if reply is None:
+            raise ValueError("it is no message")
         for _ in call:  # the status comes behind the message
+            call.cancel()
             raise ValueError("it is more than one message")
         return reply
 
@@ -194,7 +201,7 @@ def outputs_of(reply: bytes) -> Tensors:
         if field is None:
             outputs[output.name] = np.array(list(output.contents.bytes_contents), object)
         else:
-            outputs[output.name] = np.array(getattr(output.contents, field), dtype).reshape(list(output.shape))
+            outputs[output.name] = np.array(getattr(output.contents, field), dtype).reshape(whole(output.shape))
     return outputs
 
 

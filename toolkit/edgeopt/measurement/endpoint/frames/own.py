@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 
 from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.measurement.endpoint.connection import ServerPlace
+from edgeopt.measurement.endpoint.connection import ServerPlace, read_json
 from edgeopt.measurement.endpoint.frames.exchange import Sample
-from edgeopt.measurement.endpoint.frames.http import HttpFrames, HttpMessage, read_json
+from edgeopt.measurement.endpoint.frames.http import HttpFrames, HttpMessage
 
 PICTURES: Mapping[str, tuple[str, str]] = {
     "jpeg": (".jpg", "image/jpeg"),

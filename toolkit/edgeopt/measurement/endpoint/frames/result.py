@@ -24,6 +24,8 @@ from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 from edgeopt.measurement.statistics.ratio import Ratio
 
+_NAMING = 100
+"""Answers, the first ones, whose stages are told: each could name other ones."""
 STAGES = ("serialize", "connect", "wire", "server", "download", "parse")
 """Stages of a frame; `connect` only where a connection had to be made for it."""
 
@@ -176,7 +178,7 @@ def times_of_frames(
     """
     steady = exchanges[warmup:]
     whole = [exchange for exchange in steady if exchange.is_whole]
-    names = dict.fromkeys(name for exchange in whole for name in exchange.server_ms)
+    names = dict.fromkeys(name for exchange in whole[:_NAMING] for name in exchange.server_ms)
     server_ms = {
         name: float(np.median([other.server_ms[name] for other in whole if name in other.server_ms])) for name in names
     }

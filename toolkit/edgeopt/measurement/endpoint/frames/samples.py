@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +17,16 @@ from edgeopt.recipes.inputs.made_up import synthetic_frames, synthetic_tensors
 from edgeopt.recipes.inputs.picture_inputs import may_be_picture, picture_layout
 from edgeopt.recipes.inputs.preprocess import Colour, Input, PictureInput, Preprocess
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.system.text import plural, shown_path
+from edgeopt.system.machine.memory import free_bytes
+from edgeopt.system.text import format_bytes, plural, shown_path
 
 _MOST = 16
 """Samples; they are held in memory and sent in turns."""
 _MADE_UP_SIZE = (480, 640)
 """Height and width of made-up pictures, where the server takes them as files."""
 _EXAMPLE = 224
+_ROOM = 2 * _MOST
+"""A sample needs so many times its bytes: as often as it is held, and once as numbers of Python and their text."""
 
 
 def samples_for(
@@ -57,6 +61,7 @@ def samples_for(
         )
         return pictures, words, frames.notes
     specs = fixed(server.inputs, shapes, server.model)
+    _require_room(specs)
     words = ", ".join(map(str, specs))
     if source is None:
         made = synthetic_tensors(specs, {spec.name: _sizes(spec) for spec in specs}, _MOST)
@@ -108,6 +113,20 @@ def fixed(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], m
             remedy="measure a model that takes numbers, or one picture as a file",
         )
     return tuple(result)
+
+
+def _require_room(specs: Sequence[TensorSpec]) -> None:
+    """Raise where memory does not hold what a server asks for: all samples, and one of them as text.
+
+    Raises:
+        UnsupportedError: If it does not.
+    """
+    needed, free = sum(math.prod(_sizes(spec)) * np.dtype(spec.dtype).itemsize for spec in specs), free_bytes()
+    if needed * _ROOM > free:
+        raise UnsupportedError(
+            f"a sample of {', '.join(map(str, specs))} has {format_bytes(needed)}, and {format_bytes(free)} are free",
+            remedy="measure a model with smaller inputs, or fix smaller ones: --shape",
+        )
 
 
 def _sizes(spec: TensorSpec) -> tuple[int, ...]:

@@ -34,6 +34,11 @@ class Load(ABC):
     def parse(cls, value: str | None) -> Self | None:
         """Return the load for what follows the colon, None where there is no colon; None if it is wrong."""
 
+    @classmethod
+    def file_in(cls, value: str) -> str:
+        """Return the file that what follows the colon names; empty: it names none."""
+        return ""
+
     @abstractmethod
     def at_rate(self, rate_per_s: float) -> OpenLoad:
         """Return the same load at another rate of each stream."""
@@ -90,6 +95,12 @@ def parse_load(text: str) -> Load:
     if load is None:
         raise EdgeoptError(f"{text!r} is not a load", remedy=f"write {examples()}")
     return load
+
+
+def file_of_load(text: str) -> str:
+    """Return the file that a load names, such as `FILE` of `trace:FILE@2x`; empty: it names none, or is no load."""
+    name, _, value = text.strip().partition(":")
+    return _kind(name).file_in(value) if name in registry.names(models) else ""
 
 
 def examples(suits: Callable[[type[Load]], bool] = lambda _: True) -> str:

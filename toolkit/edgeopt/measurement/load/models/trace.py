@@ -31,6 +31,9 @@ _REMEDY: Final = (
 )
 _SPEED: Final = re.compile(r"(.+)@([0-9]+(?:\.[0-9]+)?)x")
 _LEAST: Final = 2
+_MOST_S: Final = 366 * 86400.0
+"""A record of more than a year is one whose times are no seconds."""
+_MOST_TOKENS: Final = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,19 @@ class Trace(OpenLoad):
         """
         if not value:
             return None
-        match = _SPEED.fullmatch(value)
-        file, speed = (match[1], float(match[2])) if match else (value, 1.0)
+        match, file = _SPEED.fullmatch(value), cls.file_in(value)
+        speed = float(match[2]) if match else 1.0
         if not speed:
             return None
         times, tokens = read_trace(Path(file))
         made = cls(1.0, file, times, tokens)
         return replace(made, rate_per_s=speed / made._mean_gap_s)
+
+    @classmethod
+    def file_in(cls, value: str) -> str:
+        """Return the file, without the speed behind it."""
+        match = _SPEED.fullmatch(value)
+        return match[1] if match else value
 
     @property
     def _mean_gap_s(self) -> float:
@@ -92,10 +101,13 @@ def read_trace(path: Path) -> tuple[tuple[float, ...], tuple[tuple[int, int], ..
     lines = [line for line in read_text(path, remedy=_REMEDY).splitlines() if line.strip() and not line.startswith("#")]
     try:
         requests = sorted(_requests(lines))
-    except (ValueError, KeyError, TypeError, csv.Error, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, csv.Error, RecursionError) as error:
         raise InvalidFileError(f"{path} holds no trace: {short(str(error))}", remedy=_REMEDY) from error
     if len(requests) < _LEAST or not requests[-1][0] > requests[0][0]:
         raise InvalidFileError(f"{path} holds {len(requests)} requests at one time", remedy=_REMEDY)
+    if (length_s := requests[-1][0] - requests[0][0]) > _MOST_S:
+        problem = f"{path} holds requests of {length_s / _MOST_S:.3g} years"
+        raise InvalidFileError(problem, remedy="write times in seconds, or name the column time_ms")
     tokens = tuple((prompt, answer) for _, prompt, answer in requests)
     is_whole = all(prompt > 0 and answer > 0 for prompt, answer in tokens)
     return tuple(time - requests[0][0] for time, _, _ in requests), tokens if is_whole else ()
@@ -111,7 +123,7 @@ def _requests(lines: Sequence[str]) -> Iterator[tuple[float, int, int]]:
         if not name:
             raise ValueError(f"no time among {', '.join(map(str, row))[:99]}")
         scale = 1e-3 if name.endswith("_ms") or _MOONCAKE in row else 1.0
-        took_s = float(row.get("ms", 0)) / 1000 if is_logged else 0.0
+        took_s = _seconds(row.get("ms", 0)) / 1000 if is_logged else 0.0
         yield _seconds(row[name]) * scale - took_s, _count(row, _PROMPTS), _count(row, _ANSWERS)
 
 
@@ -119,7 +131,9 @@ def _rows(lines: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the lines of JSON or a table by their names in lower case; of a table without a head only the times."""
     if lines and lines[0].lstrip().startswith("{"):
         for line in lines:
-            yield {str(name).lower(): value for name, value in json.loads(line).items()}
+            if not isinstance(row := json.loads(line), dict):
+                raise ValueError("a line is no object")
+            yield {str(name).lower(): value for name, value in row.items()}
         return
     heads = [name.strip().lower() for name in next(csv.reader(lines[:1]), [])]
     has_heads = bool(set(heads) & set(_TIMES))
@@ -140,7 +154,10 @@ def _seconds(value: Any) -> float:
 
 
 def _count(row: Mapping[str, Any], names: Sequence[str]) -> int:
-    return next((int(float(row[name])) for name in names if row.get(name)), 0)
+    count = next((int(float(row[name])) for name in names if row.get(name)), 0)
+    if count > _MOST_TOKENS:
+        raise ValueError(f"{count:g} tokens in a request")
+    return count
 
 
 LOAD = Trace
