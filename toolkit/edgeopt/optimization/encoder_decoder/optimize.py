@@ -223,7 +223,7 @@ def make_pair_forms_for(
             require_room(_COPIES * start.original.size_bytes)
             shares.say_here(target.address)
             place = PairWorkplace(replace(start.left, handover=None), start.original.files, target)
-            names = make_forms_here(start.left, place.makers(), shares)
+            names = make_forms_here(place.makers(), shares)
             hand_over(start.left.folder, start.left.described, names, ())
     return MadeHere(str(path) if is_exported else model, start.left.folder)
 

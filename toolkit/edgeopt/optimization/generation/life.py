@@ -22,7 +22,6 @@ from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.proof import as_forms, bytes_of_form, prove, told_of_end
 from edgeopt.optimization.generation.result import GuessChoice, LanguageForm, LanguageReport
-from edgeopt.optimization.generation.resume import Left
 from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.report.formats import write_pages
@@ -203,11 +202,10 @@ def line_of_form(name: str, file: Path, text: str, *, is_known: bool = False) ->
     return f"{name:<14} {format_bytes(bytes_of_form(file)):>10}  {text}{', from disk' if is_known else ''}"
 
 
-def make_forms_here(left: Left, makers: Sequence[FormMaker], shares: TimeShares) -> list[str]:
+def make_forms_here(makers: Sequence[FormMaker], shares: TimeShares) -> list[str]:
     """Make forms for another machine, as far as the time goes.
 
     Args:
-        left: The folder of the forms.
         makers: One for each, in the order in which they are tried.
         shares: Their time.
 
@@ -217,10 +215,12 @@ def make_forms_here(left: Left, makers: Sequence[FormMaker], shares: TimeShares)
     Raises:
         KeyboardInterrupt: What is finished stays on disk.
     """
-    listener, left_out, done = shares.listener, set[str](), 0
+    listener, left_out, done, began_s = shares.listener, set[str](), 0, monotonic()
     with suppress(OutOfTime), limited(shares.end_s(TimeShare.MADE)):
         for maker in makers:
             listener.progress(_MAKING, done, len(makers))
+            if done:
+                listener.ahead(_MAKING, (monotonic() - began_s) / done * (len(makers) - done), 0.0)
             require_time()
             if maker.make():
                 left_out.add(maker.name)
@@ -228,10 +228,9 @@ def make_forms_here(left: Left, makers: Sequence[FormMaker], shares: TimeShares)
                 listener.say(line_of_form(maker.name, maker.file_of(maker.name), maker.told))
             done += 1
     listener.progress(_MAKING, len(makers), len(makers))
-    names = [maker.name for maker in makers if maker.name not in left_out]
-    if missing := [name for name in names if not left.is_finished(name)]:
+    if missing := [maker.name for maker in makers[done:]]:
         shares.warn(f"not made: {', '.join(missing)}")
-    return names
+    return [maker.name for maker in makers if maker.name not in left_out]
 
 
 def find_processor(target: str) -> Target:

@@ -162,7 +162,7 @@ def make_language_forms_for(
             of = prepared(start, FORMS, target, options.max_rise, listener)
             place = Workplace(start, of, None)
             makers = [FormMaker(form.name, form.told, partial(place.make, form), place.file_of) for form in of.forms]
-            names = make_forms_here(start.left, makers, shares)
+            names = make_forms_here(makers, shares)
             with limited(shares.end_s(TimeShare.MADE)), suppress(OutOfTime):
                 write_ranges(start.ranges_file, place.cache_ranges())
             hand_over(start.left.folder, start.left.described, names, of.notes)
