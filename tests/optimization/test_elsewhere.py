@@ -13,8 +13,8 @@ from edgeopt.errors import Note, NoteKind, UnavailableError
 from edgeopt.executors.onnxruntime import UNFUSED
 from edgeopt.optimization.candidate import RESUMED
 from edgeopt.optimization.candidates.engines import open_engines
-from edgeopt.optimization.elsewhere import MadeHere, make_for, why_not_made_here
-from edgeopt.optimization.folder.handover import Handover, read_handover
+from edgeopt.optimization.elsewhere import make_for, why_not_made_here
+from edgeopt.optimization.folder.handover import Handover, MadeHere, read_handover
 from edgeopt.optimization.folder.resume import made_none
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.optimize import optimize

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgeopt.optimization.elsewhere import MadeHere
+from edgeopt.optimization.folder.handover import MadeHere
 from edgeopt.system.machine.processor import this_processor
 from edgeopt.verbs.remote.address import Address
 from edgeopt.verbs.remote.command import CommandWord, RemoteCommand

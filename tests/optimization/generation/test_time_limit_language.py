@@ -126,7 +126,7 @@ def test_a_form_whose_rounds_were_cut_short_is_proven_by_processes_all_the_same(
 
 def test_parts_end_in_their_order_and_without_a_limit_none_does():
     shares = TimeShares(100.0, Silence(), began_s=0.0)
-    assert [shares.end_s(one) for one in TimeShare] == [10.0, pytest.approx(55.0), 65.0, 75.0, 97.0, 105.0]
+    assert [shares.end_s(one) for one in TimeShare] == [10.0, 40.0, pytest.approx(55.0), 65.0, 75.0, 97.0, 105.0]
     assert all(TimeShares(None, Silence()).end_s(one) == float("inf") for one in TimeShare)
     late = TimeShares(1.0, Silence(), began_s=monotonic() - 10)
     with late.part(TimeShare.FORMS, "no form was made"):

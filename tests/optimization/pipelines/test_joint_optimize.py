@@ -193,7 +193,7 @@ def test_what_fails_as_a_whole_is_followed_by_the_next(tmp_path, pictures, code,
     tried = run._try(FRONT, None, SimpleNamespace(baseline=Judged(1.0)))
     assert [one for one in script.proven if one != "None"] == proven
     assert tried.combination is None or str(tried.combination) in proven
-    assert len(run._notes) == bool(losses) + bool(misses)
+    assert len(run.notes) == bool(losses) + bool(misses)
 
 
 def timed(name: str, execute_ms: float, low: float = 0.0, high: float = 0.0) -> Candidate:

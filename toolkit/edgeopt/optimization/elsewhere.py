@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
+from edgeopt.errors import UnavailableError
 from edgeopt.executors._guard import guarded
 from edgeopt.export.network import NetworkInput
 from edgeopt.optimization.candidates.make import make_candidates
-from edgeopt.optimization.folder.handover import hand_over
+from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.optimize import exported_first, folder_of_run, planned
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.run import Silence
 from edgeopt.optimization.start import begun, read_given
-from edgeopt.runtime.devices.availability import is_compiled
+from edgeopt.runtime.devices.availability import find_device_elsewhere, is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps._context import CALIBRATION, Listener
 from edgeopt.steps._pruning import parse_pruning
 from edgeopt.system.declared.target import Target, TargetElsewhere
+from edgeopt.system.machine.processor import Processor
+
+
+def searched_target(name: str, address: str, processor: Processor) -> TargetElsewhere | str:
+    """Return the target of a device elsewhere, as candidates are made for it here; why none can be, where so.
+
+    Args:
+        name: Shipped name, or path of a TOML file.
+        address: Of the device, as `--on` takes it.
+        processor: Of the device.
+
+    Raises:
+        NotFoundError: If there is no such target.
+        InvalidFileError: If its file is wrong.
+    """
+    try:
+        target = find_device_elsewhere(name, address, processor)
+    except UnavailableError as error:
+        return error.problem
+    if is_compiled(target) or is_by_rule(target):
+        return target
+    return why_unavailable(target) or target
 
 
 def why_not_made_here(target: Target, options: Options) -> str:
@@ -33,16 +56,6 @@ def why_not_made_here(target: Target, options: Options) -> str:
     if pruning and pruning.speedup and not is_predicted:
         return f"--prune {options.prune} prunes by the device's own times"
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class MadeHere:
-    """Candidates on disk, ready for a device elsewhere."""
-
-    model: str
-    """Path of the ONNX file, or the name of a shipped model."""
-    folder: Path
-    """Output folder of the run."""
 
 
 @guarded()

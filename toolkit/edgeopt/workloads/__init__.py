@@ -15,12 +15,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.options import Syntax, default_of, flags_of, options_of
 
+Chosen = TypeVar("Chosen", bound=Any)
+"""Options of a verb."""
 VERBS = ("inspect", "bench", "compare", "check", "optimize", "run", "serve")
 SIDE_VERBS = ("compare", "check")
 """Verbs that are written once, over the sides that a kind opens in its file `sides.py`."""
@@ -158,6 +160,19 @@ def refuse_others(options: Any, taken: tuple[str, ...], what: str) -> None:
     for name, flag in flags_of(type(options)).items():
         if name not in taken and getattr(options, name) != default_of(type(options), name):
             raise EdgeoptError(f"{flag} is not for {what} so far", remedy="leave it out")
+
+
+def with_budget_of_fps(options: Chosen) -> Chosen:
+    """Return the options of a verb with frames a second as a budget.
+
+    Raises:
+        EdgeoptError: If both are there.
+    """
+    if options.fps is None:
+        return options
+    if options.budget_ms is not None:
+        raise EdgeoptError("--budget and --fps both say how long a frame may take", remedy="give one of them")
+    return replace(options, budget_ms=1000 / options.fps)
 
 
 def began_of(listener: object) -> float | None:

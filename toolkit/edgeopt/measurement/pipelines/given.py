@@ -50,12 +50,12 @@ class OpenedPipeline:
         return Pipeline.load(self.bundle.folder, stages=self.calls)
 
 
-def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, folder: Path) -> OpenedPipeline:
+def open_pipeline(asked: str, *, target: str | Target, threads: int, code: Path | None, folder: Path) -> OpenedPipeline:
     """Return a pipeline with its models as they came, or the bundle as it is.
 
     Args:
         asked: Path of a `pipeline.toml`, or of a bundle.
-        target: For a description; a bundle brings its own.
+        target: For a description, by its name or the profile itself; a bundle brings its own.
         threads: Of each model; 0: the target's, or one per fast physical core; a bundle opens as it was measured.
         code: The folder of the app's functions.
         folder: Where the models of a description are put, opened as an app would open them.
@@ -87,10 +87,11 @@ def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, f
         for name, model in models.items()
         for note in model.correction.notes
     ]
-    return OpenedPipeline(asked, written, calls, code, description, device, target, tuple(notes))
+    asked_target = target if isinstance(target, str) else target.name
+    return OpenedPipeline(asked, written, calls, code, description, device, asked_target, tuple(notes))
 
 
-def open_model(description: Description, stage: Stage, target: str) -> OpenedModel:
+def open_model(description: Description, stage: Stage, target: str | Target) -> OpenedModel:
     """Return the model of a stage with its recipe and target.
 
     Raises:

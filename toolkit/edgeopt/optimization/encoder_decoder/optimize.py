@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -13,22 +13,21 @@ from edgeopt.executors._guard import guarded
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.export.export import names_pair
 from edgeopt.graph.files.outside import PieceLayout
-from edgeopt.graph.model import load_model, save_model
+from edgeopt.graph.model import load_model
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.held_out import (
     HeldOut,
     hold_out,
     lengths_of,
     no_sources,
-    read_sources,
     read_transcripts,
-    require_answers,
     score_answers,
 )
-from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.measurement.generation.sides.turns import PARTS
-from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
+from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT
 from edgeopt.optimization.encoder_decoder.words import refuse_by_words
+from edgeopt.optimization.encoder_decoder.workplace import IN_FLOAT, JOINED, PairWorkplace, started_pair
+from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import FOLDER, told_of
@@ -38,34 +37,27 @@ from edgeopt.optimization.generation.life import (
     export_first,
     find_processor,
     judge_forms,
+    line_of_form,
+    make_forms_here,
     prove_and_write,
+    require_processor,
 )
-from edgeopt.optimization.generation.memory import require_room
+from edgeopt.optimization.generation.memory import JUDGED_COPIES, require_room
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import LanguageReport
-from edgeopt.optimization.generation.resume import Left, take_folder
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
-from edgeopt.optimization.optimize import device_name
-from edgeopt.recipes.texts.encoder_decoder import (
-    DECODER,
-    ENCODER,
-    EncoderDecoderFiles,
-    configurations,
-    read_encoder_decoder,
-    recipe_of,
-)
+from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder, recipe_of
 from edgeopt.runtime.bundle import Artefact, Bundle, Expected, is_bundle, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.selftest_pair import record_pair
 from edgeopt.steps._context import Listener
-from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair
-from edgeopt.system.declared.target import Target
+from edgeopt.system.declared.target import Target, TargetElsewhere
 from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.processes.time_limit import limited, require_time
-from edgeopt.system.text import format_bytes, plural
+from edgeopt.system.text import plural
 
 
 def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
@@ -105,10 +97,8 @@ def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
     )
 
 
-_JOINED = "the encoder makes keys and values, one decoder"
 _COPIES = 6
 """Times the size of the weights: original and form are open, and a form is made."""
-_ENCODER, _DECODER = "encoder", "decoder"
 
 
 @guarded()
@@ -135,22 +125,11 @@ def optimize_encoder_decoder(
         EdgeoptError: If the model or the sounds or texts do not fit, or memory does not suffice.
     """
     began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
-    if is_bundle(Path(model)):
-        raise EdgeoptError(f"{model} is a bundle already", remedy="name the folder that it was made of")
-    threads = engine_threads(options.threads)
-    if (is_source := names_pair(model)) and not options.eval:
-        raise no_sources()
-    path = export_first(model, target, out, listener) if is_source else Path(model)
+    threads, path = engine_threads(options.threads), _folder_of(model, target, out, options, listener)
     shares = TimeShares(options.time_limit_s, listener, began_s)
-    with open_right_pair(path, threads) as original:
-        files = original.files
-        require_answers(original, options.output_tokens)
-        require_room(_COPIES * original.size_bytes)
-        sources = read_sources(options.eval, original)
-        folder = out or Path("out") / f"{files.name}-{device_name(target)}"
-        graphs = [load_model(file) for file in files.files]
-        of_form = ENCODER, DECODER
-        left = take_folder(folder, files.name, graphs, device, (), resumes=options.resume, graphs=of_form)
+    with started_pair(path, device, named=target, out=out, options=options) as start:
+        original, files, sources, left = start.original, start.original.files, start.sources, start.left
+        require_room((_COPIES if left.handover is None else JUDGED_COPIES) * original.size_bytes)
         shares.say()
         with limited(shares.end_s(TimeShare.JUDGED)):
             held = hold_out(
@@ -175,8 +154,8 @@ def optimize_encoder_decoder(
             listener=listener,
             score=score_answers,
         )
-        forms = _PairForms(contest, _Workplace(left, files), device)
-        run = WriterRun(options, device, folder, threads, shares, began_s)
+        forms = _PairForms(contest, PairWorkplace(left, files, device))
+        run = WriterRun(options, device, left.folder, threads, shares, began_s)
         language_forms = judge_forms(
             run,
             contest,
@@ -205,31 +184,59 @@ def optimize_encoder_decoder(
         told=told,
         guess=lambda _: None,
         deploy=lambda report: deploy_encoder_decoder(report, opened_as),
-        notes=lambda: (*files.notes, *forms.made.notes),
+        notes=lambda: (*files.notes, *(left.handover.told if left.handover else ()), *forms.made.notes),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Workplace:
-    """Where forms are written, and the original."""
+@guarded()
+def make_pair_forms_for(
+    model: str,
+    target: TargetElsewhere,
+    *,
+    named: str,
+    out: Path | None,
+    options: LanguageOptions,
+    listener: Listener,
+    began_s: float | None = None,
+) -> MadeHere:
+    """Make the forms of both parts for a device elsewhere, which puts pairs of them together and measures those.
 
-    left: Left
-    files: EncoderDecoderFiles
+    Args:
+        model: As `optimize_encoder_decoder`, like all that follow.
+        target: See `find_device_elsewhere`.
+        named: The target as it was named.
+        out: Folder to write; None: `out/MODEL-TARGET`.
+        options: What is asked.
+        listener: Hears how far it is.
+        began_s: When a time limit began, on the monotonic clock; None: now.
 
-    @property
-    def original(self) -> Path:
-        """Its folder, with configurations and tokenizer."""
-        return self.files.tokenizer.parent
+    Raises:
+        EdgeoptError: As `optimize_encoder_decoder`, for everything that can be known before forms are judged.
+        KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
+    """
+    require_processor(target)
+    began_s = monotonic() if began_s is None else began_s
+    is_exported, path = names_pair(model), _folder_of(model, named, out, options, listener)
+    shares = TimeShares(options.time_limit_s, listener, began_s)
+    with started_pair(path, target, named=named, out=out, options=options) as start:
+        if not start.left.is_complete:
+            require_room(_COPIES * start.original.size_bytes)
+            shares.say_here(target.address)
+            place = PairWorkplace(replace(start.left, handover=None), start.original.files, target)
+            names = make_forms_here(place.makers(), shares)
+            hand_over(start.left.folder, start.left.described, names, ())
+    return MadeHere(str(path) if is_exported else model, start.left.folder)
 
-    def write(self, name: str, pair: Pair) -> None:
-        """Write a form into a folder of its own, with all that is read beside it."""
-        place = self.left.place(name)
-        place.mkdir(parents=True, exist_ok=True)
-        save_model(pair.encoder, place / ENCODER)
-        save_model(pair.decoder, place / DECODER)
-        for configuration in (*configurations(self.original), self.files.tokenizer):
-            shutil.copyfile(configuration, place / configuration.name)
-        self.left.finish(name)
+
+def _folder_of(model: str, target: str, out: Path | None, options: LanguageOptions, listener: Listener) -> Path:
+    """Return the folder of a model; of a source the one that it is exported to first."""
+    if is_bundle(Path(model)):
+        raise EdgeoptError(f"{model} is a bundle already", remedy="name the folder that it was made of")
+    if not names_pair(model):
+        return Path(model)
+    if not options.eval:
+        raise no_sources()
+    return export_first(model, target, out, listener)
 
 
 @dataclass
@@ -237,8 +244,7 @@ class _PairForms:
     """The forms of both parts, made and entered into the contest."""
 
     contest: FormContest
-    place: _Workplace
-    device: Target
+    place: PairWorkplace
     made: Made = field(default_factory=Made)
     best_encoder: str = FLOAT
     """Name of the encoder's form that decoders are tried beside."""
@@ -255,45 +261,31 @@ class _PairForms:
         Raises:
             OutOfTime: At the end of a time limit; what was judged before it stays.
         """
-        pair, entrants = read_pair(self.place.files), self.made.entrants
+        entrants = self.made.entrants
         count = len(ENCODER_FORMS) + len(DECODER_FORMS) + (not self.place.files.is_pair)
         if not self.place.files.is_pair:
-            self.place.write(name := f"{FLOAT}-{FLOAT}", pair)
-            self._enter_form(name, _JOINED)
+            self._make_and_enter(self.place.join, IN_FLOAT, JOINED)
         for form in ENCODER_FORMS:
             ahead.tell_making(len(entrants), count, entrants)
-            name = f"{form.name}-{FLOAT}"
-            if self._is_made(name, _ENCODER, form, pair):
-                self._enter_form(name, f"encoder: {form.told}")
+            make = partial(self.place.make_encoder, form)
+            self._make_and_enter(make, f"{form.name}-{FLOAT}", f"encoder: {form.told}")
         leader = self.contest.leader(entrants)
         if leader is not None and leader.ratio("answer").speedup > 1:
             self.best_encoder = leader.name.partition("-")[0]
-        if self.best_encoder != FLOAT:
-            pair = Pair(load_model(self.place.left.place(f"{self.best_encoder}-{FLOAT}") / ENCODER), pair.decoder)
         for form in DECODER_FORMS:
             ahead.tell_making(len(entrants), count, entrants)
-            name = f"{self.best_encoder}-{form.name}"
-            if self._is_made(name, _DECODER, form, pair):
-                self._enter_form(name, f"decoder: {form.told}")
+            make = partial(self.place.make_decoder, form, self.best_encoder)
+            self._make_and_enter(make, f"{self.best_encoder}-{form.name}", f"decoder: {form.told}")
         ahead.tell_making(count, count, entrants)
 
-    def _is_made(self, name: str, part: str, form: PartForm, pair: Pair) -> bool:
-        """Make a form of a part, unless an earlier run made it; return whether there is one."""
+    def _make_and_enter(self, make: Callable[[], str], name: str, text: str) -> None:
+        """Make a form, and let it into the contest; one that there is not is left out."""
         require_time()
-        if self.place.left.is_finished(name):
-            return True
-        outcome = form.make(pair.encoder if part == _ENCODER else pair.decoder, self.device)
-        if not outcome.changes:
-            self.made.leave_out(name, "no matrix of constant weights is large enough")
-            return False
-        is_encoder = part == _ENCODER
-        self.place.write(name, Pair(outcome.model, pair.decoder) if is_encoder else Pair(pair.encoder, outcome.model))
-        return True
-
-    def _enter_form(self, name: str, text: str) -> None:
+        if why := make():
+            self.made.leave_out(name, why)
+            return
         entrant = Entrant(name, text, name, self.place.left.place(name))
-        size = sum(file.stat().st_size for file in entrant.file.glob("*.onnx*"))
-        self.contest.listener.say(f"{name:<14} {format_bytes(size):>10}  {text}")
+        self.contest.listener.say(line_of_form(name, entrant.file, text, is_known=name in self.place.known))
         self.contest.enter([entrant])
         self.made.take([entrant])
 

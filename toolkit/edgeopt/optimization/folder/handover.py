@@ -14,10 +14,20 @@ from edgeopt.system.machine.processor import cpu_name
 from edgeopt.system.toml import read_json
 
 _FILE = "handover.json"
-_OWN = ("target", "packages", "alternatives")
+_OWN = frozenset({"target", "packages", "alternatives"})
 """Parts of a run's description that differ between machines; of the target the name stays."""
 _PLACES = ("calib", "eval")
 """Parts of its plan that are places of files, whose contents the description has as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeHere:
+    """Candidates on disk, ready for a device elsewhere."""
+
+    model: str
+    """The source as the device takes it: as it was named here, or the file or folder that it was exported to."""
+    folder: Path
+    """Output folder of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class Handover:
     made_on: str
     """Its processor's name."""
     steps: tuple[str, ...]
-    """Steps of its plan."""
+    """Steps of its plan; of a model that writes its forms, of a pipeline its stages."""
     notes: tuple[Note, ...]
     """What it had to tell of the run as a whole."""
 
@@ -53,6 +63,18 @@ def read_handover(folder: Path) -> Handover | None:
         return Handover(dict(values["run"]), str(values["made_on"]), steps, tuple(notes))
     except (InvalidFileError, KeyError, TypeError, ValueError, AttributeError):
         return None
+
+
+def handed_over(folder: Path, description: Mapping[str, Any], *, resume: bool) -> Handover | None:
+    """Return what another machine left for this very run; None where it left nothing, or the run begins anew.
+
+    Args:
+        folder: Output folder of the run.
+        description: Of the run, as plain values.
+        resume: Whether what an earlier run left there is taken up.
+    """
+    handover = read_handover(folder) if resume else None
+    return None if handover is None or handover.why_another(description) else handover
 
 
 def _rest(values: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...], str]:
@@ -81,5 +103,6 @@ def forget_handover(folder: Path) -> None:
 def _shared(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return what machines share of the description of one run."""
     values = {name: value for name, value in description.items() if name not in _OWN}
-    values["plan"] = {name: value for name, value in dict(description["plan"]).items() if name not in _PLACES}
+    if "plan" in values:
+        values["plan"] = {name: value for name, value in dict(values["plan"]).items() if name not in _PLACES}
     return values

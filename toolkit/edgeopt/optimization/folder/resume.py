@@ -17,7 +17,7 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames
 from edgeopt.measurement.opening.given import OpenedModel
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.engines import Engines
-from edgeopt.optimization.folder.handover import forget_handover, read_handover
+from edgeopt.optimization.folder.handover import forget_handover, handed_over
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.plan import FINETUNE, SYNTHETIC, Plan
@@ -102,9 +102,7 @@ def open_workspace(folder: Path, description: Mapping[str, Any], *, resume: bool
         InvalidFileError: If the folder holds something else, or cannot be written.
         EdgeoptError: If another run writes there.
     """
-    handover = read_handover(folder) if resume else None
-    why = handover.why_another(description) if handover else ""
-    if handover and not why:
+    if handover := handed_over(folder, description, resume=resume):
         workspace = Workspace.open(folder, handover.run, resume=True)
         workspace.handover = handover
         return workspace

@@ -6,6 +6,7 @@ A language model and an encoder with a decoder differ in how they are opened, in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
@@ -19,7 +20,7 @@ from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.proof import as_forms, prove, told_of_end
+from edgeopt.optimization.generation.proof import as_forms, bytes_of_form, prove, told_of_end
 from edgeopt.optimization.generation.result import GuessChoice, LanguageForm, LanguageReport
 from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
@@ -31,8 +32,10 @@ from edgeopt.steps._context import Listener
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import read_environment
-from edgeopt.system.processes.time_limit import time_left_s
+from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time, time_left_s
+from edgeopt.system.text import format_bytes
 
+_MAKING = "make forms"
 _LONGER = 3
 """Times the seconds of the contest that proving a budget may take."""
 
@@ -174,6 +177,62 @@ def prove_and_write(
     return report
 
 
+@dataclass(frozen=True, slots=True)
+class FormMaker:
+    """A form as it is made for another machine."""
+
+    name: str
+    told: str
+    """What it is."""
+    make: Callable[[], str]
+    """Makes it, unless an earlier run did; returns why there is none, or nothing."""
+    file_of: Callable[[str], Path]
+    """Returns where a form of a name lies: a file, or a folder of graphs."""
+
+
+def line_of_form(name: str, file: Path, text: str, *, is_known: bool = False) -> str:
+    """Return the line that tells of a form which is there.
+
+    Args:
+        name: Of the form.
+        file: Its file, or the folder of its graphs.
+        text: What it is.
+        is_known: Whether an earlier run made it.
+    """
+    return f"{name:<14} {format_bytes(bytes_of_form(file)):>10}  {text}{', from disk' if is_known else ''}"
+
+
+def make_forms_here(makers: Sequence[FormMaker], shares: TimeShares) -> list[str]:
+    """Make forms for another machine, as far as the time goes.
+
+    Args:
+        makers: One for each, in the order in which they are tried.
+        shares: Their time.
+
+    Returns:
+        Names of the forms that machine takes up, with those for which there was no time; not those that are no use.
+
+    Raises:
+        KeyboardInterrupt: What is finished stays on disk.
+    """
+    listener, left_out, done, began_s = shares.listener, set[str](), 0, monotonic()
+    with suppress(OutOfTime), limited(shares.end_s(TimeShare.MADE)):
+        for maker in makers:
+            listener.progress(_MAKING, done, len(makers))
+            if done:
+                listener.ahead(_MAKING, (monotonic() - began_s) / done * (len(makers) - done), 0.0)
+            require_time()
+            if maker.make():
+                left_out.add(maker.name)
+            else:
+                listener.say(line_of_form(maker.name, maker.file_of(maker.name), maker.told))
+            done += 1
+    listener.progress(_MAKING, len(makers), len(makers))
+    if missing := [maker.name for maker in makers[done:]]:
+        shares.warn(f"not made: {', '.join(missing)}")
+    return [maker.name for maker in makers if maker.name not in left_out]
+
+
 def find_processor(target: str) -> Target:
     """Return a target that runs ONNX Runtime on the processor of this machine.
 
@@ -181,12 +240,21 @@ def find_processor(target: str) -> Target:
         UnsupportedError: If it is another.
     """
     device = find_device(target)
+    require_processor(device)
+    return device
+
+
+def require_processor(device: Target) -> None:
+    """Raise where a target does not run ONNX Runtime on a processor.
+
+    Raises:
+        UnsupportedError: If so.
+    """
     if device.executor != "onnxruntime" or device.providers[0] != CPU:
         raise UnsupportedError(
             f"language models are made for ONNX Runtime on a processor so far, not for {device.name}",
             remedy="--target cpu",
         )
-    return device
 
 
 def _time_forms(contest: FormContest, entrants: Sequence[Entrant], shares: TimeShares) -> None:

@@ -8,6 +8,8 @@ from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 
+JUDGED_COPIES = 4
+"""Times the size of the weights where forms are only judged: original and form are open, and read on their way."""
 _MATRIX = 2
 """Dimensions of one."""
 

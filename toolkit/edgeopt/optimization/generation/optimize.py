@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.executors._guard import guarded
 from edgeopt.export.export import names_decoder
-from edgeopt.graph.model import Model, find_model, load_model, save_model
-from edgeopt.measurement.generation.right_writer import open_right_decoder
+from edgeopt.graph.model import load_model
 from edgeopt.measurement.generation.sides.turns import PARTS
+from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.attention import AttentionTrials
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import deploy_language_model
-from edgeopt.optimization.generation.forms import FORMS, FUSED, MatrixForm, with_chunks
+from edgeopt.optimization.generation.forms import FORMS, with_chunks
 from edgeopt.optimization.generation.guessing import choose_guesses
 from edgeopt.optimization.generation.life import (
+    FormMaker,
     Made,
     WriterRun,
     export_first,
     find_processor,
     judge_forms,
+    line_of_form,
+    make_forms_here,
     prove_and_write,
+    require_processor,
 )
-from edgeopt.optimization.generation.material import DecoderMaterial
-from edgeopt.optimization.generation.memory import require_memory
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE, GuessChoice, LanguageReport
-from edgeopt.optimization.generation.resume import MODEL, Left, take_folder
-from edgeopt.optimization.generation.texts import TokenWindows, no_text, read_texts
+from edgeopt.optimization.generation.texts import TokenWindows, no_text
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
-from edgeopt.optimization.optimize import device_name
+from edgeopt.optimization.generation.workplace import Workplace, prepared, started, taken_over, write_ranges
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.running.writing import find_language_model
-from edgeopt.runtime.bundle import Bundle, is_bundle
+from edgeopt.runtime.bundle import Bundle
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.cache_integers import make_integer_cache
-from edgeopt.steps.convert.decoder_fusion import answers_last, fuse_decoder
-from edgeopt.steps.convert.last_logits import keep_last_logits
-from edgeopt.system.disk.files import write_beside
+from edgeopt.system.declared.target import TargetElsewhere
 from edgeopt.system.machine.threads import engine_threads
-from edgeopt.system.processes.time_limit import require_time
-from edgeopt.system.text import format_bytes, plural
+from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time
+from edgeopt.system.text import plural
 
 _SHARE = 4
 """Share of the seconds of the contest; guesses get one."""
@@ -80,43 +78,26 @@ def optimize_language_model(
         EdgeoptError: If the model, the text or the lengths do not fit, or memory does not suffice.
     """
     began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
-    threads = engine_threads(options.threads)
-    if (is_source := names_decoder(model)) and not options.eval:
-        raise no_text()
-    file = export_first(model, target, out, listener) if is_source else find_language_model(model)
+    threads, file = engine_threads(options.threads), _file_of(model, target, out, options, listener)
     shares = TimeShares(options.time_limit_s, listener, began_s)
-    if is_bundle(file):
-        find_model(model)  # which says what takes one
-    original, recipe = open_right_decoder(file, threads)
-    with original:
-        _require_lengths(options, original)
-        texts = read_texts(recipe, original, options.eval, options.calib)
-        folder = out or Path("out") / f"{recipe.name}-{device_name(target)}"
-        loaded = load_model(file)
-        left = take_folder(folder, recipe.name, [loaded], device, texts.calibration, resumes=options.resume)
-        require_memory(loaded)
+    with started(file, device, named=target, out=out, options=options, threads=threads) as start:
         shares.say()
-        listener.say("look for what is written in many ops and can be one")
-        fused = fuse_decoder(loaded, original.context, original.tokenizer.size)
-        forms = (FUSED, *FORMS) if fused.changes else FORMS
-        head, max_rise = recipe.generation.head, options.max_rise
-        material = DecoderMaterial(fused.model, device, texts.calibration, threads, head, max_rise, listener)
-        listener.say(
-            f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
-            f"{len(texts.calibration)} of {texts.calibrating} calibrate"
-        )
+        if start.left.handover is None:
+            of = prepared(start, FORMS, device, options.max_rise, listener)
+        else:
+            of = taken_over(start, FORMS, listener)
+        original, recipe, texts = start.original, start.recipe, start.texts
         contest = _contest(original, texts, options, threads, shares)
-        is_last_enough = answers_last(fused.model, original.context, original.tokenizer.size)
         trials = AttentionTrials(options.prompt_tokens, threads)
-        place = Workplace(file, left, with_chunks(recipe), is_last_enough, trials)
-        run, made = WriterRun(options, device, folder, threads, shares, began_s), Made()
+        place, made = Workplace(start, of, trials), Made()
+        run = WriterRun(options, device, start.left.folder, threads, shares, began_s)
         language_forms = judge_forms(
             run,
             contest,
             made,
             file,
-            names=lambda: [form.name for form in forms],
-            enter=lambda ahead: _enter(forms, contest, material, place, made, ahead),
+            names=lambda: [form.name for form in of.forms],
+            enter=lambda ahead: _enter(contest, place, made, ahead),
         )
     told = {
         "model": recipe.name,
@@ -138,8 +119,63 @@ def optimize_language_model(
         told=told,
         guess=lambda report: None if shares.was_cut else _guessing(report, contest, shares),
         deploy=deploy,
-        notes=lambda: (*original.origin.notes, *fused.notes, *made.notes, *trials.notes()),
+        notes=lambda: (*original.origin.notes, *of.notes, *made.notes, *trials.notes()),
     )
+
+
+@guarded()
+def make_language_forms_for(
+    model: str,
+    target: TargetElsewhere,
+    *,
+    named: str,
+    out: Path | None,
+    options: LanguageOptions,
+    listener: Listener,
+    began_s: float | None = None,
+) -> MadeHere:
+    """Make the forms of a language model for a device elsewhere, which takes them up, judges and measures them.
+
+    Only the form with the cache in 8 bits is made there, of the form that is fastest there; here the cache is measured.
+
+    Args:
+        model: As `optimize_language_model`, like all that follow.
+        target: See `find_device_elsewhere`.
+        named: The target as it was named.
+        out: Folder to write; None: `out/MODEL-TARGET`.
+        options: What is asked.
+        listener: Hears how far it is.
+        began_s: When a time limit began, on the monotonic clock; None: now.
+
+    Raises:
+        EdgeoptError: As `optimize_language_model`, for everything that can be known before forms are judged.
+        KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
+    """
+    require_processor(target)
+    began_s, threads = monotonic() if began_s is None else began_s, engine_threads(options.threads)
+    is_exported, file = names_decoder(model), _file_of(model, named, out, options, listener)
+    shares = TimeShares(options.time_limit_s, listener, began_s)
+    with started(file, target, named=named, out=out, options=options, threads=threads) as start:
+        if not start.left.is_complete:
+            shares.say_here(target.address)
+            start.ranges_file.unlink(missing_ok=True)
+            of = prepared(start, FORMS, target, options.max_rise, listener)
+            place = Workplace(start, of, None)
+            makers = [FormMaker(form.name, form.told, partial(place.make, form), place.file_of) for form in of.forms]
+            names = make_forms_here(makers, shares)
+            with limited(shares.end_s(TimeShare.MADE)), suppress(OutOfTime):
+                write_ranges(start.ranges_file, place.cache_ranges())
+            hand_over(start.left.folder, start.left.described, names, of.notes)
+    return MadeHere(str(file) if is_exported else model, start.left.folder)
+
+
+def _file_of(model: str, target: str, out: Path | None, options: LanguageOptions, listener: Listener) -> Path:
+    """Return the file of a model; of a source the one that it is exported to first."""
+    if not names_decoder(model):
+        return find_language_model(model)
+    if not options.eval:
+        raise no_text()
+    return export_first(model, target, out, listener)
 
 
 def _contest(
@@ -163,78 +199,41 @@ def _contest(
     return contest
 
 
-@dataclass(frozen=True, slots=True)
-class Workplace:
-    """Where forms are written, and what lies beside them."""
-
-    source: Path
-    """The original."""
-    left: Left
-    recipe: Recipe
-    """Recipe of the forms."""
-    is_last_enough: bool
-    """Whether forms may leave out what only the logits of earlier tokens need."""
-    attention: AttentionTrials
-
-    def write(self, name: str, made: Model) -> Path:
-        """Write a form into a folder of its own, with recipe and tokenizer; return its file."""
-        place = self.left.place(name)
-        save_model(keep_last_logits(made).model if self.is_last_enough else made, place / MODEL)
-        _copy_beside(self.source.parent, place, self.attention.choose(made, self.recipe))
-        self.left.finish(name)
-        return place / MODEL
-
-    def take_up(self, name: str) -> Path:
-        """Return the file of a form that a run before made; its attention is chosen anew, for this one's lengths."""
-        place = self.left.place(name)
-        _copy_beside(self.source.parent, place, self.attention.choose(load_model(place / MODEL), self.recipe))
-        return place / MODEL
-
-
-def _enter(
-    forms: Sequence[MatrixForm],
-    contest: FormContest,
-    material: DecoderMaterial,
-    place: Workplace,
-    made: Made,
-    ahead: Ahead,
-) -> None:
+def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> None:
     """Make the forms, kind by kind, and let each into the contest.
 
     Raises:
         OutOfTime: At the end of a time limit; what was judged before it stays.
     """
-    listener = contest.listener
+    listener, forms = contest.listener, place.of.forms
     kinds = list(dict.fromkeys(form.kind or form.name for form in forms))
     for i, kind in enumerate(kinds):
         ahead.tell_making(i, len(kinds), made.entrants)
         group = list[Entrant]()
         for form in (other for other in forms if (other.kind or other.name) == kind):
             require_time()
-            if place.left.is_finished(form.name):
-                file = place.take_up(form.name)
-            else:
-                outcome = form.make(material)
-                if not outcome.changes:
-                    made.leave_out(form.name, form.left_out)
-                    continue
-                file = place.write(form.name, outcome.model)
-            group.append(Entrant(form.name, form.told, form.precision, file))
-            listener.say(f"{form.name:<10} {format_bytes(group[-1].file.stat().st_size):>10}  {form.told}")
+            if why := place.make(form):
+                made.leave_out(form.name, why)
+                continue
+            group.append(Entrant(form.name, form.told, form.precision, place.file_of(form.name)))
+            listener.say(line_of_form(form.name, group[-1].file, form.told, is_known=form.name in place.known))
         contest.enter(group)
         made.take(group)
     leader = contest.leader(made.entrants)
     if leader is not None:
-        made.more += _enter_with_small_cache(leader, contest, material, place, made.entrants)
+        made.more += _enter_with_small_cache(leader, contest, place, made.entrants)
     ahead.tell_making(len(kinds), len(kinds), made.entrants)
 
 
 def _enter_with_small_cache(
-    leader: Entrant, contest: FormContest, material: DecoderMaterial, place: Workplace, entrants: list[Entrant]
+    leader: Entrant, contest: FormContest, place: Workplace, entrants: list[Entrant]
 ) -> list[Note]:
     """Let the leader in again with its cache in 8 bits; return why not, where that is not possible."""
     name, text = f"{leader.name}+cache8", f"{leader.name}, keys and values of the cache in 8 bits"
-    made = make_integer_cache(load_model(leader.file), material.cache_ranges)
+    try:
+        made = make_integer_cache(load_model(leader.file), place.cache_ranges())
+    except InvalidFileError as error:
+        return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", error.remedy)]
     if not made.changes:
         return [Note(NoteKind.INFO, f"{name} is left out: only GroupQueryAttention reads a cache in integers")]
     entrant = Entrant(name, text, leader.precision, place.write(name, made.model))
@@ -267,21 +266,3 @@ def _deployed(recipe: Recipe, report: LanguageReport) -> Recipe:
     chunks = with_chunks(recipe)
     beside = recipe_beside(Path(report.best.file)).generation
     return replace(chunks, generation=replace(chunks.generation, flash_attention=beside.flash_attention))
-
-
-def _copy_beside(source: Path, place: Path, recipe: Recipe) -> None:
-    place.mkdir(parents=True, exist_ok=True)
-    for name in (recipe.tokenizer.file, recipe.evaluation.calib, recipe.generation.draft):
-        if name and (source / name).is_file() and (source / name).resolve() != (place / name).resolve():
-            (place / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source / name, place / name)
-    write_beside(place / "recipe.toml", recipe_text(replace(recipe, folder=place), name=recipe.name, labels=""))
-
-
-def _require_lengths(options: LanguageOptions, opened: LanguageModel) -> None:
-    if options.prompt_tokens + options.output_tokens > opened.context:
-        raise EdgeoptError(
-            f"{options.prompt_tokens} tokens of a prompt and {options.output_tokens} of its answer are more than the "
-            f"context of {opened.context}",
-            remedy="ask for shorter prompts or answers",
-        )

@@ -42,7 +42,7 @@ def as_forms(
         is_hurried: Whether it was interrupted, or is late: one answer times the original, where no form was timed.
     """
     times = _medians(contest.times_of_original(entrants, is_hurried=is_hurried))
-    size, perplexity = _bytes_of(original), contest.base.perplexity
+    size, perplexity = bytes_of_form(original), contest.base.perplexity
     first = LanguageForm(BASELINE, "as given", str(original), size, perplexity, times_ms=times)
     return [first, *(_as_form(contest, entrant) for entrant in entrants)]
 
@@ -53,7 +53,7 @@ def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
         name=entrant.name,
         told=entrant.told,
         file=str(entrant.file),
-        size_bytes=_bytes_of(entrant.file),
+        size_bytes=bytes_of_form(entrant.file),
         perplexity=entrant.score.perplexity,
         rise=contest.rise(entrant),
         word=contest.rise(entrant).word(contest.max_rise),
@@ -67,7 +67,7 @@ def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
     )
 
 
-def _bytes_of(form: Path) -> int:
+def bytes_of_form(form: Path) -> int:
     """Return the size of a model's file, or of the graphs in its folder."""
     if not form.is_dir():
         return form.stat().st_size

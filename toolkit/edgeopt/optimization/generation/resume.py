@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import Model
+from edgeopt.optimization.folder.handover import Handover, forget_handover, handed_over
 from edgeopt.optimization.generation.result import LANGUAGE_RUN
 from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.files import require_writable, write_beside
@@ -19,6 +20,7 @@ from edgeopt.system.machine.environment import package_versions
 
 MODEL = "model.onnx"
 _DONE = "done.json"
+_NOT_WHOLE = "the machine that made the forms ran out of time, or it was changed on the way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,25 @@ class Left:
     """Whether finished forms are taken up."""
     graphs: tuple[str, ...] = (MODEL,)
     """Files of a form."""
+    described: Mapping[str, Any] = field(default_factory=dict)
+    """Description of the run, which machines compare."""
+    handover: Handover | None = None
+    """What another machine left that made the forms; None: this one makes them."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether another command made all forms already, and they are whole."""
+        return self.handover is not None and all(map(self.is_finished, self.handover.steps))
+
+    def why_not_here(self, form: str, why_none: str) -> str:
+        """Return why there is no form, where another machine made them.
+
+        Args:
+            form: That is not finished.
+            why_none: Why that machine made none, where it left the form out.
+        """
+        assert self.handover is not None
+        return _NOT_WHOLE if form in self.handover.steps else why_none
 
     def place(self, form: str) -> Path:
         """Return the folder of a form."""
@@ -82,23 +103,29 @@ def take_folder(
     require_writable(mark)
     if folder.is_dir() and not mark.is_file() and any(folder.iterdir()):
         raise InvalidFileError(f"{folder} holds something else", remedy="choose an empty folder with -o")
-    described = json.dumps(
-        [
-            [model.fingerprint for model in models],
-            repr(target),
-            repr([list(one) for one in calibration]),
-            package_versions(),
-        ],
-        sort_keys=True,
-    )
-    run = hashlib.sha256(described.encode()).hexdigest()
+    described = {
+        "models": [model.fingerprint for model in models],
+        "target": repr(target),
+        "profile": target.name,
+        "calibration": _hash_of([[*window] for window in calibration]),
+        "packages": package_versions(),
+    }
+    handover = handed_over(folder, described, resume=resumes)
+    described = dict(handover.run) if handover else described
+    run = _hash_of(described)
     if resumes and mark.is_file() and _read(mark).get("run") != run:
         raise InvalidFileError(
             f"{folder} holds a run of another model, target, text or software",
             remedy="leave --resume out, or name its folder",
         )
+    if handover is None:
+        forget_handover(folder)
     write_beside(mark, json.dumps({"tool": "edgeopt optimize", "language model": name, "run": run}) + "\n")
-    return Left(folder, run, resumes, graphs)
+    return Left(folder, run, resumes, graphs, described, handover)
+
+
+def _hash_of(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _hash(files: Sequence[Path]) -> str:

@@ -20,6 +20,8 @@ class TimeShare(Enum):
 
     JUDGED = 0.1
     """The original has predicted the text, or answered what it hears or reads."""
+    MADE = 0.4
+    """Forms are made, where another machine judges and times them in what is left."""
     FORMS = 0.55
     """Forms are made, judged and timed for a moment."""
     ROUNDS = 0.65
@@ -57,6 +59,13 @@ class TimeShares:
         if self.limit_s is not None:
             whole, forms = (typed_duration(1000 * share * self.limit_s) for share in (1.0, TimeShare.FORMS.value))
             self.listener.say(f"time limit {whole}: forms are made for {forms} at most, then timed and proven")
+
+    def say_here(self, address: str) -> None:
+        """Tell before work begins that forms are made here for another machine, and of the limit."""
+        self.listener.say(f"making forms here for {address}, which judges and measures them")
+        if self.limit_s is not None:
+            whole, made = (typed_duration(1000 * share * self.limit_s) for share in (1.0, TimeShare.MADE.value))
+            self.listener.say(f"time limit {whole}: forms are made for {made} at most, the device has what is left")
 
     @contextmanager
     def part(self, share: TimeShare, text: str = "") -> Iterator[None]:

@@ -49,13 +49,13 @@ class Original:
         return max(0.0, self.frame_ms - sum(self.model_ms.values()))
 
 
-def observe_original(pipeline: Pipeline, frames: Frames, folder: Path, tell: Progress | None) -> Original:
+def observe_original(pipeline: Pipeline, frames: Frames, folder: Path | None, tell: Progress | None) -> Original:
     """Run the pictures, and keep what each model behind others is fed.
 
     Args:
         pipeline: With the models as they came; each is warm.
         frames: Calibration pictures.
-        folder: Where the inputs go: `folder/STAGE`.
+        folder: Where the inputs go: `folder/STAGE`; None: another machine has kept them.
         tell: Hears progress.
 
     Raises:
@@ -64,7 +64,9 @@ def observe_original(pipeline: Pipeline, frames: Frames, folder: Path, tell: Pro
     chosen = frames.spread(CALIBRATION_PICTURES)
     stages = pipeline.description.models
     inputs = {
-        stage.name: _Inputs(folder / stage.name, stage, len(chosen)) for stage in stages if stage.takes[0] != FRAME
+        stage.name: _Inputs(folder / stage.name, stage, len(chosen))
+        for stage in stages
+        if folder is not None and stage.takes[0] != FRAME
     }
     times, runs, whole = [], [], []
     for i in range(len(chosen)):

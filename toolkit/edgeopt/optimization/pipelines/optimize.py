@@ -6,7 +6,6 @@ one: what the last answers lose, and what a frame takes, decide together.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -17,44 +16,39 @@ from time import monotonic
 
 import numpy as np
 
-from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnavailableError
+from edgeopt.errors import Note, NoteKind, UnavailableError
 from edgeopt.executors._guard import guarded
-from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
-from edgeopt.measurement.pipelines.given import OpenedPipeline, beside, open_pipeline
+from edgeopt.measurement.pipelines.given import OpenedPipeline
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.measure import CONFIRM_SECONDS, MOST_SECONDS, Decision
 from edgeopt.optimization.choice.selection import Wish
 from edgeopt.optimization.course import MEASURE, PartListener
-from edgeopt.optimization.optimize import device_name, optimize
-from edgeopt.optimization.options import Options, Prefer
+from edgeopt.optimization.folder.handover import forget_handover, handed_over
+from edgeopt.optimization.optimize import optimize
+from edgeopt.optimization.options import Options
 from edgeopt.optimization.pipelines.choice import Combination, StageForm, choose_jointly, front_of
 from edgeopt.optimization.pipelines.forms import FormBundles, ModelForms, weigh
 from edgeopt.optimization.pipelines.judge import Judged, PipelineJudge, labels_of
 from edgeopt.optimization.pipelines.observe import Original, observe_original
 from edgeopt.optimization.pipelines.prove import JOINT, Proving, as_candidate, prove
 from edgeopt.optimization.pipelines.result import JointReport
+from edgeopt.optimization.pipelines.start import PipelineStart, later_s, open_original, started_pipeline
 from edgeopt.optimization.pipelines.summary import write_joint_report
-from edgeopt.optimization.plan import all_steps
 from edgeopt.optimization.run import Silence
-from edgeopt.recipes.inputs.frames import Frames, open_frames
-from edgeopt.runtime.pipelines.bundle import is_pipeline_bundle, write_pipeline
-from edgeopt.runtime.pipelines.description import FRAME, read_description
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.runtime.pipelines.bundle import write_pipeline
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps._context import Listener
-from edgeopt.system.disk.files import require_writable, write_beside
 from edgeopt.system.machine.environment import package_versions, read_environment
 from edgeopt.system.processes.time_limit import OutOfTime, limited
 
-MARK = "pipeline-run.json"
 _ROUNDS = 3
 """Combinations that are measured as a whole, where the first misses the budget or loses more than expected."""
 _LEAST_PROVING_S = 5.0
 """For the turns that end a run, however late it is."""
-_FOR_MODELS = 0.6
-"""Share of a time limit for the candidates of all models together."""
 
 
 @guarded()
@@ -84,90 +78,32 @@ def optimize_pipeline(
     """
     began_s = monotonic() if began_s is None else began_s
     options, hears = options or Options(), listener or Silence()
-    _require_possible(Path(asked), options)
-    description = read_description(Path(asked))
-    folder = Path(out) if out else Path("out") / f"{description.name}-{device_name(target)}"
-    pictures = _pictures(Path(asked), options)
-    load_calls(description, code)  # a missing function ends the run here
-    _take(folder, description.name)
-    pipeline = open_pipeline(
-        str(asked), target=target, threads=options.threads, code=code, folder=folder / "combinations" / BASELINE
-    )
-    models = _make_candidates(pipeline, pictures, target, folder, options, hears)
-    run = _Joint(pipeline, pictures, models, folder, options, hears, began_s)
+    start = started_pipeline(Path(asked), named=target, code=code, out=out, options=options)
+    pipeline = open_original(start, target)
+    handover = handed_over(start.folder, start.described(pipeline.target.name), resume=options.resume)
+    if handover is None:
+        forget_handover(start.folder)
+    models = _make_candidates(pipeline, start, target, hears, keeps_inputs=handover is None)
+    run = _Joint(pipeline, start.pictures, models, start.folder, options, hears, began_s)
+    run.notes += handover.told if handover else ()
     return run.conclude()
 
 
-def _require_possible(path: Path, options: Options) -> None:
-    if is_pipeline_bundle(path):
-        raise EdgeoptError(f"{path} is a bundle: its models were chosen", remedy="name the pipeline.toml it is made of")
-    if options.replay:
-        raise EdgeoptError("a pipeline has no replay", remedy="leave --replay out")
-    if options.shapes:
-        raise EdgeoptError("--shape is for a single model", remedy="name shapes in the recipe of the stage")
-    known = all_steps()
-    if embedding := [name for name in options.steps or () if name in known and known[name].embeds]:
-        raise EdgeoptError(
-            f"{embedding[0]} is for a single model: the stages of a pipeline feed each other in Python",
-            remedy=f"leave {embedding[0]} out",
-        )
-    if options.prefer is not Prefer.SPEED:
-        raise EdgeoptError("a pipeline is chosen by its budget", remedy="leave --prefer out")
-
-
-def _pictures(path: Path, options: Options) -> Frames:
-    """Return the calibration pictures of the whole, else those of its labels."""
-    description = read_description(path)
-    source = Path(options.calib) if options.calib else description.path_of(description.calib)
-    if source is None or options.calib == "synthetic":
-        raise EdgeoptError(
-            f"pipeline {description.name} names no pictures: nothing would be found in made-up ones",
-            remedy="write calib into its file, or pass --calib PICTURES",
-        )
-    frames = open_frames(source)
-    if not frames.holds_pictures:
-        raise InvalidFileError(f"{source} holds {frames.held}: a pipeline takes pictures", remedy="pass pictures")
-    return frames
-
-
-def _take(folder: Path, name: str) -> None:
-    """Take an output folder that is new, or of such a run."""
-    require_writable(folder / MARK)
-    if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
-        raise InvalidFileError(f"{folder} holds something else", remedy="choose an empty folder with -o")
-    write_beside(folder / MARK, json.dumps({"tool": "edgeopt optimize", "pipeline": name}) + "\n")
-
-
 def _make_candidates(
-    given_pipeline: OpenedPipeline, pictures: Frames, target: str, folder: Path, options: Options, hears: Listener
+    given_pipeline: OpenedPipeline, start: PipelineStart, target: str, hears: Listener, *, keeps_inputs: bool
 ) -> tuple[Original, tuple[ModelForms, ...]]:
     """Send each model through `optimize` on what it is fed, and write a bundle of each candidate."""
-    description, models = given_pipeline.description, list[ModelForms]()
+    description, models = start.description, list[ModelForms]()
     with closing(given_pipeline.open()) as pipeline:
         hears.say(f"{description.name}: {', '.join(other.name for other in description.stages)}")
-        original = observe_original(pipeline, pictures, folder / "inputs", hears.progress)
-    each_s = options.time_limit_s * _FOR_MODELS / len(description.models) if options.time_limit_s else None
+        inputs = start.inputs if keeps_inputs else None
+        original = observe_original(pipeline, start.pictures, inputs, hears.progress)
     for position, stage in enumerate(description.models, 1):
         hears.say("")
         hears.say(f"stage {stage.name}: {stage.model}, {np.mean(original.runs[stage.name]):.3g} runs a frame")
-        is_first = stage.takes[0] == FRAME
-        forms = FormBundles(folder / "forms" / stage.name)
-        report = optimize(
-            beside(description, stage.model),
-            target=target,
-            out=folder / "models" / stage.name,
-            recipe=beside(description, stage.recipe) or None,
-            options=replace(
-                options,
-                calib=str(pictures.source if is_first else folder / "inputs" / stage.name),
-                eval="",
-                budget_ms=None,
-                max_drop=None,
-                time_limit_s=each_s,
-            ),
-            listener=PartListener(hears, partial(_later_s, monotonic(), len(description.models) - position)),
-            bundle_of=forms,
-        )
+        forms = FormBundles(start.folder / "forms" / stage.name)
+        left = partial(later_s, monotonic(), len(description.models) - position)
+        report = optimize(**start.wishes_of(stage), target=target, listener=PartListener(hears, left), bundle_of=forms)
         if report.was_cut:
             raise KeyboardInterrupt
         if report.untimed:
@@ -177,17 +113,6 @@ def _make_candidates(
             )
         models.append(forms.of(stage.name, report.threads))
     return original, tuple(models)
-
-
-def _later_s(began_s: float, models: int, left_s: float) -> float:
-    """Return about how long the models behind one take, each as long as it does, and what proves the whole.
-
-    Args:
-        began_s: When that one began, on the monotonic clock.
-        models: Behind it.
-        left_s: What it takes from now on.
-    """
-    return models * (monotonic() - began_s + left_s) + MOST_SECONDS + CONFIRM_SECONDS
 
 
 @dataclass
@@ -215,7 +140,7 @@ class _Joint:
         description = given.description
         self._given, self._pictures, self._folder, self._hears = given, pictures, folder, hears
         self._original, self._models = models
-        self._notes: list[Note] = [*given.notes, *pictures.notes]
+        self.notes: list[Note] = [*given.notes, *pictures.notes]
         self._budget_asked = options.budget_ms is not None or description.budget_ms is not None
         self._budget_ms = options.budget_ms or description.budget_ms or given.target.budget_ms
         self._ends_s = began_s + options.time_limit_s if options.time_limit_s else None
@@ -278,7 +203,7 @@ class _Joint:
             environment=read_environment({"pipeline": self._given.description.name}),
             folder=self._folder,
             bundle=bundle,
-            notes=tuple(dict.fromkeys((*self._notes, *decision.notes))),
+            notes=tuple(dict.fromkeys((*self.notes, *decision.notes))),
         )
         write_joint_report(report)
         return report
@@ -300,7 +225,7 @@ class _Joint:
             judgement = judged.judgement
             if judgement is not None and not (judgement.is_proven or judgement.is_open):
                 text = f"{combination} loses {judged.loss:.4f} together, {combination.loss:.4f} was expected"
-                self._notes.append(Note(NoteKind.CHOICE, f"{text}: more than {self._may_lose(judge):.4g}"))
+                self.notes.append(Note(NoteKind.CHOICE, f"{text}: more than {self._may_lose(judge):.4g}"))
                 most_loss = combination.loss - 1e-6
                 continue
             tried = self._prove(combination, judged, judge)
@@ -310,7 +235,7 @@ class _Joint:
             faster = choose_jointly(front, 0.0, most_loss)
             if not is_missed or faster is None or faster.frame_ms >= combination.frame_ms:
                 break
-            self._notes.append(
+            self.notes.append(
                 Note(NoteKind.CHOICE, f"{combination} misses the budget as a whole: a faster one is tried")
             )
             limit_ms = combination.frame_ms - 1e-6

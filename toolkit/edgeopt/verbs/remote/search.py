@@ -69,7 +69,8 @@ class SearchHere:
             say(f"candidates are made on {device.connection.address.host} too: {made}")
             return command
         flags, limit_s = flags_of(type(options)), self.values.get(_LIMIT)
-        words = _without(command.words, {flags[name] for name in (_OUT, _RESUME, _LIMIT, *_OF_SOURCE)}, flags[_RESUME])
+        replaced = {flags[name] for name in (_OUT, _RESUME, _LIMIT, *_OF_SOURCE) if name in flags}
+        words = _without(command.words, replaced, flags[_RESUME])
         more = [CommandWord(flags[_RESUME]), CommandWord(flags[_OUT])]
         more.append(CommandWord(str(made.folder), is_read=True, is_written=True))
         if limit_s:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.export.network import NetworkInput
 from edgeopt.measurement.accuracy.cluster.address import read_cluster_address
 from edgeopt.measurement.accuracy.cluster.pool import ClusterPool
-from edgeopt.optimization.elsewhere import MadeHere, make_for, why_not_made_here
+from edgeopt.optimization.elsewhere import make_for, searched_target, why_not_made_here
+from edgeopt.optimization.folder.handover import MadeHere
 from edgeopt.optimization.optimize import optimize, show_plan
 from edgeopt.optimization.report.summary import summarize as summarize_report
 from edgeopt.optimization.result import Report
 from edgeopt.optimization.run import Silence
 from edgeopt.report.document import Document
-from edgeopt.runtime.devices.availability import find_device_elsewhere
 from edgeopt.steps._context import Listener
 from edgeopt.system.machine.processor import Processor
-from edgeopt.workloads import began_of
+from edgeopt.workloads import began_of, with_budget_of_fps
 from edgeopt.workloads.frames.options import FrameOptimize
 
 
 def work(source: str, options: FrameOptimize, listener: Listener | None) -> Report | Document:
     """Make it fast and prove it; with `dry_run` only say how."""
-    options = _with_budget(options)
+    options = with_budget_of_fps(options)
     address = read_cluster_address(options.cluster) if options.cluster else None
     if options.dry_run:
         return show_plan(source, target=options.target, recipe=options.recipe, options=options)
@@ -38,13 +36,12 @@ def make_elsewhere(
     source: str, options: FrameOptimize, address: str, processor: Processor, listener: Listener | None
 ) -> MadeHere | str:
     """Make the candidates here for a device elsewhere, which measures them; return why not where that cannot be."""
-    options = _with_budget(options)
+    options = with_budget_of_fps(options)
     if options.dry_run:
         return "a plan is made where it runs"
-    try:
-        target = find_device_elsewhere(options.target, address, processor)
-    except UnavailableError as error:
-        return error.problem
+    target = searched_target(options.target, address, processor)
+    if isinstance(target, str):
+        return target
     why_not = why_not_made_here(target, options)
     return why_not or make_for(source, target, named=options.target, **_arguments(options, listener))
 
@@ -60,15 +57,6 @@ def _arguments(options: FrameOptimize, listener: Listener | None) -> dict[str, A
         "task": options.task,
         "began_s": began_of(listener),
     }
-
-
-def _with_budget(options: FrameOptimize) -> FrameOptimize:
-    """Return the options with frames a second as a budget."""
-    if options.fps is None:
-        return options
-    if options.budget_ms is not None:
-        raise EdgeoptError("--budget and --fps both say how long a frame may take", remedy="give one of them")
-    return replace(options, budget_ms=1000 / options.fps)
 
 
 def summarize(result: Report | Document) -> Document:

@@ -1,0 +1,171 @@
+"""The beginning of an `optimize` of an encoder with a decoder, and the folder into which its forms are written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+from edgeopt.graph.model import Model, load_model, save_model
+from edgeopt.measurement.generation.held_out import read_sources, require_answers
+from edgeopt.measurement.generation.right_writer import open_right_pair
+from edgeopt.measurement.generation.sides.turns import Prompt
+from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
+from edgeopt.optimization.generation.life import FormMaker
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.generation.resume import Left, take_folder
+from edgeopt.optimization.optimize import folder_of_run
+from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
+from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair
+from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.threads import engine_threads
+
+IN_FLOAT = f"{FLOAT}-{FLOAT}"
+"""Name of the pair that a model of more graphs becomes."""
+JOINED = "the encoder makes keys and values, one decoder"
+_TOO_SMALL = "no matrix of constant weights is large enough"
+
+
+@dataclass(frozen=True, slots=True)
+class PairStart:
+    """An encoder with a decoder, open, with the sounds or texts that judge and the folder of its forms."""
+
+    original: EncoderDecoder
+    sources: Sequence[Prompt]
+    left: Left
+
+
+@contextmanager
+def started_pair(
+    path: Path, device: Target, *, named: str, out: Path | None, options: LanguageOptions
+) -> Iterator[PairStart]:
+    """Open an encoder with a decoder, read what it hears or reads, and take the output folder.
+
+    Args:
+        path: Its folder.
+        device: Target of the run.
+        named: The target as it was named.
+        out: Folder to write; None: `out/MODEL-TARGET`.
+        options: What is asked.
+
+    Raises:
+        EdgeoptError: If the model and the sounds or texts do not fit, or the folder holds something else.
+    """
+    with open_right_pair(path, engine_threads(options.threads)) as original:
+        files = original.files
+        require_answers(original, options.output_tokens)
+        sources, folder = read_sources(options.eval, original), folder_of_run(out, files.name, named)
+        graphs, of_form = [load_model(file) for file in files.files], (ENCODER, DECODER)
+        left = take_folder(folder, files.name, graphs, device, (), resumes=options.resume, graphs=of_form)
+        yield PairStart(original, sources, left)
+
+
+@dataclass(frozen=True)
+class PairWorkplace:
+    """Where forms of both parts are made and written, and the original.
+
+    What makes a form returns why there is none, or nothing: one that an earlier run made is that form.
+    """
+
+    left: Left
+    files: EncoderDecoderFiles
+    device: Target
+    known: set[str] = field(default_factory=set)
+    """Names of forms that an earlier run made."""
+
+    @property
+    def original(self) -> Path:
+        """Folder of the original, with configurations and tokenizer."""
+        return self.files.tokenizer.parent
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Encoder and decoder as they came, each one graph."""
+        return read_pair(self.files)
+
+    def join(self) -> str:
+        """Write the pair in float of a model that came in more graphs."""
+        if self._is_known(IN_FLOAT):
+            return ""
+        if self.left.handover is not None:
+            return self.left.why_not_here(IN_FLOAT, _TOO_SMALL)
+        self._write(IN_FLOAT, self.pair.encoder, self.pair.decoder)
+        return ""
+
+    def make_encoder(self, form: PartForm) -> str:
+        """Make a form of the encoder, beside the decoder in float."""
+        name = f"{form.name}-{FLOAT}"
+        if self._is_known(name):
+            return ""
+        if self.left.handover is not None:
+            return self.left.why_not_here(name, _TOO_SMALL)
+        outcome = form.make(self.pair.encoder, self.device)
+        if not outcome.changes:
+            return _TOO_SMALL
+        self._write(name, outcome.model, self.pair.decoder)
+        return ""
+
+    def make_decoder(self, form: PartForm, encoder: str = FLOAT) -> str:
+        """Make a form of the decoder, beside a form of the encoder that is there.
+
+        Where another machine made the forms, it is that machine's, which lies beside the encoder in float.
+        """
+        name, beside = f"{encoder}-{form.name}", self.left.place(f"{encoder}-{FLOAT}")
+        if self._is_known(name):
+            return ""
+        made: Model | Path
+        if self.left.handover is not None:
+            alone = f"{FLOAT}-{form.name}"
+            if not self.left.is_finished(alone):
+                return self.left.why_not_here(alone, _TOO_SMALL)
+            made = self.left.place(alone)
+        else:
+            outcome = form.make(self.pair.decoder, self.device)
+            if not outcome.changes:
+                return _TOO_SMALL
+            made = outcome.model
+        self._write(name, self.pair.encoder if encoder == FLOAT else beside, made)
+        return ""
+
+    def makers(self) -> list[FormMaker]:
+        """Return what makes the forms of both parts, each beside the other part in float."""
+        place = self.left.place
+        joined = [] if self.files.is_pair else [FormMaker(IN_FLOAT, JOINED, self.join, place)]
+        encoders = [
+            FormMaker(f"{form.name}-{FLOAT}", f"encoder: {form.told}", partial(self.make_encoder, form), place)
+            for form in ENCODER_FORMS
+        ]
+        decoders = [
+            FormMaker(f"{FLOAT}-{form.name}", f"decoder: {form.told}", partial(self.make_decoder, form), place)
+            for form in DECODER_FORMS
+        ]
+        return [*joined, *encoders, *decoders]
+
+    def _is_known(self, name: str) -> bool:
+        if is_known := self.left.is_finished(name):
+            self.known.add(name)
+        return is_known
+
+    def _write(self, name: str, encoder: Model | Path, decoder: Model | Path) -> None:
+        """Write a form into a folder of its own, with all that is read beside it.
+
+        Args:
+            name: Of the form.
+            encoder: Its graph, or the folder of the form whose encoder it is.
+            decoder: As `encoder`.
+        """
+        place = self.left.place(name)
+        place.mkdir(parents=True, exist_ok=True)
+        for graph, made in ((ENCODER, encoder), (DECODER, decoder)):
+            if isinstance(made, Model):
+                save_model(made, place / graph)
+                continue
+            for file in made.glob(f"{graph}*"):
+                shutil.copyfile(file, place / file.name)
+        for configuration in (*configurations(self.original), self.files.tokenizer):
+            shutil.copyfile(configuration, place / configuration.name)
+        self.left.finish(name)

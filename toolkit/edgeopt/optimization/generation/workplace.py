@@ -1,0 +1,222 @@
+"""The beginning of an `optimize` of a language model, and the folder into which its forms are written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note
+from edgeopt.graph.model import Model, find_model, load_model, save_model
+from edgeopt.measurement.generation.right_writer import open_right_decoder
+from edgeopt.optimization.generation.attention import AttentionTrials
+from edgeopt.optimization.generation.forms import FUSED, MatrixForm, with_chunks
+from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.memory import JUDGED_COPIES, require_memory, require_room
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.generation.resume import MODEL, Left, take_folder
+from edgeopt.optimization.generation.texts import TokenWindows, read_texts
+from edgeopt.optimization.optimize import folder_of_run
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recipe_text import recipe_text
+from edgeopt.runtime.bundle import is_bundle
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.steps._context import Listener
+from edgeopt.steps.convert.decoder_fusion import answers_last, fuse_decoder
+from edgeopt.steps.convert.last_logits import keep_last_logits
+from edgeopt.system.declared.target import Target
+from edgeopt.system.disk.archives import read_archive
+from edgeopt.system.disk.files import open_beside, write_beside
+from edgeopt.system.processes.time_limit import LONGER
+from edgeopt.system.text import plural
+
+_RANGES = "candidates/cache_ranges.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderStart:
+    """A language model, open, with its texts and the folder of its forms."""
+
+    file: Path
+    original: LanguageModel
+    recipe: Recipe
+    texts: TokenWindows
+    loaded: Model
+    left: Left
+    threads: int
+
+    @property
+    def ranges_file(self) -> Path:
+        """The largest numbers of the cache, of whoever made the forms for another machine."""
+        return self.left.folder / _RANGES
+
+
+@contextmanager
+def started(
+    file: Path, device: Target, *, named: str, out: Path | None, options: LanguageOptions, threads: int
+) -> Iterator[DecoderStart]:
+    """Open a language model, read its texts and take the output folder.
+
+    Args:
+        file: Of the model.
+        device: Target of the run.
+        named: The target as it was named.
+        out: Folder to write; None: `out/MODEL-TARGET`.
+        options: What is asked.
+        threads: Of the engine.
+
+    Raises:
+        EdgeoptError: If the model, the text or the lengths do not fit, or the folder holds something else.
+    """
+    if is_bundle(file):
+        find_model(str(file))  # which says what takes one
+    original, recipe = open_right_decoder(file, threads)
+    with original:
+        _require_lengths(options, original)
+        texts = read_texts(recipe, original, options.eval, options.calib)
+        folder, loaded = folder_of_run(out, recipe.name, named), load_model(file)
+        left = take_folder(folder, recipe.name, [loaded], device, texts.calibration, resumes=options.resume)
+        yield DecoderStart(file, original, recipe, texts, loaded, left, threads)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderForms:
+    """The forms of a language model that are tried."""
+
+    forms: tuple[MatrixForm, ...]
+    material: DecoderMaterial | None
+    """Their material; None: another machine made them."""
+    is_last_enough: bool
+    """Whether forms may leave out what only the logits of earlier tokens need."""
+    notes: tuple[Note, ...]
+
+
+def prepared(
+    start: DecoderStart, forms: tuple[MatrixForm, ...], device: Target, max_rise: float, listener: Listener
+) -> DecoderForms:
+    """Return the forms with what they are made of.
+
+    Args:
+        start: The model.
+        forms: That are tried; the fused one is tried too where anything can be fused.
+        device: Target of the run.
+        max_rise: Share by which the perplexity may rise.
+        listener: Hears how far it is.
+
+    Raises:
+        EdgeoptError: If memory does not suffice.
+    """
+    require_memory(start.loaded)
+    original, texts = start.original, start.texts
+    listener.say("look for what is written in many ops and can be one")
+    fused = fuse_decoder(start.loaded, original.context, original.tokenizer.size)
+    head = start.recipe.generation.head
+    material = DecoderMaterial(fused.model, device, texts.calibration, start.threads, head, max_rise, listener)
+    listener.say(
+        f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
+        f"{len(texts.calibration)} of {texts.calibrating} calibrate"
+    )
+    is_last_enough = answers_last(fused.model, original.context, original.tokenizer.size)
+    return DecoderForms((FUSED, *forms) if fused.changes else forms, material, is_last_enough, fused.notes)
+
+
+def taken_over(start: DecoderStart, forms: tuple[MatrixForm, ...], listener: Listener) -> DecoderForms:
+    """Return the forms that another machine made.
+
+    Raises:
+        EdgeoptError: If memory does not suffice to judge them.
+    """
+    handover = start.left.handover
+    assert handover is not None
+    require_room(JUDGED_COPIES * start.loaded.size_bytes)
+    listener.say(f"forms are taken up: {', '.join(handover.steps)}")
+    tried = (FUSED, *forms) if FUSED.name in handover.steps else forms
+    return DecoderForms(tried, None, False, handover.told)
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """Where forms are made and written, and what lies beside them."""
+
+    start: DecoderStart
+    of: DecoderForms
+    attention: AttentionTrials | None
+    """Chooses how forms compute prompts; None: it is chosen on another machine."""
+    known: set[str] = field(default_factory=set)
+    """Names of forms that an earlier run made."""
+
+    def make(self, form: MatrixForm) -> str:
+        """Make a form, unless an earlier run did; return why there is none, empty: there is one.
+
+        Of one that is there attention is chosen anew, for the lengths of this run.
+        """
+        left = self.start.left
+        if left.is_finished(form.name):
+            self.known.add(form.name)
+            if self.attention is not None:
+                self._copy_beside(self.file_of(form.name).parent, load_model(self.file_of(form.name)))
+            return ""
+        if self.of.material is None:
+            return left.why_not_here(form.name, form.left_out)
+        outcome = form.make(self.of.material)
+        if not outcome.changes:
+            return form.left_out
+        self.write(form.name, outcome.model)
+        return ""
+
+    def file_of(self, name: str) -> Path:
+        """Return the file of a form."""
+        return self.start.left.place(name) / MODEL
+
+    def write(self, name: str, made: Model) -> Path:
+        """Write a form into a folder of its own, with recipe and tokenizer; return its file."""
+        file = self.file_of(name)
+        save_model(keep_last_logits(made).model if self.of.is_last_enough else made, file)
+        self._copy_beside(file.parent, made)
+        self.start.left.finish(name)
+        return file
+
+    def cache_ranges(self) -> Mapping[str, NDArray[np.float32]]:
+        """Return the largest number of each channel of the cache, by its input's name.
+
+        Raises:
+            InvalidFileError: If the machine that made the forms left none, or they are damaged.
+        """
+        if self.of.material is not None:
+            return self.of.material.cache_ranges
+        if not self.start.ranges_file.is_file():
+            raise InvalidFileError("there was no time to measure the cache", remedy=LONGER)
+        return read_archive(self.start.ranges_file, remedy="the other forms go on")
+
+    def _copy_beside(self, place: Path, model: Model) -> None:
+        recipe, source = with_chunks(self.start.recipe), self.start.file.parent
+        if self.attention is not None:
+            recipe = self.attention.choose(model, recipe)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in (recipe.tokenizer.file, recipe.evaluation.calib, recipe.generation.draft):
+            if name and (source / name).is_file() and (source / name).resolve() != (place / name).resolve():
+                (place / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(source / name, place / name)
+        write_beside(place / "recipe.toml", recipe_text(replace(recipe, folder=place), name=recipe.name, labels=""))
+
+
+def write_ranges(file: Path, ranges: Mapping[str, NDArray[np.float32]]) -> None:
+    """Write the largest numbers of the cache for the machine that takes the forms up."""
+    held: dict[str, Any] = {**ranges}
+    with open_beside(file) as stream:
+        np.savez(stream, **held)
+
+
+def _require_lengths(options: LanguageOptions, opened: LanguageModel) -> None:
+    if options.prompt_tokens + options.output_tokens > opened.context:
+        raise EdgeoptError(
+            f"{options.prompt_tokens} tokens of a prompt and {options.output_tokens} of its answer are more than the "
+            f"context of {opened.context}",
+            remedy="ask for shorter prompts or answers",
+        )
