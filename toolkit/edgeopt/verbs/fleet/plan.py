@@ -96,10 +96,10 @@ def read_plan(path: Path) -> FleetPlan:
         InvalidFileError: If a key, an option or a name is wrong.
         EdgeoptError: If an address is none.
     """
-    values = read_toml(path)
-    if isinstance(devices := values.get("devices"), dict):  # with dashes, as the options beside are written
-        values["devices"] = {name: _with_underscores(device) for name, device in devices.items()}
-    read = parse_table(FleetFile, values, str(path))
+    table = read_toml(path)
+    if isinstance(devices := table.get("devices"), dict):  # with dashes, as the options beside are written
+        table["devices"] = {name: _with_underscores(device) for name, device in devices.items()}
+    read = parse_table(FleetFile, table, str(path))
     if not read.workloads or not read.devices:
         raise InvalidFileError(
             f"{path} names no workloads or no devices", remedy="write [workloads.NAME] and [devices.NAME]"
