@@ -129,7 +129,7 @@ def test_the_run_costs_what_its_devices_were_held_for():
     }
     text = render(summarize(result), "terminal", Paper(80))
     told = " ".join(text.split())
-    assert "1.02 in the currency of the prices, for 0.07 device hours; without 1 device" in told
+    assert "1.02 in the currency of the prices; 0.07 device hours, without a price those of 1 device" in told
     workloads = text.split("Cost of each workload")[1]
     assert [line.split()[-1] for line in workloads.splitlines() if line.split()[:1] in (["a"], ["b"])] == [
         "1.01",

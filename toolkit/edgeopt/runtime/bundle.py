@@ -225,6 +225,11 @@ class Bundle:
         others = {other.label: other.standing for other in self.others if other.standing}
         return notes_of_choice(self.label, self.standing, others)
 
+    def led_by(self, target: Bundle) -> Bundle:
+        """Return one of its targets as the first, with the rest beside it."""
+        rest = (replace(each, others=()) for each in (self, *self.others) if each is not target)
+        return replace(target, others=tuple(rest))
+
     def mapped(self, change: Callable[[Bundle], Bundle]) -> Bundle:
         """Return it with the same change made for each of its targets."""
         return replace(change(self), others=tuple(map(change, self.others)))

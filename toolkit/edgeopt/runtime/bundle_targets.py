@@ -3,7 +3,7 @@
     1. measured on this processor and this system
     2. measured on another processor of the same instructions
     3. made for such a processor, and measured on another one or on none
-    4. made for another processor: where the bundle's own test of its numbers holds here
+    4. made for another processor: where the bundle's own test of its numbers holds here, and without one in float32
     5. its engine or its device is not here: only what it falls back to
 
 In each of them comes first what was fastest where it was measured: its time over that of the fastest target measured on
@@ -152,6 +152,8 @@ def _fit(contender: Contender, here: MeasuredOn) -> tuple[Fit, str]:
         return Fit.MADE_FOR, f"made for such a processor; {where}"
     if contender.is_tested:
         return Fit.BY_NUMBERS, f"made for another ({unfit}), and its numbers hold here; {where}"
+    if contender.precision == "fp32":
+        return Fit.BY_NUMBERS, f"made for another ({unfit}), in float32, which computes alike everywhere; {where}"
     return Fit.NOT_HERE, f"{unfit}, and no test of its numbers could show that they hold here"
 
 

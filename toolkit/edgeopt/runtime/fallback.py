@@ -76,8 +76,7 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
                 raise UnavailableError(problem, remedy=error.remedy) from error
             notes.append(Note(NoteKind.WARNING, f"{name} not used: {error.problem}", error.remedy))
             continue
-        others = (replace(other, others=()) for other in (bundle, *bundle.others) if other is not each)
-        picked = replace(each, others=tuple(others))
+        picked = bundle.led_by(each)
         # two artefacts may be one file in two arithmetics, which fail for one reason
         return replace(opened, bundle=picked, notes=(*dict.fromkeys(notes), *picked.choice_notes, *opened.notes))
     raise EdgeoptError(
@@ -90,7 +89,7 @@ def _in_order(bundle: Bundle) -> Iterator[tuple[Bundle, Artefact]]:
     """Yield what is tried, one model opened in one way once."""
     targets = (bundle,) if bundle.is_asked else (bundle, *bundle.others)
     first = [(each, each.artefacts[0]) for each in targets if each.leads]
-    others = [(each, artefact) for each in targets for artefact in each.artefacts[1 if each.leads else 0 :]]
+    others = [(each, artefact) for each in targets for artefact in each.artefacts[1:]]
     known = list[tuple[object, ...]]()
     for each, artefact in (*first, *others):
         way = artefact.sha256, artefact.executor, artefact.providers, artefact.options, artefact.precision, each.recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -244,9 +244,7 @@ def _for_phone(bundle: Bundle, phone: Phone, target: str) -> Bundle:
         and elsewhere(each.target, phone.address, there).why_unfit() is None
     ]
     # The order is this machine's: on the phone what was measured on most of its instructions is nearest.
-    nearest = max(fitting, key=lambda each: _shared(each, there), default=bundle)
-    others = tuple(replace(each, others=()) for each in (bundle, *bundle.others) if each is not nearest)
-    return replace(nearest, others=others)
+    return bundle.led_by(max(fitting, key=lambda each: _shared(each, there), default=bundle))
 
 
 def _shared(bundle: Bundle, processor: Processor) -> int:

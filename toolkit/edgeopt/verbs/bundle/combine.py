@@ -26,6 +26,7 @@ from edgeopt.runtime.bundle import (
     Attachment,
     Bundle,
     manifest_of,
+    parse_bundle,
     read_bundle,
     write_manifest,
 )
@@ -36,7 +37,6 @@ from edgeopt.system.disk.files import require_space, unwritable
 _HASH_DIGITS = 12
 _NAMED_BY_HASH = re.compile(rf"-[0-9a-f]{{{_HASH_DIGITS}}}(?=\.)")
 """The part of a name that `combine_bundles` puts in."""
-_PARTIAL = ".partial"
 _OTHERWISE = (
     "folder",
     "embedded",
@@ -79,12 +79,14 @@ def combine_bundles(bundles: Sequence[str | Path], out: str | Path, *, devices: 
     """
     if devices and len(devices) != len(bundles):
         raise ValueError(f"{len(devices)} devices are named for {len(bundles)} bundles")
-    folder, read = Path(out), [*_read_all(bundles, devices)]
-    if not read:
+    folder, parsed = Path(out), [*_parse_all(bundles, devices)]
+    if not parsed:
         raise EdgeoptError("no bundle is named", remedy="name the output folders of edgeopt optimize")
-    for other in read[1:]:
-        _require_alike(read[0], other)
-    kept = _labelled(_fastest(read))
+    for other in parsed[1:]:
+        _require_alike(parsed[0], other)
+    kept = _labelled(_fastest(parsed))
+    for path in {each.folder for each in kept}:
+        read_bundle(path)  # a fleet brings thousands of which few are kept: only these are hashed
     if len(kept) > MOST_TARGETS:
         raise EdgeoptError(
             f"these are {len(kept)} targets, and a bundle is for {MOST_TARGETS} at most",
@@ -99,6 +101,11 @@ def combine_bundles(bundles: Sequence[str | Path], out: str | Path, *, devices: 
         targets.append(_target_of(_renamed(bundle, names), common, recipes))
     _write(folder, files.values(), {"schema": SEVERAL, "recipes": recipes, "targets": targets})
     return read_bundle(folder)
+
+
+def size_of(bundle: Bundle) -> int:
+    """Return the bytes of all files that a bundle names, for whichever target."""
+    return sum({file.name: file.size_bytes for each in (bundle, *bundle.others) for file in _files_of(each)}.values())
 
 
 def extract_bundle(bundle: str | Path, target: str, out: str | Path) -> Bundle:
@@ -120,8 +127,10 @@ def extract_bundle(bundle: str | Path, target: str, out: str | Path) -> Bundle:
         raise EdgeoptError(f"{bundle} is for several called {target}", remedy=f"name one: {', '.join(alike)}")
     files, names = list[_File](), {whole.artefacts[0].file: f"model{whole.model.suffix}"}
     for file in _files_of(whole):
-        name = _NAMED_BY_HASH.sub("", file.name)
-        names.setdefault(file.name, name if name not in names.values() else file.name)
+        plain = _NAMED_BY_HASH.sub("", file.name)
+        # What one target falls back to may be the model of another, by which the file is called.
+        free = [name for name in (plain, f"fallback{Path(plain).suffix}") if name not in names.values()]
+        names.setdefault(file.name, free[0] if free else file.name)
         files.append(replace(file, name=names[file.name]))
     _write(folder, files, {"schema": SCHEMA, **manifest_of(_renamed(whole, names))})
     return read_bundle(folder)
@@ -150,10 +159,10 @@ def bundle_verb(bundles: Sequence[Path], out: Path | None, target: str) -> tuple
     return combine_bundles(bundles, out), "combined: "
 
 
-def _read_all(bundles: Sequence[str | Path], devices: Sequence[str]) -> Iterator[Bundle]:
+def _parse_all(bundles: Sequence[str | Path], devices: Sequence[str]) -> Iterator[Bundle]:
     """Yield each target of each bundle, with the device that is told."""
     for path, device in zip(bundles, devices or [""] * len(bundles), strict=True):
-        whole = read_bundle(Path(path))
+        whole = parse_bundle(Path(path))
         if whole.recipe.generation.encoder:
             raise UnsupportedError(
                 f"{path} is an encoder with a decoder, which stays a bundle for one target",
@@ -188,10 +197,13 @@ def _require_alike(first: Bundle, other: Bundle) -> None:
 
 
 def _fastest(bundles: Sequence[Bundle]) -> list[Bundle]:
-    """Return of each target the bundle that was fastest on each kind of machine, in the order in which they came."""
-    best: dict[tuple[str, MeasuredOn | None], Bundle] = {}
+    """Return of each target the bundle that was fastest on each kind of machine, in the order in which they came.
+
+    Where nothing tells on which machine, one of those with the same model.
+    """
+    best: dict[tuple[str, MeasuredOn | str], Bundle] = {}
     for bundle in bundles:
-        key = bundle.target.name, measured_on(bundle.expected)
+        key = bundle.target.name, measured_on(bundle.expected) or bundle.artefacts[0].sha256
         if key not in best or _ms(bundle) < _ms(best[key]):
             best[key] = bundle
     return [bundle for bundle in bundles if any(bundle is each for each in best.values())]
@@ -314,11 +326,9 @@ def _write(folder: Path, files: Iterable[_File], manifest: dict[str, Any]) -> No
 
 
 def _place(source: Path, path: Path) -> None:
-    """Put a file where it belongs in one step: as a second name of the same bytes where the disk has that."""
-    partial = path.with_name(f"{path.name}{_PARTIAL}")
-    partial.unlink(missing_ok=True)
+    """Put a file where it belongs: as a second name of the same bytes where the disk has that."""
+    path.unlink(missing_ok=True)
     try:
-        os.link(source.resolve(), partial)
+        os.link(source.resolve(), path)
     except OSError:  # another disk, or a system without links
-        shutil.copyfile(source, partial)
-    partial.replace(path)
+        shutil.copyfile(source, path)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
-from edgeopt.runtime.bundle import Artefact, Bundle, ranked
+from edgeopt.runtime.bundle import Bundle, ranked
 from edgeopt.runtime.bundle_targets import Fit, Standing, frame_ms, measured_on
-from edgeopt.system.text import format_bytes, format_ms, plural
+from edgeopt.system.text import format_bytes, format_ms
+from edgeopt.verbs.bundle.combine import size_of
 
 _HERE = {
     Fit.MEASURED: "measured here",
@@ -28,7 +30,7 @@ def summarize(bundle: Bundle, wrote: str = "") -> Document:
         wrote: What a command did, as a sentence; empty: it was looked at.
     """
     targets = [bundle, *bundle.others] if bundle.standing else ranked([bundle])
-    sizes = _sizes(targets)
+    size, alone = size_of(bundle), sum(size_of(replace(each, others=())) for each in targets)
     columns: dict[str, Callable[[Bundle], str]] = {
         "target": lambda each: each.label,
         "engine": lambda each: each.artefacts[0].executor,
@@ -39,30 +41,29 @@ def summarize(bundle: Bundle, wrote: str = "") -> Document:
     }
     table = make_table(targets, columns, words=["engine", "precision", "measured on", "here"], less=["measured on"])
     reasons = tuple(Value(each.label, _standing(each).reason) for each in targets)
-    alone = sum(sum(_sizes([each]).values()) for each in targets)
-    size = format_bytes(sum(sizes.values()))
-    saved = f"; {format_bytes(alone)} as bundles for one target each" if len(targets) > 1 else ""
-    facts = (Value("size", f"{size} in {plural(len(sizes), 'file')}{saved}"),)
+    saved = f", {format_bytes(alone)} as bundles for one target each" if len(targets) > 1 else ""
+    facts = (Value("size", f"{format_bytes(size)}{saved}"),)
     first = targets[0]
-    picks = f"{first.label} is the first that this machine tries" if first.leads else "no target of it runs here"
+    which = f"{first.label} first" if len(targets) > 1 else first.label
+    picks = f"this machine tries {which}" if first.leads else "this machine runs what it falls back to alone"
     verdict = VerdictLines(
         CommandOutcome.DONE,
-        f"{wrote}{picks} of {plural(len(targets), 'target')}",
+        f"{wrote}{picks}" + (f", of {len(targets)} targets" if len(targets) > 1 else ""),
         facts,
         bundle=str(bundle.folder) if wrote else "",
         next_command=f"edgeopt bench {shlex.quote(str(bundle.folder))}",
     )
     sections = (Section(table=table), Section("Why", values=reasons))
-    data = as_json(targets, sizes)
+    data = as_json(targets, size)
     return Document("bundle", str(bundle.folder), f"Bundle {bundle.folder}", data, sections, verdict=verdict)
 
 
-def as_json(targets: list[Bundle], sizes: dict[str, int]) -> dict[str, Any]:
+def as_json(targets: list[Bundle], size_bytes: int) -> dict[str, Any]:
     """Return plain values."""
     return {
         "schema": 1,
         "folder": str(targets[0].folder),
-        "size_bytes": sum(sizes.values()),
+        "size_bytes": size_bytes,
         "targets": [
             {
                 "name": each.label,
@@ -84,10 +85,3 @@ def as_json(targets: list[Bundle], sizes: dict[str, int]) -> dict[str, Any]:
 def _standing(bundle: Bundle) -> Standing:
     assert bundle.standing
     return bundle.standing
-
-
-def _sizes(targets: list[Bundle]) -> dict[str, int]:
-    """Return the files that targets name, each once."""
-    named = [each for bundle in targets for each in bundle.named]
-    weights = [each.weights for each in named if isinstance(each, Artefact) and each.weights]
-    return {each.file: each.size_bytes for each in (*named, *weights)}

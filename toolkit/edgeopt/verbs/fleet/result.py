@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,24 @@ class CellResult:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetBundle:
+    """One bundle for a workload, for all targets of all devices."""
+
+    workload: str
+    folder: Path | None = None
+    """None: it could not be made."""
+    targets: tuple[str, ...] = ()
+    """Names of the targets that it is for, with their devices."""
+    size_bytes: int = 0
+    problem: str = ""
+    """Why there is none."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "folder": str(self.folder) if self.folder else None, "targets": [*self.targets]}
+
+
+@dataclass(frozen=True, slots=True)
 class FleetResult:
     """All cells of a fleet."""
 
@@ -110,6 +128,8 @@ class FleetResult:
     cells: tuple[CellResult, ...]
     before: Mapping[str, Mapping[str, Any]]
     """What the last run of the fleet told of each cell, by its name."""
+    bundles: tuple[FleetBundle, ...] = ()
+    """One of each workload of which a cell left a bundle."""
 
     @property
     def exit_code(self) -> int:
@@ -146,6 +166,7 @@ class FleetResult:
             "cost": self.cost,
             "devices": self._sums("device"),
             "workloads": self._sums("workload"),
+            "bundles": [bundle.as_json() for bundle in self.bundles],
         }
 
     def _sums(self, by: str) -> dict[str, Any]:

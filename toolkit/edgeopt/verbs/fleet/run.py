@@ -24,6 +24,7 @@ from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.text import plural, short
 from edgeopt.system.toml import read_json
 from edgeopt.verbs.fleet import PURPOSE, work
+from edgeopt.verbs.fleet.bundles import write_bundles
 from edgeopt.verbs.fleet.cluster import open_cluster
 from edgeopt.verbs.fleet.plan import FleetCell, FleetPlan, read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
@@ -79,7 +80,10 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
             devices = tuple(dict.fromkeys(cell.device for cell in todo))
             with open_cluster(scheduler or plan.scheduler, devices, hears.say) as client:
                 _Course(client, folder, requests, results, hears, plan.prices).run(todo, len(plan.cells))
-        result = FleetResult(plan.name, folder, tuple(results[cell.name] for cell in plan.cells), before)
+        ended = tuple(results[cell.name] for cell in plan.cells)
+        hears.say("put the bundles of each workload together")
+        bundles = write_bundles(ended, folder / _CELLS, folder)
+        result = FleetResult(plan.name, folder, ended, before, bundles)
         write_pages(summarize(result), folder, RESULT)
         return result
 

@@ -18,8 +18,8 @@ from edgeopt.report.document import (
     VerdictLines,
     make_table,
 )
-from edgeopt.system.text import plural
-from edgeopt.verbs.fleet.result import LEAST_CHANGE, CellResult, FleetResult, cost_of, grouped
+from edgeopt.system.text import format_bytes, plural
+from edgeopt.verbs.fleet.result import LEAST_CHANGE, CellResult, FleetBundle, FleetResult, cost_of, grouped
 
 _WORDS = {code: word for word, code in reversed([*EXIT_OF.items()])} | {EXIT_ERROR: "ERROR", EXIT_INTERRUPTED: "CUT"}
 
@@ -46,6 +46,13 @@ def summarize(result: FleetResult) -> Document:
                 values=tuple(Value("error", f"{cell.name}: {cell.problem}") for cell in result.cells if cell.problem)
             ),
             Section("Best of each workload and device", table=best) if best.rows else Section(),
+            Section(
+                "One bundle for all devices",
+                table=_bundles(result),
+                values=tuple(Value(each.workload, f"none: {each.problem}") for each in result.bundles if each.problem),
+            )
+            if result.bundles
+            else Section(),
             Section(
                 "Since the last run",
                 values=tuple(Value("changed", text) for text in result.changes()),
@@ -93,6 +100,16 @@ def _best(cells: tuple[CellResult, ...]) -> Table:
     return make_table(best, columns, words=["device", "target", "chosen", ""])
 
 
+def _bundles(result: FleetResult) -> Table:
+    columns: dict[str, Callable[[FleetBundle], str]] = {
+        "workload": lambda each: each.workload,
+        "targets": lambda each: str(len(each.targets)),
+        "size": lambda each: format_bytes(each.size_bytes),
+        "folder": lambda each: str(each.folder),
+    }
+    return make_table([each for each in result.bundles if each.folder], columns, words=["folder"])
+
+
 def _used(result: FleetResult, by: str) -> Table:
     """Return how long each device was used in this run or each workload took, and what that costs."""
     cells_of = grouped(result.cells, by)
@@ -110,8 +127,8 @@ def _cost(result: FleetResult) -> str:
     """Return the price of the run, and which of its hours have none."""
     unpriced = {cell.device for cell in result.cells if cell.cost is None}
     hours = sum(cell.device_s for cell in result.cells) / 3600
-    without = f"; without {plural(len(unpriced), 'device')} that no price is told of" if unpriced else ""
-    return f"{_money(result.cost)} {CURRENCY}, for {hours:.2f} device hours{without}"
+    without = f", without a price those of {plural(len(unpriced), 'device')}" if unpriced else ""
+    return f"{_money(result.cost)} {CURRENCY}; {hours:.2f} device hours{without}"
 
 
 def _money(cost: float | None) -> str:
