@@ -11,6 +11,7 @@ import pytest
 
 import edgeopt.verbs.fleet.result as result_module
 from edgeopt.report.formats import Paper, render
+from edgeopt.verbs.fleet.bundles import write_bundles
 from edgeopt.verbs.fleet.result import CellResult, FleetResult
 from edgeopt.verbs.fleet.summary import cell_line, summarize
 from edgeopt.verbs.fleet.work import CellRun
@@ -143,6 +144,18 @@ def test_without_prices_nothing_is_said_of_cost():
     result = fleet(ran("a-pi-cpu"))
     assert result.as_json()["cost"] is None
     assert "cost" not in render(summarize(result), "terminal", Paper(80)).lower()
+
+
+def test_a_workload_whose_bundles_do_not_become_one_says_why(tmp_path):
+    places = tmp_path / "cells"
+    (places / "a-pi-cpu" / "bundle").mkdir(parents=True)
+    (places / "a-pi-cpu" / "bundle" / "pipeline.json").write_text("{}")
+    (tmp_path / "bundles" / "a").mkdir(parents=True)
+    (written,) = write_bundles([ran("a-pi-cpu"), ran("b-pi-cpu")], places, tmp_path)
+    assert written.problem.endswith("is the bundle of a pipeline, not of one model")
+    assert not (tmp_path / "bundles" / "a").exists(), "that of an earlier run is none of this one"
+    text = " ".join(render(summarize(replace(fleet(ran("a-pi-cpu")), bundles=(written,))), "terminal").split())
+    assert "is the bundle of a pipeline, not of one model" in text
 
 
 def test_a_cell_that_never_ended_says_why():

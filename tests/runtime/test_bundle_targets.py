@@ -22,7 +22,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, NoteKind, NotFoundErr
 from edgeopt.graph.model import Model
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.runtime.bundle import MANIFEST, Bundle, is_bundle, read_bundle, write_bundle
-from edgeopt.runtime.bundle_targets import ORIGINAL, Contender, Fit, MeasuredOn, rank, this_machine
+from edgeopt.runtime.bundle_targets import ORIGINAL, Contender, MeasuredOn, TargetFit, rank, this_machine
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.declared.target import Target, find_target
@@ -175,11 +175,11 @@ def test_the_order_is_the_one_that_is_written_down():
         contender(HERE, 0.1, executor="nosuch"),
     ]
     fits = [
-        *(Fit.MEASURED,) * 2,
-        *(Fit.SAME_INSTRUCTIONS,) * 2,
-        *(Fit.MADE_FOR,) * 3,
-        Fit.BY_NUMBERS,
-        *(Fit.NOT_HERE,) * 2,
+        *(TargetFit.MEASURED,) * 2,
+        *(TargetFit.SAME_INSTRUCTIONS,) * 2,
+        *(TargetFit.MADE_FOR,) * 3,
+        TargetFit.BY_NUMBERS,
+        *(TargetFit.NOT_HERE,) * 2,
     ]
     found = rank([*reversed(ordered)])
     assert [len(ordered) - 1 - each.index for each in found][:8] == [*range(8)]
@@ -189,7 +189,7 @@ def test_the_order_is_the_one_that_is_written_down():
 
 def test_another_system_is_another_machine():
     (standing,) = rank([contender(replace(HERE, system="BeOS"))])
-    assert standing.fit is Fit.SAME_INSTRUCTIONS
+    assert standing.fit is TargetFit.SAME_INSTRUCTIONS
     assert "BeOS" in standing.reason
 
 

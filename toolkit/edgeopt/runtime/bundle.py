@@ -33,7 +33,7 @@ from edgeopt.runtime.bundle_folder import (
 )
 from edgeopt.runtime.bundle_targets import (
     Contender,
-    Standing,
+    TargetStanding,
     contender_of,
     frame_ms,
     measured_on,
@@ -198,7 +198,7 @@ class Bundle:
     """Figures of the calibration frames, with which a watch compares those of the field; None: none are kept."""
     device: str = ""
     """Name of the device that it was measured on, where a bundle for several targets tells one."""
-    standing: Standing | None = None
+    standing: TargetStanding | None = None
     """Why this target of several is picked here, or comes after another; None: the bundle is for one."""
     others: tuple[Bundle, ...] = ()
     """What the folder holds for other targets, in the order in which this machine tries them."""

@@ -71,7 +71,7 @@ def frame_ms(expected: Mapping[str, Any]) -> float | None:
     return next((float(value) for value in values if isinstance(value, int | float) and value > 0), None)
 
 
-class Fit(IntEnum):
+class TargetFit(IntEnum):
     """The ways in which a target may suit this machine, the best first."""
 
     MEASURED = 1
@@ -96,12 +96,12 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TargetStanding:
     """The place of one target in the order."""
 
     index: int
     """Its place in the manifest."""
-    fit: Fit
+    fit: TargetFit
     reason: str
     """In a clause."""
     frame_ms: float | None
@@ -111,10 +111,10 @@ class Standing:
     @property
     def leads(self) -> bool:
         """Whether its first model is tried; else only what it falls back to."""
-        return self.fit is not Fit.NOT_HERE
+        return self.fit is not TargetFit.NOT_HERE
 
 
-def rank(contenders: Sequence[Contender]) -> list[Standing]:
+def rank(contenders: Sequence[Contender]) -> list[TargetStanding]:
     """Return the targets of a bundle in the order in which this machine tries them."""
     here, fastest = this_machine(), dict[str, float]()
     for each in contenders:
@@ -123,7 +123,7 @@ def rank(contenders: Sequence[Contender]) -> list[Standing]:
             fastest[name] = min(each.frame_ms, fastest.get(name, each.frame_ms))
     standings = [_standing(i, each, here) for i, each in enumerate(contenders)]
 
-    def key(standing: Standing) -> tuple[int, float, int, int]:
+    def key(standing: TargetStanding) -> tuple[int, float, int, int]:
         other = contenders[standing.index]
         there, ms = other.measured_on, other.frame_ms
         slower = ms / fastest[there.processor] if there and ms else float("inf")
@@ -133,28 +133,28 @@ def rank(contenders: Sequence[Contender]) -> list[Standing]:
     return sorted(standings, key=key)
 
 
-def _standing(index: int, contender: Contender, here: MeasuredOn) -> Standing:
+def _standing(index: int, contender: Contender, here: MeasuredOn) -> TargetStanding:
     fit, reason = _fit(contender, here)
-    return Standing(index, fit, reason, contender.frame_ms, contender.measured_on == here)
+    return TargetStanding(index, fit, reason, contender.frame_ms, contender.measured_on == here)
 
 
-def _fit(contender: Contender, here: MeasuredOn) -> tuple[Fit, str]:
+def _fit(contender: Contender, here: MeasuredOn) -> tuple[TargetFit, str]:
     target, there = contender.target, contender.measured_on
     if missing := why_unavailable(target) or why_absent(target):
-        return Fit.NOT_HERE, str(missing)
+        return TargetFit.NOT_HERE, str(missing)
     if there == here:
-        return Fit.MEASURED, "measured on this processor"
+        return TargetFit.MEASURED, "measured on this processor"
     where = f"measured on {there.processor}, {there.system}" if there else "nothing tells where it was measured"
     unfit = target.why_unfit() or target.why_no_precision(contender.precision)
     if not unfit and there and (there.architecture, there.instructions) == (here.architecture, here.instructions):
-        return Fit.SAME_INSTRUCTIONS, f"{where}, which has the same instructions"
+        return TargetFit.SAME_INSTRUCTIONS, f"{where}, which has the same instructions"
     if not unfit:
-        return Fit.MADE_FOR, f"made for such a processor; {where}"
+        return TargetFit.MADE_FOR, f"made for such a processor; {where}"
     if contender.is_tested:
-        return Fit.BY_NUMBERS, f"made for another ({unfit}), and its numbers hold here; {where}"
+        return TargetFit.BY_NUMBERS, f"made for another ({unfit}), and its numbers hold here; {where}"
     if contender.precision == "fp32":
-        return Fit.BY_NUMBERS, f"made for another ({unfit}), in float32, which computes alike everywhere; {where}"
-    return Fit.NOT_HERE, f"{unfit}, and no test of its numbers could show that they hold here"
+        return TargetFit.BY_NUMBERS, f"made for another ({unfit}), in float32, which computes alike everywhere; {where}"
+    return TargetFit.NOT_HERE, f"{unfit}, and no test of its numbers could show that they hold here"
 
 
 def contender_of(target: Target, executor: str, providers: tuple[str, ...], precision: str, **known: Any) -> Contender:
@@ -162,7 +162,7 @@ def contender_of(target: Target, executor: str, providers: tuple[str, ...], prec
     return Contender(replace(target, executor=executor, providers=providers), precision, **known)
 
 
-def notes_of_choice(label: str, standing: Standing, others: Mapping[str, Standing]) -> tuple[Note, ...]:
+def notes_of_choice(label: str, standing: TargetStanding, others: Mapping[str, TargetStanding]) -> tuple[Note, ...]:
     """Return which of a bundle's targets runs and why, and which faster one lacks its engine here.
 
     Args:
@@ -177,16 +177,16 @@ def notes_of_choice(label: str, standing: Standing, others: Mapping[str, Standin
             NoteKind.WARNING, f"target {name} took {_ms(other)} on this processor, and cannot run here: {other.reason}"
         )
         for name, other in others.items()
-        if other.fit is Fit.NOT_HERE and other.is_measured_here and _is_faster(other, standing)
+        if other.fit is TargetFit.NOT_HERE and other.is_measured_here and _is_faster(other, standing)
     ]
     return (Note(NoteKind.CHOICE, text), *missed)
 
 
-def _is_faster(other: Standing, than: Standing) -> bool:
+def _is_faster(other: TargetStanding, than: TargetStanding) -> bool:
     if not other.frame_ms:
         return False
     return not than.is_measured_here or not than.frame_ms or other.frame_ms < than.frame_ms
 
 
-def _ms(standing: Standing) -> str:
+def _ms(standing: TargetStanding) -> str:
     return f"{format_ms((standing.frame_ms or 0.0) * 1e6)} ms"

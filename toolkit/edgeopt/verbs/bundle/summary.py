@@ -9,16 +9,16 @@ from typing import Any
 
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 from edgeopt.runtime.bundle import Bundle, ranked
-from edgeopt.runtime.bundle_targets import Fit, Standing, frame_ms, measured_on
+from edgeopt.runtime.bundle_targets import TargetFit, TargetStanding, frame_ms, measured_on
 from edgeopt.system.text import format_bytes, format_ms
 from edgeopt.verbs.bundle.combine import size_of
 
 _HERE = {
-    Fit.MEASURED: "measured here",
-    Fit.SAME_INSTRUCTIONS: "same instructions",
-    Fit.MADE_FOR: "fits",
-    Fit.BY_NUMBERS: "by its numbers",
-    Fit.NOT_HERE: "falls back",
+    TargetFit.MEASURED: "measured here",
+    TargetFit.SAME_INSTRUCTIONS: "same instructions",
+    TargetFit.MADE_FOR: "fits",
+    TargetFit.BY_NUMBERS: "by its numbers",
+    TargetFit.NOT_HERE: "falls back",
 }
 
 
@@ -82,6 +82,6 @@ def as_json(targets: list[Bundle], size_bytes: int) -> dict[str, Any]:
     }
 
 
-def _standing(bundle: Bundle) -> Standing:
+def _standing(bundle: Bundle) -> TargetStanding:
     assert bundle.standing
     return bundle.standing
