@@ -63,11 +63,14 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
         EdgeoptError: If none opens; with `strict` what is wrong with the first.
     """
     notes: list[Note] = []
-    tried = [*_in_order(bundle)]
+    tried, tests = [*_in_order(bundle)], dict[str, StoredTest | None]()
     for each, artefact in tried:
         name = artefact.file if each.standing is None else f"{artefact.file} ({each.label})"
+        test = each.selftest.file if each.selftest else ""
+        if test not in tests:
+            tests[test] = read_stored(each)
         try:
-            opened = _open(each, artefact, read_stored(each), threads)
+            opened = _open(each, artefact, tests[test], threads)
         except EdgeoptError as error:
             if bundle.recipe.task == GENERATION and len(tried) == 1:
                 raise  # with its own remedy: there is nothing to fall back to
