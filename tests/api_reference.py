@@ -24,6 +24,8 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt.measurement.bench.options:BenchOptions",
             "edgeopt:compare",
             "edgeopt:check",
+            "edgeopt:combine_bundles",
+            "edgeopt.verbs.bundle.combine:extract_bundle",
         ),
     ),
     "In an app": (

@@ -66,6 +66,8 @@ static const char* text_of(const cJSON* object, const char* key) {
 }
 
 static const cJSON* recipe_of(const cJSON* manifest) {
+  if (cJSON_GetObjectItemCaseSensitive(manifest, "targets"))
+    fail("the bundle is for several targets", "take one out with edgeopt bundle BUNDLE --target NAME --out FOLDER");
   const cJSON* recipe = entry(manifest, "recipe");
   const cJSON* parts = cJSON_GetObjectItemCaseSensitive(recipe, "embedded");
   if (cJSON_GetArraySize(parts) != 2)

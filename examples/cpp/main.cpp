@@ -50,6 +50,10 @@ json read_manifest(const fs::path& bundle) {
   std::ifstream file(bundle / "manifest.json");
   if (!file) throw std::runtime_error(bundle.string() + " holds no manifest.json");
   json manifest = json::parse(file);
+  if (manifest.contains("targets"))
+    throw std::runtime_error(
+        bundle.string() + " is for several targets: take one out with "
+        "edgeopt bundle BUNDLE --target NAME --out FOLDER");
   const json parts = manifest.at("recipe").value("embedded", json::array());
   if (parts != json{"preprocess", "postprocess"})
     throw std::runtime_error(

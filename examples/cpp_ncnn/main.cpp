@@ -53,6 +53,9 @@ struct Model {
 };
 
 const json& artefact_of(const json& manifest) {
+  if (manifest.contains("targets"))
+    throw std::runtime_error(
+        "the bundle is for several targets: take one out with edgeopt bundle BUNDLE --target ncnn-cpu --out FOLDER");
   for (const json& artefact : manifest.at("artefacts"))
     if (artefact.at("executor") == "ncnn") return artefact;
   throw std::runtime_error("the bundle holds no model for ncnn: make it with edgeopt optimize MODEL --target ncnn-cpu");

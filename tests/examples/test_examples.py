@@ -171,6 +171,10 @@ def test_a_program_gives_pythons_answers(language, library, bundle, classifier, 
     refused = subprocess.run([program, torn, pictures[0]], capture_output=True, text=True)
     assert refused.returncode == 1
     assert "embed-preprocess" in refused.stderr
+    several = edgeopt.combine_bundles([bundle], tmp_path / "several")
+    refused = subprocess.run([program, several.folder, pictures[0]], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "edgeopt bundle BUNDLE --target NAME --out FOLDER" in refused.stderr
 
 
 def test_a_program_on_ncnn_gives_pythons_numbers(tmp_path):

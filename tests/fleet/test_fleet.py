@@ -25,9 +25,11 @@ from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, UnavailableError
 from edgeopt.graph.model import save_model
 from edgeopt.optimization.run import Silence
+from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.cluster.dask import version, workers_of
 from edgeopt.system.cluster.store import MissingFiles, store
 from edgeopt.system.cluster.store import root as cluster_root
+from edgeopt.system.declared.target import find_target
 from edgeopt.verbs.fleet import work
 from edgeopt.verbs.fleet.cluster import open_cluster
 from edgeopt.verbs.fleet.plan import read_plan
@@ -144,6 +146,9 @@ def test_each_cell_runs_once_on_a_worker_that_offers_its_device_and_alone(tmp_pa
     assert all(names[cell.run.worker] == cell.device for cell in result.cells)
     began = [line.split()[0] for line in heard.lines if " began on " in line]
     assert sorted(began) == sorted(cell.name for cell in result.cells), "each once"
+    assert [bundle.workload for bundle in result.bundles] == ["net0", "net1", "net2"]
+    assert sorted(result.bundles[0].targets) == ["b@beta", "c@gamma", f"{find_target('cpu').name}@alpha"]
+    assert Runtime.load(result.bundles[0].folder, target="c").bundle.device == "gamma"
     spans = sorted((cell.run.began_s, cell.run.ended_s) for cell in result.cells)
     assert all(first[1] <= then[0] for first, then in pairwise(spans)), "one machine measures"
     assert heard.done == sorted(heard.done)

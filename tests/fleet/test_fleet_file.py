@@ -130,6 +130,9 @@ def test_all_that_enters_makes_the_key(tmp_path):
         ("[devices.desk]", "[devices.DESK]\n[devices.desk]", "2 cells would be called small-desk-cpu"),
         ("[devices.desk]", '[devices."d\\u00e9"]\n[devices."de\\u0301"]', "2 cells would be called small-d\u00e9-cpu"),
         ("[devices.desk]", "[devices.desk]\nspeed = 1", "unknown speed"),
+        ("[devices.desk]", "[devices.desk]\ncost-per-hour = -1", "cost_per_hour is -1"),
+        ("[devices.desk]", '[devices.desk]\ncost-per-hour = "much"', "cost_per_hour is 'much'"),
+        ("[devices.desk]", "[devices]\ndesk = 1\n[devices.x]", "devices is 1"),
         ("[options]", "[optoins]", "unknown optoins"),
     ],
 )
@@ -141,3 +144,11 @@ def test_a_wrong_file_is_one_line(tmp_path, before, after, said):
 def test_an_address_that_is_none_is_refused_before_anything_runs(tmp_path):
     with pytest.raises(EdgeoptError, match="no address of a device"):
         read_plan(write(tmp_path, PLAN.replace("ssh://pi@board:2222", "http://board")))
+
+
+def test_prices_of_devices_are_read_and_change_no_cell(tmp_path):
+    before = read_plan(write(tmp_path, PLAN))
+    plan = read_plan(write(tmp_path, PLAN.replace("[devices.desk]", "[devices.desk]\ncost-per-hour = 0.4")))
+    assert before.prices == {}
+    assert plan.prices == {"desk": 0.4}
+    assert requests_of(plan.cells, "1") == requests_of(before.cells, "1"), "finished cells stay finished"

@@ -11,6 +11,7 @@ import pytest
 
 import edgeopt.verbs.fleet.result as result_module
 from edgeopt.report.formats import Paper, render
+from edgeopt.verbs.fleet.bundles import write_bundles
 from edgeopt.verbs.fleet.result import CellResult, FleetResult
 from edgeopt.verbs.fleet.summary import cell_line, summarize
 from edgeopt.verbs.fleet.work import CellRun
@@ -101,6 +102,60 @@ def test_the_best_target_of_each_device_and_the_slowest_device_are_shown():
     assert "litert" in best
     assert best.count("slowest") == 1
     assert "3 cells: 3 PASS" in text
+
+
+def test_the_run_costs_what_its_devices_were_held_for():
+    """60 s a cell: a minute at 0.6 an hour is 0.01; a kept cell and one without a price cost nothing."""
+    cells = [
+        ran("a-pi-cpu"),
+        ran("b-pi-cpu"),
+        ran("a-lab-cpu"),
+        replace(ran("b-lab-cpu"), is_kept=True),
+        ran("b-x-cpu"),
+    ]
+    prices = {"pi": 0.6, "lab": 60.0}
+    priced = [replace(cell, price_per_h=prices.get(cell.device)) for cell in cells]
+    result = fleet(*priced)
+    values = result.as_json()
+    assert values["cost"] == pytest.approx(1.02)
+    assert {name: used["cost"] for name, used in values["devices"].items()} == {
+        "pi": pytest.approx(0.02),
+        "lab": pytest.approx(1.0),
+        "x": None,
+    }
+    assert values["devices"]["lab"]["device_s"] == 60.0
+    assert {name: used["cost"] for name, used in values["workloads"].items()} == {
+        "a": pytest.approx(1.01),
+        "b": pytest.approx(0.01),
+    }
+    text = render(summarize(result), "terminal", Paper(80))
+    told = " ".join(text.split())
+    assert "1.02 in the currency of the prices; 0.07 device hours, without a price those of 1 device" in told
+    workloads = text.split("Cost of each workload")[1]
+    assert [line.split()[-1] for line in workloads.splitlines() if line.split()[:1] in (["a"], ["b"])] == [
+        "1.01",
+        "0.01",
+    ]
+    for form in ("markdown", "html"):
+        assert "1.02" in render(summarize(result), form, Paper(80))
+
+
+def test_without_prices_nothing_is_said_of_cost():
+    result = fleet(ran("a-pi-cpu"))
+    assert result.as_json()["cost"] is None
+    assert "cost" not in render(summarize(result), "terminal", Paper(80)).lower()
+
+
+def test_a_workload_whose_bundles_do_not_become_one_says_why(tmp_path):
+    places = tmp_path / "cells"
+    (places / "a-pi-cpu" / "bundle").mkdir(parents=True)
+    (places / "a-pi-cpu" / "bundle" / "pipeline.json").write_text("{}")
+    (tmp_path / "bundles" / "a").mkdir(parents=True)
+    (written,) = write_bundles([ran("a-pi-cpu"), ran("b-pi-cpu")], places, tmp_path)
+    assert written.problem.endswith("is the bundle of a pipeline, not of one model")
+    assert not (tmp_path / "bundles" / "a").exists(), "that of an earlier run is none of this one"
+    text = " ".join(render(summarize(replace(fleet(ran("a-pi-cpu")), bundles=(written,))), "terminal").split())
+    assert "is the bundle of a pipeline, not of one model" in text
 
 
 def test_a_cell_that_never_ended_says_why():

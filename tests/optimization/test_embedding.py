@@ -29,6 +29,7 @@ from edgeopt.optimization.report.verdict import judge
 from edgeopt.optimization.result import read_report
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
+from edgeopt.runtime.bundle_targets import measured_on, this_machine
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.system.declared.target import find_target
@@ -140,6 +141,8 @@ def test_the_report_and_the_manifest_say_what_is_inside(bundles):
     assert report.inside.judgement is not None
     assert bundle.expected["proof"] == report.inside.judgement.proof
     assert bundle.artefacts[0].expected.frame_p50_ms == report.inside.frame_p50_ms
+    assert measured_on(bundle.expected) == this_machine()
+    assert bundle.expected["original"] == report.model_sha256
 
 
 def test_the_word_that_is_told_is_that_of_what_is_deployed(bundles):

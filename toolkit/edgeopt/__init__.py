@@ -5,6 +5,7 @@ edgeopt.quantize("model.onnx", calib="pictures/")                  the step quan
 edgeopt.bench("model.onnx")                                        stage times with intervals
 edgeopt.compare("a.onnx", "b.onnx")                                what is faster, proven
 edgeopt.check("model.onnx", baseline="baseline.json")              the regression gate
+edgeopt.combine_bundles(["cpu", "npu"], "all")                     one bundle for several targets
 edgeopt.Runtime.load("bundle").predict(frame)                      the answer for one frame
 edgeopt.Stream(runtime, "rtsp://camera/stream", budget_ms=33)      the answers for frames that keep coming
 edgeopt.Pipeline.load("bundle", stages={"lookup": find})           several models, the app's functions between them
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from edgeopt.runtime.schedule.scheduler import Scheduler
     from edgeopt.runtime.stream.stream import Stream
     from edgeopt.verbs.bench import bench
+    from edgeopt.verbs.bundle.combine import combine_bundles
     from edgeopt.verbs.check import check
     from edgeopt.verbs.compare import compare
     from edgeopt.verbs.optimize import optimize
@@ -40,6 +42,7 @@ __all__ = [
     "__version__",
     "bench",
     "check",
+    "combine_bundles",
     "compare",
     "optimize",
     "quantize",
@@ -54,6 +57,7 @@ _HOMES = {
     "Stream": "edgeopt.runtime.stream",
     "bench": "edgeopt.verbs.bench",
     "check": "edgeopt.verbs.check",
+    "combine_bundles": "edgeopt.verbs.bundle.combine",
     "compare": "edgeopt.verbs.compare",
     "optimize": "edgeopt.verbs.optimize",
     "quantize": "edgeopt.optimization.one_step.quantize",

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from typing import Any
 
 _LONGEST = 1000
 """Characters of a problem: names and values out of files may have any length."""
@@ -45,6 +46,15 @@ class EdgeoptError(Exception):
             problem = f"{problem[: _LONGEST // 2]} ... {problem[-_LONGEST // 4 :]}"
         super().__init__(f"{problem}\n  -> {remedy}")
         self.problem, self.remedy = problem, remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is rebuilt by a call with its `args`, the text alone, and each class here takes other arguments.
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(kind: type[EdgeoptError], args: tuple[object, ...]) -> EdgeoptError:
+    """Return an error that came from another process, whose attributes follow."""
+    return kind.__new__(kind, *args)
 
 
 def out_of_memory(error: MemoryError, what: str = "this") -> EdgeoptError:

@@ -33,6 +33,7 @@ from edgeopt.optimization.run import Silence
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.report.formats import Paper, render
 from edgeopt.runtime.bundle import read_bundle
+from edgeopt.runtime.bundle_targets import measured_on, this_machine
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 
@@ -105,6 +106,8 @@ def test_the_written_bundle_answers_as_the_chosen_form(report):
     }
     assert bundle.artefacts[0].precision == report.best.precision
     assert bundle.expected["perplexity"] == report.best.perplexity
+    assert measured_on(bundle.expected) == this_machine()
+    assert bundle.expected["original"] == load_model(Path(report.forms[0].file)).fingerprint
     proof, rise = bundle.expected["proof"], report.best.rise
     assert (proof is None) is (rise is None), "the original, which a busy machine may choose, needs no proof"
     if proof is not None and rise is not None:

@@ -294,7 +294,8 @@ def _is_folder(path: Path) -> InvalidFileError:
         return InvalidFileError(f"{path} is a folder with {len(paths)} ONNX files", remedy=f"name one of them: {files}")
     if bundle is None:
         return InvalidFileError(f"{path} is a folder", remedy=named)
-    remedy = f"edgeopt run, bench, compare and check take it; here name the model that it was made of, or {named}"
+    takers = "edgeopt run, bench, compare and check take it, edgeopt bundle shows it"
+    remedy = f"{takers}; here name the model that it was made of, or {named}"
     return InvalidFileError(f"{bundle} is a bundle, no model", remedy=remedy)
 
 

@@ -15,6 +15,9 @@ EXAMPLES = "edgeopt.measurement.load.models:examples"
 """What fills the help of `load`."""
 
 
+DEFAULT_TARGET = "cpu"
+
+
 def source_option(group: str, shown: str = "the recipe's own") -> Any:
     """Return `source`, the pictures or other samples that a model is fed."""
     return option(
@@ -56,8 +59,8 @@ def target_option(group: str, *, required: bool = False) -> Any:
     """Return `target`, the device: a shipped name or the path of a TOML file."""
     text = "name of edgeopt targets, or a TOML file."
     return option(
-        "" if required else "cpu",
-        f"The device: a {text}" if required else f"The device, for a model; a bundle brings its own: a {text}",
+        "" if required else DEFAULT_TARGET,
+        f"The device: a {text}" if required else f"The device, for a model or a bundle for several targets: a {text}",
         "--target",
         "-t",
         group=group,

@@ -20,7 +20,7 @@ from edgeopt.measurement.pipelines.given import write_original
 from edgeopt.recipes.drawings.drawing import HEIGHT
 from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
 from edgeopt.running.plain import as_text, plain
-from edgeopt.runtime.bundle import is_bundle
+from edgeopt.runtime.bundle import is_bundle, parse_bundle
 from edgeopt.runtime.outputs.sounds import DrawAll
 from edgeopt.runtime.pipelines.bundle import is_pipeline_bundle, read_pipeline
 from edgeopt.runtime.pipelines.crop import Crops
@@ -100,16 +100,18 @@ def opened_subject(
         code: The folder of the functions that a pipeline calls.
         threads: Of each model; None: as measured.
         recipe: Of a model as it is: shipped name or path; None: read from the model.
-        target: Of a model as it is: shipped name or path; None: this processor.
+        target: Of a model as it is: shipped name or path; None: this processor. Of a bundle for several targets the one
+            that runs; None: the best here.
 
     Raises:
         EdgeoptError: If it is none, or does not open here.
     """
     if not _is_model(bundle):
-        if recipe is not None or target is not None:
+        is_for_one = target is not None and not (is_bundle(bundle) and parse_bundle(bundle).others)
+        if recipe is not None or is_for_one:
             option = "--recipe" if recipe is not None else "--target"
             raise EdgeoptError(f"{bundle} is a bundle, which brings its own", remedy=f"leave {option} out")
-        subject = _of_bundle(bundle, code, threads)
+        subject = _of_bundle(bundle, code, threads, target or "")
         with subject.served:
             yield subject
         return
@@ -132,7 +134,7 @@ def _is_model(path: Path) -> bool:
     return path.is_file() or path.suffix.lower() == ".onnx" or str(path) in assets.model_folders()
 
 
-def _of_bundle(bundle: Path, code: Path | None, threads: int | None) -> LiveSubject:
+def _of_bundle(bundle: Path, code: Path | None, threads: int | None, target: str) -> LiveSubject:
     if is_pipeline_bundle(bundle):
         description = read_pipeline(bundle).description
         return _Whole(Pipeline.load(bundle, stages=load_calls(description, code), threads=threads))
@@ -142,7 +144,7 @@ def _of_bundle(bundle: Path, code: Path | None, threads: int | None) -> LiveSubj
             remedy=f"make one: edgeopt optimize {bundle} --target cpu",
         )
     _refuse_code(code)
-    runtime = Runtime.load(bundle, threads=threads)
+    runtime = Runtime.load(bundle, threads=threads, target=target)
     return _Model(runtime, notes_of_guesses(runtime.bundle.recipe))
 
 

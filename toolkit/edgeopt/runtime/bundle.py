@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import InvalidFileError, Note, NoteKind, NotFoundError
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Recipe
@@ -31,12 +31,23 @@ from edgeopt.runtime.bundle_folder import (
     require_inside,
     require_nothing_else,
 )
+from edgeopt.runtime.bundle_targets import (
+    Contender,
+    TargetStanding,
+    contender_of,
+    frame_ms,
+    measured_on,
+    notes_of_choice,
+    rank,
+)
 from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.files import read_file, write_beside
 from edgeopt.system.machine.affinity import require_cores
 from edgeopt.system.toml import Within, parse_table, read_object
 
 SCHEMA = 3
+SEVERAL = 4
+"""Schema of a manifest for several targets: each says what a manifest for one does, recipes apart."""
 TOKENIZER, DRAFT = "tokenizer.json", "draft.onnx"
 _MOST_BYTES_ATTACHED = 128 << 20
 _MOST_ARTEFACTS = 16
@@ -44,8 +55,11 @@ _MOST_LIGHTER = 2
 _MOST_SAMPLES = 64
 _MOST_TEST_BYTES = 64 << 20
 _MOST_BYTES = 4 << 20
-"""Most bytes of a manifest; that of a thousand class names has 60 KiB."""
+"""Most bytes of a manifest; that of a thousand class names has 60 KiB, and each target of several takes about 8."""
+MOST_TARGETS = 256
 _MOST_THREADS = 1024
+_LISTS = ("artefacts", "lighter", "parts", "attachments")
+"""Lists of files in a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +196,43 @@ class Bundle:
     """Graphs that run beside the first artefact: the encoder of a decoder."""
     sketch: Attachment | None = None
     """Figures of the calibration frames, with which a watch compares those of the field; None: none are kept."""
+    device: str = ""
+    """Name of the device that it was measured on, where a bundle for several targets tells one."""
+    standing: TargetStanding | None = None
+    """Why this target of several is picked here, or comes after another; None: the bundle is for one."""
+    others: tuple[Bundle, ...] = ()
+    """What the folder holds for other targets, in the order in which this machine tries them."""
+    is_asked: bool = False
+    """Whether somebody asked for this target: then no other is tried."""
+
+    @property
+    def label(self) -> str:
+        """Name of its target, and of the device where one is told."""
+        return f"{self.target.name}@{self.device}" if self.device else self.target.name
+
+    @property
+    def leads(self) -> bool:
+        """Whether its first model is tried here, and not only what it falls back to."""
+        return self.standing is None or self.is_asked or self.standing.leads
+
+    @property
+    def choice_notes(self) -> tuple[Note, ...]:
+        """Which of several targets it is, and why; empty where the bundle is for one."""
+        if self.standing is None:
+            return ()
+        if self.is_asked:
+            return (Note(NoteKind.CHOICE, f"target {self.label} of {len(self.others) + 1} in the bundle: asked for"),)
+        others = {other.label: other.standing for other in self.others if other.standing}
+        return notes_of_choice(self.label, self.standing, others)
+
+    def led_by(self, target: Bundle) -> Bundle:
+        """Return one of its targets as the first, with the rest beside it."""
+        rest = (replace(each, others=()) for each in (self, *self.others) if each is not target)
+        return replace(target, others=tuple(rest))
+
+    def mapped(self, change: Callable[[Bundle], Bundle]) -> Bundle:
+        """Return it with the same change made for each of its targets."""
+        return replace(change(self), others=tuple(map(change, self.others)))
 
     @property
     def named(self) -> tuple[Artefact | SelfTest | Attachment, ...]:
@@ -194,7 +245,8 @@ class Bundle:
     def files(self) -> frozenset[str]:
         """Names of all files that belong to it."""
         weights = {one.weights.file for one in self.named if isinstance(one, Artefact) and one.weights}
-        return frozenset({MANIFEST, *(one.file for one in self.named), *weights})
+        beside = (name for other in self.others for name in other.files)
+        return frozenset({MANIFEST, *(one.file for one in self.named), *weights, *beside})
 
     @property
     def model(self) -> Path:
@@ -218,7 +270,10 @@ def told_task(path: Path) -> str:
         InvalidFileError: If it cannot be read.
     """
     folder = path if (path / MANIFEST).is_file() else path / "bundle"
-    recipe = read_object(folder / MANIFEST, schema=SCHEMA, remedy=REMEDY, most_bytes=_MOST_BYTES).get("recipe")
+    values = read_object(folder / MANIFEST, schema=(SCHEMA, SEVERAL), remedy=REMEDY, most_bytes=_MOST_BYTES)
+    recipe = values.get("recipe")
+    if values["schema"] == SEVERAL and isinstance(recipes := values.get("recipes"), list) and recipes:
+        recipe = recipes[0]
     return str(recipe.get("task", "")) if isinstance(recipe, dict) else ""
 
 
@@ -310,24 +365,35 @@ def write_bundle(
     kept = _attachment(*sketch) if sketch else None
     artefacts, others = (tuple(artefact for artefact, _ in each) for each in (models, lighter))
     test = selftest[0] if selftest else None
-    manifest = {
-        "schema": SCHEMA,
-        "artefacts": [dataclasses.asdict(other) for other in artefacts],
-        "lighter": [dataclasses.asdict(other) for other in others],
-        "parts": [dataclasses.asdict(other) for other, _ in parts],
-        "selftest": dataclasses.asdict(test) if test else None,
-        "sketch": dataclasses.asdict(kept) if kept else None,
-        "attachments": [dataclasses.asdict(attachment) for attachment in attachments],
-        "target": dataclasses.asdict(target.profile),
-        "recipe": {key: value for key, value in dataclasses.asdict(deployed).items() if key != "folder"},
-        "expected": dict(expected),
-        "tools": dict(tools),
-    }
-    sealed = {**manifest, "sha256": seal(manifest)}
-    write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
     beside = tuple(other for other, _ in parts)
     known = dict(expected), dict(tools), others, test, attachments, beside, kept
-    return Bundle(folder, artefacts, target, deployed, *known)
+    bundle = Bundle(folder, artefacts, target, deployed, *known)
+    write_manifest(folder, {"schema": SCHEMA, **manifest_of(bundle)})
+    return bundle
+
+
+def manifest_of(bundle: Bundle) -> dict[str, Any]:
+    """Return what a manifest says of one target, without the schema and the hash."""
+    recipe = dataclasses.asdict(bundle.recipe)
+    return {
+        **{key: [dataclasses.asdict(each) for each in getattr(bundle, key)] for key in _LISTS},
+        "selftest": dataclasses.asdict(bundle.selftest) if bundle.selftest else None,
+        "sketch": dataclasses.asdict(bundle.sketch) if bundle.sketch else None,
+        "target": dataclasses.asdict(bundle.target.profile),
+        "recipe": {key: value for key, value in recipe.items() if key != "folder"},
+        "expected": dict(bundle.expected),
+        "tools": dict(bundle.tools),
+    }
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write a manifest with its hash.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    sealed = {**manifest, "sha256": seal(manifest)}
+    write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
 
 
 def _attachment(name: str, data: bytes) -> Attachment:
@@ -381,22 +447,54 @@ class _Manifest:
             raise ValueError(f"it names {len(self.artefacts)} models, not 1 to {_MOST_ARTEFACTS}")
 
 
-def read_bundle(path: Path) -> Bundle:
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """A manifest for several targets."""
+
+    schema: int
+    sha256: str
+    recipes: tuple[Mapping[str, Any], ...]
+    """Those that differ; a target names one by its place."""
+    targets: tuple[Mapping[str, Any], ...]
+    """What a manifest for one target says, but for `recipe`, a number; with `device`."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.targets) <= MOST_TARGETS:
+            raise ValueError(f"it is for {len(self.targets)} targets, not 1 to {MOST_TARGETS}")
+
+    def manifests(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the device and the manifest of each target."""
+        for said in self.targets:
+            number, device = said.get("recipe"), said.get("device")
+            if type(number) is not int or not 0 <= number < len(self.recipes) or not isinstance(device, str):
+                raise ValueError("a target names no recipe or no device")
+            own = {key: value for key, value in said.items() if key != "device"}
+            yield device, {**own, "recipe": self.recipes[number], "schema": SCHEMA, "sha256": self.sha256}
+
+
+def read_bundle(path: Path, target: str = "") -> Bundle:
     """Read a bundle and check the hash of its manifest and of every file that it names.
+
+    Args:
+        path: Its folder, or the output folder that holds it.
+        target: Of a bundle for several: the one that is wanted; empty: the best here.
 
     Raises:
         InvalidFileError: If it is no bundle, of another schema, names a file outside its folder, is damaged, or if its
             folder holds a file that the manifest does not name.
+        NotFoundError: If it is not for that target.
     """
-    bundle = parse_bundle(path)
-    for one in bundle.named:
-        require_whole(bundle, one)
+    bundle = parse_bundle(path, target)
+    checked = set[tuple[str, str, int]]()
+    for each in (bundle, *bundle.others):
+        for one in each.named:
+            require_whole(each, one, checked)
     require_nothing_else(bundle.folder, bundle.files, MANIFEST)
     return bundle
 
 
-def parse_bundle(path: Path) -> Bundle:
-    """Read a bundle's manifest and check its hash; no other file is looked at. Raises as `read_bundle`."""
+def parse_bundle(path: Path, target: str = "") -> Bundle:
+    """Read a bundle's manifest and check its hash; no other file is looked at. Takes and raises as `read_bundle`."""
     folder = path if (path / MANIFEST).is_file() else path / "bundle"
     file = folder / MANIFEST
     if not file.is_file():
@@ -407,14 +505,53 @@ def parse_bundle(path: Path) -> Bundle:
             )
         raise InvalidFileError(f"{path} is no bundle: it holds no {MANIFEST}", remedy="make one with edgeopt optimize")
     require_inside(folder, file)
-    values = read_object(file, schema=SCHEMA, remedy=REMEDY, most_bytes=_MOST_BYTES)
+    values = read_object(file, schema=(SCHEMA, SEVERAL), remedy=REMEDY, most_bytes=_MOST_BYTES)
     if values.get("sha256") != seal(values):
         raise InvalidFileError(f"{file} differs from its own hash", remedy=REMEDY)
-    said = parse_table(_Manifest, values, str(file))
+    if values["schema"] == SCHEMA:
+        return _wanted([_bundle_of(folder, values, str(file))], target, folder)
+    said = parse_table(_Several, values, str(file))
+    try:
+        manifests = [*said.manifests()]
+    except ValueError as error:
+        raise InvalidFileError(f"{file}: {error}", remedy=REMEDY) from error
+    bundles = [dataclasses.replace(_bundle_of(folder, each, str(file)), device=device) for device, each in manifests]
+    return _wanted(ranked(bundles), target, folder)
+
+
+def ranked(bundles: Sequence[Bundle]) -> list[Bundle]:
+    """Return what several targets have, in the order in which this machine tries them, each with its standing."""
+    return [replace(bundles[each.index], standing=each) for each in rank([_contender(bundle) for bundle in bundles])]
+
+
+def _bundle_of(folder: Path, manifest: Mapping[str, Any], where: str) -> Bundle:
+    said = parse_table(_Manifest, manifest, where)
     tools, lighter, selftest = said.tools, said.lighter, said.selftest
     recipe, attachments = dataclasses.replace(said.recipe, folder=folder), said.attachments
     known = tools, lighter, selftest, attachments, said.parts, said.sketch
     return Bundle(folder, said.artefacts, said.target, recipe, said.expected, *known)
+
+
+def _contender(bundle: Bundle) -> Contender:
+    first = bundle.artefacts[0]
+    return contender_of(
+        bundle.target,
+        first.executor,
+        first.providers,
+        first.precision,
+        measured_on=measured_on(bundle.expected),
+        frame_ms=frame_ms(bundle.expected),
+        is_tested=bundle.selftest is not None and bool(first.noise_limits),
+    )
+
+
+def _wanted(bundles: Sequence[Bundle], target: str, folder: Path) -> Bundle:
+    """Return the first of the targets of a bundle, or the first of those with a name, with the others beside it."""
+    fitting = [bundle for bundle in bundles if not target or target in (bundle.label, bundle.target.name)]
+    if not fitting:
+        raise NotFoundError(f"target in the bundle {folder}", target, [bundle.label for bundle in bundles])
+    others = tuple(bundle for bundle in bundles if bundle is not fitting[0])
+    return replace(fitting[0], others=others, is_asked=bool(target))
 
 
 def seal(manifest: Mapping[str, Any]) -> str:
@@ -424,11 +561,25 @@ def seal(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def require_whole(bundle: Bundle, named: Artefact | Weights | SelfTest | Attachment) -> None:
+def require_whole(
+    bundle: Bundle,
+    named: Artefact | Weights | SelfTest | Attachment,
+    checked: set[tuple[str, str, int]] | None = None,
+) -> None:
     """Raise InvalidFileError unless a file is in the folder, as long as the manifest says, and has its hash.
 
     Of a model the file with its weights too, where it has one.
+
+    Args:
+        bundle: It is of.
+        named: In the manifest.
+        checked: Name, hash and length of the files that were looked at; this one is put in.
     """
     if isinstance(named, Artefact) and named.weights:
-        require_whole(bundle, named.weights)
+        require_whole(bundle, named.weights, checked)
+    key = named.file, named.sha256, named.size_bytes
+    if checked is not None and key in checked:
+        return
     require_content(bundle.folder, named.file, named.size_bytes, named.sha256)
+    if checked is not None:
+        checked.add(key)

@@ -7,10 +7,11 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.system.disk.files import read_file
@@ -64,11 +65,15 @@ def names_in(manifest: Path) -> list[object]:
     """Return what the manifest of an earlier bundle names, as far as it can be read."""
     try:
         values = json.loads(read_file(manifest, remedy=REMEDY))
-        lists = [values.get(key) or [] for key in ("artefacts", "lighter", "parts", "attachments")]
-        named = [*chain(*lists), values.get("selftest") or {}, values.get("sketch") or {}]
-        return [one.get("file") for one in (*named, *((one.get("weights") or {}) for one in named))]
+        return [name for target in (values, *(values.get("targets") or ())) for name in _named_by(target)]
     except (InvalidFileError, ValueError, AttributeError, TypeError, RecursionError):
         return []
+
+
+def _named_by(values: Mapping[str, Any]) -> list[object]:
+    lists = [values.get(key) or [] for key in ("artefacts", "lighter", "parts", "attachments")]
+    named = [*chain(*lists), values.get("selftest") or {}, values.get("sketch") or {}]
+    return [one.get("file") for one in (*named, *((one.get("weights") or {}) for one in named))]
 
 
 def require_nothing_else(folder: Path, named: Iterable[str], manifest: str) -> None:

@@ -1,7 +1,12 @@
-"""Which of a bundle's models runs here: the first that opens and whose numbers are right."""
+"""Which of a bundle's models runs here: the first that opens and whose numbers are right.
+
+Of a bundle for several targets the first models of all targets come first, as this machine ranks them, then what each
+of them falls back to.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -29,6 +34,8 @@ from edgeopt.tasks import Task, make_task
 class OpenedArtefact:
     """A bundle's artefact that runs."""
 
+    bundle: Bundle
+    """What it is of: of a bundle for several targets that of its target."""
     artefact: Artefact
     opening: Opening
     """How it was opened."""
@@ -47,7 +54,7 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
     """Open a bundle's artefacts in their order, until one opens.
 
     Args:
-        bundle: Its artefacts, the preferred one first.
+        bundle: Its artefacts, the preferred one first; of one for several targets the target that is preferred here.
         threads: 0: as the artefact was measured, but no more than logical cores.
         strict: Whether the first one opens or none does.
 
@@ -56,24 +63,43 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
         EdgeoptError: If none opens; with `strict` what is wrong with the first.
     """
     notes: list[Note] = []
-    stored = read_stored(bundle)
-    for artefact in bundle.artefacts:
+    tried, tests = [*_in_order(bundle)], dict[str, StoredTest | None]()
+    for each, artefact in tried:
+        name = artefact.file if each.standing is None else f"{artefact.file} ({each.label})"
+        test = each.selftest.file if each.selftest else ""
+        if test not in tests:
+            tests[test] = read_stored(each)
         try:
-            opened = _open(bundle, artefact, stored, threads)
+            opened = _open(each, artefact, tests[test], threads)
         except EdgeoptError as error:
-            if bundle.recipe.task == GENERATION and len(bundle.artefacts) == 1:
+            if bundle.recipe.task == GENERATION and len(tried) == 1:
                 raise  # with its own remedy: there is nothing to fall back to
             if strict:
-                problem = f"{artefact.file} cannot be used, and strict forbids the others: {error.problem}"
+                problem = f"{name} cannot be used, and strict forbids the others: {error.problem}"
                 raise UnavailableError(problem, remedy=error.remedy) from error
-            notes.append(Note(NoteKind.WARNING, f"{artefact.file} not used: {error.problem}", error.remedy))
+            notes.append(Note(NoteKind.WARNING, f"{name} not used: {error.problem}", error.remedy))
             continue
+        picked = bundle.led_by(each)
         # two artefacts may be one file in two arithmetics, which fail for one reason
-        return replace(opened, notes=(*dict.fromkeys(notes), *opened.notes))
+        return replace(opened, bundle=picked, notes=(*dict.fromkeys(notes), *picked.choice_notes, *opened.notes))
     raise EdgeoptError(
         f"no model of {bundle.folder} opens here: {'; '.join(note.detail for note in notes)}",
         remedy="run edgeopt doctor",
     )
+
+
+def _in_order(bundle: Bundle) -> Iterator[tuple[Bundle, Artefact]]:
+    """Yield what is tried, one model opened in one way once."""
+    targets = (bundle,) if bundle.is_asked else (bundle, *bundle.others)
+    first = [(each, each.artefacts[0]) for each in targets if each.leads]
+    others = [(each, artefact) for each in targets for artefact in each.artefacts[1:]]
+    known = list[tuple[object, ...]]()
+    for each, artefact in (*first, *others):
+        way = artefact.sha256, artefact.executor, artefact.providers, artefact.options, artefact.precision, each.recipe
+        if bundle.others and way in known:
+            continue
+        known.append(way)
+        yield each, artefact
 
 
 def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> OpenedArtefact:
@@ -99,7 +125,7 @@ def _open(bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads
     if bundle.recipe.generation.encoder:
         pair = open_encoder_decoder(bundle, opening.options.threads)
         notes = (*pair.files.notes, *_fewer_cores(artefact, threads))
-        return OpenedArtefact(artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
+        return OpenedArtefact(bundle, artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
     if bundle.recipe.task == GENERATION:
         require_memory(_size_of(artefact), _token_bytes(artefact), bundle.recipe)
     if bundle.recipe.task == GENERATION:
@@ -117,7 +143,7 @@ def _open(bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads
         session.close()
         raise
     notes = (*notes, *_fewer_cores(artefact, threads))
-    return OpenedArtefact(artefact, opening, session, task, notes, stored.samples if stored else ())
+    return OpenedArtefact(bundle, artefact, opening, session, task, notes, stored.samples if stored else ())
 
 
 def _open_writer(
@@ -134,7 +160,7 @@ def _open_writer(
     writer = bind_language_model(session, bundle.recipe, origin)
     told = check_logits(stored, artefact, writer) if stored else ()
     writer.origin = replace(writer.origin, notes=(*writer.origin.notes, *told))
-    return OpenedArtefact(artefact, opening, session, cast("Task", NoFrames()), writer.origin.notes, (), writer)
+    return OpenedArtefact(bundle, artefact, opening, session, cast("Task", NoFrames()), writer.origin.notes, (), writer)
 
 
 def _size_of(artefact: Artefact) -> int:

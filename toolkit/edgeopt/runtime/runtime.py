@@ -80,6 +80,7 @@ class Runtime(Closing):
         warmup: bool = True,
         strict: bool = False,
         context: int = 0,
+        target: str = "",
     ) -> Runtime:
         """Open a bundle: check its hashes, open the first artefact that runs here and whose numbers are right.
 
@@ -89,15 +90,22 @@ class Runtime(Closing):
             warmup: Run a stored input through all stages before the first frame comes.
             strict: Refuse to fall back: the first artefact runs, or none.
             context: Of a language model: tokens of prompt and answer, for which memory is reserved; 0: all it has.
+            target: Of a bundle for several targets: the one that runs, such as `ncnn-cpu` or `ncnn-cpu@pi5`; empty: the
+                best on this machine, which `notes` names.
 
         Raises:
             InvalidFileError: If the bundle is damaged.
+            NotFoundError: If it is not for that target.
             EdgeoptError: If none of its artefacts opens, or more threads are asked for than there are logical cores.
         """
         asked = engine_threads(threads) if threads else 0
-        bundle = path if isinstance(path, Bundle) else read_bundle(Path(path))
-        bundle = replace(bundle, recipe=with_context(bundle.recipe, context)) if context else bundle
-        runtime = cls(bundle, open_first(bundle, asked, strict=strict), asked)
+        if target and isinstance(path, Bundle):
+            raise ValueError("a bundle that was read has its target: pass it to read_bundle")
+        bundle = path if isinstance(path, Bundle) else read_bundle(Path(path), target)
+        if context:
+            bundle = bundle.mapped(lambda each: replace(each, recipe=with_context(each.recipe, context)))
+        opened = open_first(bundle, asked, strict=strict)
+        runtime = cls(opened.bundle, opened, asked)
         if warmup:
             runtime._warm_up()
         return runtime

@@ -126,8 +126,10 @@ def read_json(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> Any:
     return values
 
 
-def read_object(path: Path, *, schema: int, remedy: str, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """Return a JSON object whose `schema` is the one that this version reads.
+def read_object(
+    path: Path, *, schema: int | tuple[int, ...], remedy: str, most_bytes: int = MOST_BYTES
+) -> dict[str, Any]:
+    """Return a JSON object whose `schema` is one that this version reads.
 
     Raises:
         InvalidFileError: As `read_json`, or if it is no object or of another schema.
@@ -135,8 +137,10 @@ def read_object(path: Path, *, schema: int, remedy: str, most_bytes: int = MOST_
     values = read_json(path, remedy=remedy, most_bytes=most_bytes)
     if not isinstance(values, dict) or "schema" not in values:
         raise InvalidFileError(f"{path} names no schema", remedy=remedy)
-    if type(found := values["schema"]) is not int or found != schema:
-        raise InvalidFileError(f"{path} has schema {short(found)}, this edgeopt reads {schema}", remedy=remedy)
+    known = schema if isinstance(schema, tuple) else (schema,)
+    if type(found := values["schema"]) is not int or found not in known:
+        read = " and ".join(map(str, known))
+        raise InvalidFileError(f"{path} has schema {short(found)}, this edgeopt reads {read}", remedy=remedy)
     return values
 
 

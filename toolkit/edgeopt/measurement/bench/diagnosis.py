@@ -216,7 +216,7 @@ def find_execute_bound(figures: Figures) -> Finding | None:
     if not _is_bound_by(figures, _MODEL):
         return None
     what, evidence = "The model itself takes the largest part of a frame", _stage_evidence(figures, _MODEL)
-    if figures.target:
+    if figures.target and not figures.is_bundle:
         return Finding(_MODEL, what, evidence, command=f"edgeopt optimize {figures.model} --target {figures.target}")
     do = "optimize the model it was made of with a smaller input, or allow more drop: --max-drop"
     return Finding(_MODEL, what, evidence, do)  # a bundle is what optimize made

@@ -47,6 +47,9 @@ class Figures:
     model: str = "MODEL"
     """As the user wrote it, for the commands."""
     target: str = ""
+    """As the user named it; of a bundle the one that was asked for of several."""
+    is_bundle: bool = False
+    """Whether it is what optimize made."""
     service_p50_ms: float | None = None
     service_p99_ms: float | None = None
     response_p50_ms: float | None = None

@@ -145,6 +145,7 @@ class BenchResult:
             workers=self.plan.workers,
             model=shlex.quote(self.setup.asked),
             target=self.setup.asked_target,
+            is_bundle=self.setup.subject.brings_target,
             load=self.plan.load,
             streams=self.plan.streams,
             offered_per_s=self.plan.rate_per_s,

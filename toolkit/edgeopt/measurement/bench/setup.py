@@ -89,7 +89,7 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
     neighbour = open_neighbour(options, target)
     setup = Setup(
         asked=model,
-        asked_target="" if subject.brings_target else target,
+        asked_target=subject.picked_target if subject.brings_target else target,
         asked_recipe=recipe,
         options=options,
         plan=plan,

@@ -14,6 +14,7 @@ from edgeopt.measurement.finding import first_command, show_findings
 from edgeopt.measurement.load.beside import Arrangement, Beside
 from edgeopt.measurement.load.result import LoadResult, LoadStatus
 from edgeopt.measurement.resources.cost import InferenceCost
+from edgeopt.measurement.resources.prices import CURRENCY
 from edgeopt.measurement.resources.trust import Reason, undecided
 from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
 from edgeopt.measurement.statistics.quantile import Quantile, RoundsQuantile, Summary
@@ -213,7 +214,7 @@ def _cost(inference_cost: InferenceCost, result: BenchResult) -> str:
     fps = load.rate_per_s / load.streams if load.rate_per_s else 1000 / result.setup.budget_ms
     stream = f"{inference_cost.per_stream_hour(fps):.3g} an hour for one camera at {fps:.3g} a second"
     rate = f"at {inference_cost.rate_per_s:.4g} per second, the rate that keeps the budget"
-    return f"{inference_cost.per_thousand:.3g} per 1000 inferences, {stream}; {rate}, in the currency of the prices"
+    return f"{inference_cost.per_thousand:.3g} per 1000 inferences, {stream}; {rate}, {CURRENCY}"
 
 
 def _trust(result: BenchResult) -> Values:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from edgeopt.measurement.charts import ms
 from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes
 from edgeopt.measurement.finding import show_findings
+from edgeopt.measurement.resources.prices import CURRENCY
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 from edgeopt.report.figures import Axis, Bar, Bars
@@ -147,9 +148,7 @@ def _values(result: EndpointResult) -> Iterator[Value]:
             yield Value("no answer", f"{plural(count, 'request')}, {value.words}: {problem}")
     if result.cost:
         rate = f"at {result.cost.tokens_per_s:.4g} tokens/s"
-        yield Value(
-            "cost", f"{result.cost.per_thousand:.3g} per 1000 tokens of answers {rate}, in the currency of the prices"
-        )
+        yield Value("cost", f"{result.cost.per_thousand:.3g} per 1000 tokens of answers {rate}, {CURRENCY}")
     yield from map(Value.of_note, result.notes)
 
 

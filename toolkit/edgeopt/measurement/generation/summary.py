@@ -17,6 +17,7 @@ from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.generation.under_load.load_summary import load_sections
 from edgeopt.measurement.generation.verdict import verdict_of
 from edgeopt.measurement.resources.cost import cost_per_token
+from edgeopt.measurement.resources.prices import CURRENCY
 from edgeopt.report.document import Document, KeyFigure, Section, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
 
@@ -152,7 +153,7 @@ def _cost_under_load(result: GenerationResult) -> tuple[Value, ...]:
         return ()
     cost = cost_per_token(result.price_per_s, best.tokens_per_s)
     rate = f"at {cost.tokens_per_s:.4g} tokens/s under {best.load}"
-    return (Value("cost", f"{cost.per_thousand:.3g} per 1000 tokens of answers {rate}, in the currency of the prices"),)
+    return (Value("cost", f"{cost.per_thousand:.3g} per 1000 tokens of answers {rate}, {CURRENCY}"),)
 
 
 def _cold(cold_start: ColdStart, length: LengthTimes) -> tuple[Section]:

@@ -13,6 +13,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, SessionOptions, Source
 from edgeopt.graph.files.outside import Outside, sha256_of
 from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.measurement.common_options import DEFAULT_TARGET
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.measurement.turns.fed_back import feed_back
@@ -23,7 +24,7 @@ from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.runtime.bundle import is_bundle
+from edgeopt.runtime.bundle import is_bundle, parse_bundle
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.declared.target import Target
@@ -52,7 +53,9 @@ class Subject:
     outputs: tuple[TensorSpec, ...] = ()
     opset: int | None = None
     brings_target: bool = False
-    """Whether it is a bundle, which no target can be given to."""
+    """Whether it is a bundle."""
+    picked_target: str = ""
+    """Target of a bundle for several that somebody asked for; empty: the best here was picked, or it is for one."""
     has_weights_beside: bool = False
     """Whether it is a bundle with a model above 2 GB."""
 
@@ -138,7 +141,8 @@ def open_subject(
 
     Args:
         model: Path or shipped name.
-        target: For a model; a bundle brings its own.
+        target: For a model; a bundle brings its own, and one for several targets is opened for this one, unless it is
+            the default.
         recipe: For a model; a bundle brings its own, but for `tensors`, which times any model alone.
         threads: 0: the target's, or the fast cores, shared by the workers.
         workers: How many sessions will run at once.
@@ -150,7 +154,8 @@ def open_subject(
         EdgeoptError: If it cannot be opened.
     """
     if is_bundle(Path(model)):
-        return _open_bundle(model, recipe, threads, workers, entries or {}, shapes)
+        chosen = parse_bundle(Path(model)).others and target != DEFAULT_TARGET
+        return _open_bundle(model, recipe, threads, workers, entries or {}, shapes, target if chosen else "")
     given = open_given(model, target, recipe, sizes=sizes, fed=shapes)
     device, loaded, choice = given.target, given.model, given.choice
     _require_entries(device.executor, device.name, entries or {})
@@ -187,9 +192,15 @@ def _require_entries(executor: str, name: str, entries: Mapping[str, str]) -> No
 
 
 def _open_bundle(
-    model: str, recipe: str | None, threads: int, workers: int, entries: Mapping[str, str], shapes: Shapes | None
+    model: str,
+    recipe: str | None,
+    threads: int,
+    workers: int,
+    entries: Mapping[str, str],
+    shapes: Shapes | None,
+    target: str,
 ) -> Subject:
-    runtime = Runtime.load(model, threads=threads or None, warmup=False)
+    runtime = Runtime.load(model, threads=threads or None, warmup=False, target=target)
     bundle, session, opening, path = runtime.bundle, runtime.session, runtime.opening, _path_of(runtime)
     if runtime.artefact is not bundle.artefacts[0] and bundle.target.device != "cpu":
         session.close()
@@ -221,6 +232,7 @@ def _open_bundle(
         inputs=session.inputs,
         outputs=session.outputs,
         brings_target=True,
+        picked_target=target,
         has_weights_beside=runtime.artefact.weights is not None,
     )
 

@@ -14,7 +14,9 @@ from edgeopt.system.toml import Within
 LIFE_YEARS = 5.0
 """How long a device works where nobody says."""
 _HOURS_A_YEAR = 8766.0
-_PRICE = Within(0, 1e12)
+PRICE = Within(0, 1e12)
+CURRENCY = "in the currency of the prices"
+"""What stands behind every amount: prices are numbers, and no conversion is made."""
 COST = "Energy and cost"
 """Heading of the help."""
 
@@ -23,7 +25,7 @@ COST = "Energy and cost"
 class Prices:
     """Prices of the machine that answers, in any currency."""
 
-    device_price: Annotated[float, _PRICE] | None = option(
+    device_price: Annotated[float, PRICE] | None = option(
         None,
         "For the cost of an answer: price of the device, in any currency.",
         group=COST,
@@ -32,7 +34,7 @@ class Prices:
         above=True,
     )
     """Price of the device, in any currency, for the cost of an answer."""
-    life_years: Annotated[float, _PRICE] | None = option(
+    life_years: Annotated[float, PRICE] | None = option(
         None,
         "How long the device works.",
         group=COST,
@@ -42,15 +44,15 @@ class Prices:
         shown=f"{LIFE_YEARS:g}",
     )
     """How long the device works; None: `LIFE_YEARS`."""
-    watts: Annotated[float, _PRICE] | None = option(
+    watts: Annotated[float, PRICE] | None = option(
         None, "Its power.", group=COST, syntax=Syntax.NUMBER, least=0, above=True, shown="as measured by --energy"
     )
     """Power of the device; None: as measured."""
-    kwh_price: Annotated[float, _PRICE] | None = option(
+    kwh_price: Annotated[float, PRICE] | None = option(
         None, "Price of a kWh.", group=COST, syntax=Syntax.NUMBER, least=0, above=True
     )
     """Price of a kWh."""
-    cloud_price: Annotated[float, _PRICE] | None = option(
+    cloud_price: Annotated[float, PRICE] | None = option(
         None, "Price of a rented hour, in place of a device.", group=COST, syntax=Syntax.NUMBER, least=0, above=True
     )
     """Price of one hour of a rented machine."""

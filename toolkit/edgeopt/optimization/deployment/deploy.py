@@ -37,6 +37,7 @@ from edgeopt.runtime.bundle import (
     write_bundle,
 )
 from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.bundle_targets import MEASURED_ON, ORIGINAL, this_machine
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.runtime.drift.sketch import FILE as SKETCH_FILE
 from edgeopt.runtime.drift.sketch import Sketch
@@ -280,6 +281,8 @@ def _expected(run: Run, best: Candidate) -> dict[str, object]:
         "frame_p50_ms": _p50_ms(best),
         "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
         "machine": read_environment().hash if best.latency else None,
+        MEASURED_ON: this_machine().to_json() if best.latency else None,
+        ORIGINAL: run.context.original.fingerprint,
     }
 
 

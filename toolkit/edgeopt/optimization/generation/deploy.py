@@ -10,10 +10,11 @@ from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.guessing import with_guesses
-from edgeopt.optimization.generation.result import LanguageForm, LanguageReport
+from edgeopt.optimization.generation.result import BASELINE, LanguageForm, LanguageReport
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.bundle import Bundle, Expected, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.bundle_targets import MEASURED_ON, ORIGINAL, this_machine
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.selftest import record_logits
 from edgeopt.system.declared.target import Target
@@ -34,6 +35,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
         InvalidFileError: If the disk is full.
     """
     best, weights = report.best, dict[str, PieceLayout]()
+    baseline = next(form for form in report.forms if form.name == BASELINE)
     model = load_model(Path(best.file))
     data, beside = in_bundle(model, weights)
     made = make_artefact(MODEL, data, best.precision, target, report.threads, model.inputs, model.outputs)
@@ -45,7 +47,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
         [(made, data)],
         target,
         with_guesses(recipe, report.guessing),
-        told_of(report, best),
+        {**told_of(report, best), ORIGINAL: load_model(Path(baseline.file)).fingerprint},
         package_versions(),
         weights=weights,
         selftest=(test, numbers),
@@ -64,6 +66,7 @@ def told_of(report: LanguageReport, best: LanguageForm) -> dict[str, Any]:
         "ttft_p50_ms": best.times_ms.get("TTFT"),
         "tpot_p50_ms": best.times_ms.get("TPOT"),
         "machine": read_environment().hash,
+        MEASURED_ON: this_machine().to_json(),
     }
 
 

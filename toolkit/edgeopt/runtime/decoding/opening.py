@@ -103,10 +103,11 @@ def open_language_model(
     if path := bundle_of(model):
         bundle = read_bundle(path)
         require_writing(bundle.recipe, bundle.folder)
-        bundle = replace(bundle, recipe=with_context(bundle.recipe, context))
+        bundle = bundle.mapped(lambda each: replace(each, recipe=with_context(each.recipe, context)))
         first = open_first(bundle, threads)
         assert isinstance(first.writer, LanguageModel)
-        return first.writer, bundle.recipe
+        first.writer.origin = replace(first.writer.origin, notes=first.notes)
+        return first.writer, first.bundle.recipe
     file = decoder_file(model)
     recipe = recipe_beside(file)
     require_writing(recipe, file.parent / "recipe.toml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -36,4 +37,6 @@ def sketch_for(bundle: Bundle, name: str) -> Sketch | None:
             "nothing is known of the frames that are usual: a bundle keeps that if optimize had --calib of 32 frames",
             remedy="learn it from frames of the field: edgeopt run BUNDLE SOURCE --learn-drift FILE",
         )
-    return read_sketch(bundle.folder / bundle.sketch.file)
+    sketch = read_sketch(bundle.folder / bundle.sketch.file)
+    # The name is that of the first model; in a bundle for several targets that is called otherwise.
+    return replace(sketch, artefact=bundle.artefacts[0].file) if bundle.standing else sketch

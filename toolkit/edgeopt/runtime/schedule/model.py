@@ -152,7 +152,7 @@ def _sharing(bundle: Bundle) -> Bundle:
         entries = registry.load(executors, artefact.executor).EXECUTOR.sharing
         return replace(artefact, options={**artefact.options, **entries})
 
-    return replace(bundle, artefacts=tuple(map(shares, bundle.artefacts)))
+    return bundle.mapped(lambda each: replace(each, artefacts=tuple(map(shares, each.artefacts))))
 
 
 def threads_of(model: Model, most: int) -> int:

@@ -92,4 +92,4 @@ def _with_size(runtime: Runtime, artefact: Artefact, size: tuple[int, int]) -> R
     """Return a runtime of its own for another input size; the stored answers of the full one do not hold for it."""
     bundle = runtime.bundle
     smaller = replace(bundle, artefacts=(artefact,), recipe=bundle.recipe.with_size(*size), selftest=None, lighter=())
-    return Runtime.load(smaller)
+    return Runtime.load(replace(smaller, others=(), standing=None))

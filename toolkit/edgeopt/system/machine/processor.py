@@ -67,6 +67,14 @@ def _flags_of_opencv() -> frozenset[str]:
 
 
 @cache
+def cpu_kind() -> str:
+    """Return what tells kinds of processors apart: on Arm, where Linux has no name, the numbers of its core too."""
+    info = _cpuinfo()
+    numbers = [info[key] for key in ("cpu implementer", "cpu part") if info.get(key)]
+    return f"{cpu_name()} {'/'.join(numbers)}" if numbers else cpu_name()
+
+
+@cache
 def cpu_name() -> str:
     """Return the processor's own name."""
     info = _cpuinfo()

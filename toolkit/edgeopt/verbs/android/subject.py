@@ -14,6 +14,7 @@ from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.executors.onnxruntime.providers import CPU
 from edgeopt.graph.facts.integers import read_integers
 from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.measurement.common_options import DEFAULT_TARGET
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.measurement.opening.subject import Subject, choose_frames, shapes_of, subject_facts
 from edgeopt.measurement.turns.interleaved import PICTURES
@@ -23,11 +24,13 @@ from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.runtime.bundle import is_bundle, read_bundle, require_whole
+from edgeopt.runtime.bundle import Bundle, is_bundle, parse_bundle, read_bundle, require_whole
+from edgeopt.runtime.bundle_targets import measured_on
 from edgeopt.runtime.devices.availability import find_device_elsewhere
 from edgeopt.runtime.opening import Opening, opening_for, opening_of
 from edgeopt.system.declared.target import Target, elsewhere
 from edgeopt.system.machine.environment import Environment
+from edgeopt.system.machine.processor import Processor
 from edgeopt.tasks import make_task
 from edgeopt.verbs.android.phone import Phone
 from edgeopt.verbs.android.request import WorkThere, left_out
@@ -191,7 +194,7 @@ def _read_model(phone: Phone, source: str, wishes: SubjectWishes) -> _ReadModel:
 
 
 def _read_bundle(phone: Phone, source: str, wishes: SubjectWishes) -> _ReadModel:
-    bundle = read_bundle(Path(source))
+    bundle = _for_phone(read_bundle(Path(source)), phone, wishes.target)
     artefact = bundle.artefacts[0]
     _require_runner_runs(artefact.executor, artefact.providers, artefact.file, phone)
     require_whole(bundle, artefact)
@@ -204,6 +207,10 @@ def _read_bundle(phone: Phone, source: str, wishes: SubjectWishes) -> _ReadModel
     with closing(unoptimized.open(path)) as session:
         inputs, outputs = session.inputs, session.outputs
     target, notes = elsewhere(bundle.target, phone.address, phone.facts.processor), notes_of_guesses(bundle.recipe)
+    if bundle.others:
+        why = "asked for" if bundle.is_asked else "the nearest to the phone that its runner runs"
+        text = f"target {bundle.label} of {len(bundle.others) + 1} in the bundle: {why}"
+        notes = (*notes, Note(NoteKind.CHOICE, text))
     if reason := target.why_unfit():
         notes = (*notes, Note(NoteKind.WARNING, f"the bundle is for another device: {reason}", "optimize for this one"))
     return _ReadModel(
@@ -221,8 +228,36 @@ def _read_bundle(phone: Phone, source: str, wishes: SubjectWishes) -> _ReadModel
     )
 
 
+def _for_phone(bundle: Bundle, phone: Phone, target: str) -> Bundle:
+    """Return of a bundle for several targets the one that is asked for, else the first that fits the phone.
+
+    Raises:
+        NotFoundError: If it is not for that target.
+    """
+    if not bundle.others or target != DEFAULT_TARGET:
+        return parse_bundle(bundle.folder, target) if bundle.others else bundle
+    there = phone.facts.processor
+    fitting = [
+        each
+        for each in (bundle, *bundle.others)
+        if _runs_in_runner(each.artefacts[0].executor, each.artefacts[0].providers)
+        and elsewhere(each.target, phone.address, there).why_unfit() is None
+    ]
+    # The order is this machine's: on the phone what was measured on most of its instructions is nearest.
+    return bundle.led_by(max(fitting, key=lambda each: _shared(each, there), default=bundle))
+
+
+def _shared(bundle: Bundle, processor: Processor) -> int:
+    known = measured_on(bundle.expected)
+    return len({*known.instructions} & processor.flags) if known else 0
+
+
+def _runs_in_runner(executor: str, providers: Sequence[str]) -> bool:
+    return executor == "onnxruntime" and providers[0] == CPU
+
+
 def _require_runner_runs(executor: str, providers: Sequence[str], whose: str, phone: Phone) -> None:
-    if executor != "onnxruntime" or providers[0] != CPU:
+    if not _runs_in_runner(executor, providers):
         engine = f"{providers[0]} of ONNX Runtime" if executor == "onnxruntime" else executor
         raise UnsupportedError(
             f"{whose} is for {engine}, and edgeopt-runner on {phone.address} has ONNX Runtime on the processor alone",

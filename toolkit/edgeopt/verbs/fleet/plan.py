@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.export.source import is_source
+from edgeopt.measurement.resources.prices import PRICE
 from edgeopt.optimization.optimize import device_name
 from edgeopt.system.declared.options import FileUse, Option, Syntax, options_of
 from edgeopt.system.text import plural, short
@@ -35,6 +36,8 @@ class FleetDevice:
     targets: tuple[str, ...] = ("cpu",)
     on: str = ""
     """Address as `--on` takes it; empty: the machine of the worker that offers the device."""
+    cost_per_hour: Annotated[float, PRICE] | None = None
+    """Price of an hour in which a cell holds it, in any currency; None: nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class FleetPlan:
     name: str
     cells: tuple[FleetCell, ...]
     scheduler: str
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Price of an hour of each device that has one, by its name."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -94,7 +99,10 @@ def read_plan(path: Path) -> FleetPlan:
         InvalidFileError: If a key, an option or a name is wrong.
         EdgeoptError: If an address is none.
     """
-    read = parse_table(FleetFile, read_toml(path), str(path))
+    table = read_toml(path)
+    if isinstance(devices := table.get("devices"), dict):  # with dashes, as the options beside are written
+        table["devices"] = {name: _with_underscores(device) for name, device in devices.items()}
+    read = parse_table(FleetFile, table, str(path))
     if not read.workloads or not read.devices:
         raise InvalidFileError(
             f"{path} names no workloads or no devices", remedy="write [workloads.NAME] and [devices.NAME]"
@@ -124,7 +132,12 @@ def read_plan(path: Path) -> FleetPlan:
         if count > 1:
             problem = f"{path}: {plural(count, 'cell')} would be called {name}"
             raise InvalidFileError(problem, remedy="give workloads, devices and target files other names")
-    return FleetPlan(path.stem, tuple(cells), read.scheduler)
+    prices = {name: device.cost_per_hour for name, device in read.devices.items() if device.cost_per_hour is not None}
+    return FleetPlan(path.stem, tuple(cells), read.scheduler, prices)
+
+
+def _with_underscores(table: Any) -> Any:
+    return {key.replace("-", "_"): value for key, value in table.items()} if isinstance(table, dict) else table
 
 
 def _names_a_folder(name: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError
+from edgeopt.measurement.resources.cost import cloud_per_s
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.result import Report, read_report
 from edgeopt.system.toml import read_json
@@ -39,6 +40,8 @@ class CellResult:
     """Why there is no result; empty where there is one."""
     is_kept: bool = False
     """Whether an earlier run of the fleet made it."""
+    price_per_h: float | None = None
+    """Price of an hour of its device; None: nobody says."""
 
     @property
     def exit_code(self) -> int:
@@ -59,6 +62,16 @@ class CellResult:
     def score(self) -> float | None:
         """The metric of the chosen candidate on the labels; None without."""
         return self.best.score.value if self.best and self.best.score else None
+
+    @property
+    def device_s(self) -> float:
+        """Seconds for which this run of the fleet held the device; of a kept cell none, nor of one without an end."""
+        return self.run.ended_s - self.run.began_s if self.run and not self.is_kept else 0.0
+
+    @property
+    def cost(self) -> float | None:
+        """The price of these seconds; None: nobody says what the device costs."""
+        return None if self.price_per_h is None else cloud_per_s(self.price_per_h) * self.device_s
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -83,7 +96,27 @@ class CellResult:
             "waited_s": run.waited_s if run else None,
             "began_s": run.began_s if run else None,
             "ended_s": run.ended_s if run else None,
+            "device_s": self.device_s,
+            "cost": self.cost,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class FleetBundle:
+    """One bundle for a workload, for all targets of all devices."""
+
+    workload: str
+    folder: Path | None = None
+    """None: it could not be made."""
+    targets: tuple[str, ...] = ()
+    """Names of the targets that it is for, with their devices."""
+    size_bytes: int = 0
+    problem: str = ""
+    """Why there is none."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "folder": str(self.folder) if self.folder else None, "targets": [*self.targets]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +128,8 @@ class FleetResult:
     cells: tuple[CellResult, ...]
     before: Mapping[str, Mapping[str, Any]]
     """What the last run of the fleet told of each cell, by its name."""
+    bundles: tuple[FleetBundle, ...] = ()
+    """One of each workload of which a cell left a bundle."""
 
     @property
     def exit_code(self) -> int:
@@ -112,6 +147,11 @@ class FleetResult:
         pairs = sorted(pair for ran in by_device.values() for pair in _overlapping(ran))
         return tuple((self.cells[first].name, self.cells[second].name) for first, second in pairs)
 
+    @property
+    def cost(self) -> float | None:
+        """The price of this run, of all devices that have one; None: none has."""
+        return cost_of(self.cells)
+
     def changes(self) -> tuple[str, ...]:
         """Return what differs from the last run, a sentence each: slower and less accurate cells first."""
         lines = [(worse, text) for cell in self.cells for worse, text in _changes(cell, self.before.get(cell.name))]
@@ -119,7 +159,35 @@ class FleetResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"schema": 1, "fleet": self.name, "cells": [cell.as_json() for cell in self.cells]}
+        return {
+            "schema": 1,
+            "fleet": self.name,
+            "cells": [cell.as_json() for cell in self.cells],
+            "cost": self.cost,
+            "devices": self._sums("device"),
+            "workloads": self._sums("workload"),
+            "bundles": [bundle.as_json() for bundle in self.bundles],
+        }
+
+    def _sums(self, by: str) -> dict[str, Any]:
+        return {
+            name: {"device_s": sum(cell.device_s for cell in cells), "cost": cost_of(cells)}
+            for name, cells in grouped(self.cells, by).items()
+        }
+
+
+def grouped(cells: Iterable[CellResult], by: str) -> dict[str, list[CellResult]]:
+    """Return cells by their `device` or their `workload`, in one pass: a night may have 100,000."""
+    groups: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        groups.setdefault(getattr(cell, by), []).append(cell)
+    return groups
+
+
+def cost_of(cells: Iterable[CellResult]) -> float | None:
+    """Return the price of cells, without those whose device has none; None: none has."""
+    costs = [cell.cost for cell in cells if cell.cost is not None]
+    return sum(costs) if costs else None
 
 
 def _overlapping(runs: list[tuple[int, CellRun]]) -> Iterator[tuple[int, int]]:
@@ -166,7 +234,13 @@ def read_before(folder: Path) -> Mapping[str, Mapping[str, Any]]:
 
 
 def result_of(
-    names: Sequence[str], folder: Path, run: CellRun | None, problem: str = "", *, is_kept: bool = False
+    names: Sequence[str],
+    folder: Path,
+    run: CellRun | None,
+    problem: str = "",
+    *,
+    is_kept: bool = False,
+    price_per_h: float | None = None,
 ) -> CellResult:
     """Return the result of a cell that lies in a folder.
 
@@ -176,6 +250,7 @@ def result_of(
         run: How it ran; None: it never ended.
         problem: Why not.
         is_kept: Whether an earlier run made it.
+        price_per_h: Price of an hour of its device; None: nobody says.
     """
     report = None
     if run is not None:
@@ -184,7 +259,7 @@ def result_of(
         except EdgeoptError:
             problem = problem or (_problem_in(run.lines) if run.code == EXIT_ERROR else "")
     name, workload, device, target = names
-    return CellResult(name, workload, device, target, run, report, problem, is_kept)
+    return CellResult(name, workload, device, target, run, report, problem, is_kept, price_per_h)
 
 
 def _problem_in(lines: Sequence[str]) -> str:

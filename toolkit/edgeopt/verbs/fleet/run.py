@@ -25,6 +25,7 @@ from edgeopt.system.disk.tars import files_of_tar
 from edgeopt.system.text import plural, short
 from edgeopt.system.toml import read_json
 from edgeopt.verbs.fleet import PURPOSE, work
+from edgeopt.verbs.fleet.bundles import write_bundles
 from edgeopt.verbs.fleet.cluster import open_cluster
 from edgeopt.verbs.fleet.plan import FleetCell, FleetPlan, read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
@@ -79,8 +80,11 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
         if todo:
             devices = tuple(dict.fromkeys(cell.device for cell in todo))
             with open_cluster(scheduler or plan.scheduler, devices, hears.say) as client:
-                _Course(client, folder, requests, results, hears).run(todo, len(plan.cells))
-        result = FleetResult(plan.name, folder, tuple(results[cell.name] for cell in plan.cells), before)
+                _Course(client, folder, requests, results, hears, plan.prices).run(todo, len(plan.cells))
+        ended = tuple(results[cell.name] for cell in plan.cells)
+        hears.say("put the bundles of each workload together")
+        bundles = write_bundles(ended, folder / _CELLS, folder)
+        result = FleetResult(plan.name, folder, ended, before, bundles)
         write_pages(summarize(result), folder, RESULT)
         return result
 
@@ -129,7 +133,9 @@ def _kept(plan: FleetPlan, folder: Path, requests: Mapping[str, CellRequest]) ->
         place = folder / _CELLS / cell.name
         run = _read_run(place)
         if run is not None and run.key == requests[cell.name].key and run.is_finished:
-            kept[cell.name] = result_of(_names(cell), place, run, is_kept=True)
+            kept[cell.name] = result_of(
+                _names(cell), place, run, is_kept=True, price_per_h=plan.prices.get(cell.device)
+            )
     return kept
 
 
@@ -169,7 +175,9 @@ class _Course:
         requests: Mapping[str, CellRequest],
         results: dict[str, CellResult],
         hears: Listener,
+        prices: Mapping[str, float],
     ) -> None:
+        self._prices = prices
         self._client, self._folder, self._requests = client, folder, requests
         self._results, self._hears = results, hears
         self._sent = Counter[str]()
@@ -264,7 +272,8 @@ class _Course:
             values = dataclasses.asdict(run.without_files()) | {"packed": ""}
             write_beside(place / _CELL, json.dumps(values, indent=2) + "\n")
             self._client.run(work.forget_cell, run.key, workers=[run.worker], on_error="ignore")
-        result = result_of(_names(cell), place, run, answer if isinstance(answer, str) else "")
+        problem, price = answer if isinstance(answer, str) else "", self._prices.get(cell.device)
+        result = result_of(_names(cell), place, run, problem, price_per_h=price)
         self._results[cell.name] = result
         self._hears.say(cell_line(result))
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OF, EXIT_PASS
+from edgeopt.measurement.resources.prices import CURRENCY
 from edgeopt.report.document import (
     CommandOutcome,
     Document,
@@ -17,8 +18,8 @@ from edgeopt.report.document import (
     VerdictLines,
     make_table,
 )
-from edgeopt.system.text import plural
-from edgeopt.verbs.fleet.result import LEAST_CHANGE, CellResult, FleetResult
+from edgeopt.system.text import format_bytes, plural
+from edgeopt.verbs.fleet.result import LEAST_CHANGE, CellResult, FleetBundle, FleetResult, cost_of, grouped
 
 _WORDS = {code: word for word, code in reversed([*EXIT_OF.items()])} | {EXIT_ERROR: "ERROR", EXIT_INTERRUPTED: "CUT"}
 
@@ -46,13 +47,21 @@ def summarize(result: FleetResult) -> Document:
             ),
             Section("Best of each workload and device", table=best) if best.rows else Section(),
             Section(
+                "One bundle for all devices",
+                table=_bundles(result),
+                values=tuple(Value(each.workload, f"none: {each.problem}") for each in result.bundles if each.problem),
+            )
+            if result.bundles
+            else Section(),
+            Section(
                 "Since the last run",
                 values=tuple(Value("changed", text) for text in result.changes()),
                 text=f"Times that differ by less than {LEAST_CHANGE:g}x count as equal: the runs were not in turns.",
             )
             if result.changes()
             else Section(),
-            Section("Devices", table=_devices(result.cells), is_detail=True),
+            Section("Devices", table=_used(result, "device"), is_detail=result.cost is None),
+            Section("Cost of each workload", table=_used(result, "workload")) if result.cost is not None else Section(),
         ),
         verdict=_verdict(result),
         judgements=tuple(JudgedCase.by_exit(cell.name, cell.exit_code, cell_line(cell)) for cell in result.cells),
@@ -91,18 +100,40 @@ def _best(cells: tuple[CellResult, ...]) -> Table:
     return make_table(best, columns, words=["device", "target", "chosen", ""])
 
 
-def _devices(cells: tuple[CellResult, ...]) -> Table:
-    """Return how long each device was used, and by whom."""
-    cells_of: dict[str, list[CellResult]] = {}
-    for cell in cells:
-        cells_of.setdefault(cell.device, []).append(cell)
-    columns: dict[str, Callable[[str], str]] = {
-        "device": lambda name: name,
-        "processor": lambda name: ", ".join(dict.fromkeys(filter(None, map(_processor, cells_of[name])))),
-        "cells": lambda name: str(len(cells_of[name])),
-        "minutes": lambda name: f"{sum(map(_seconds, cells_of[name])) / 60:.1f}",
+def _bundles(result: FleetResult) -> Table:
+    columns: dict[str, Callable[[FleetBundle], str]] = {
+        "workload": lambda each: each.workload,
+        "targets": lambda each: str(len(each.targets)),
+        "size": lambda each: format_bytes(each.size_bytes),
+        "folder": lambda each: str(each.folder),
     }
+    return make_table([each for each in result.bundles if each.folder], columns, words=["folder"])
+
+
+def _used(result: FleetResult, by: str) -> Table:
+    """Return how long each device was used in this run or each workload took, and what that costs."""
+    cells_of = grouped(result.cells, by)
+    columns: dict[str, Callable[[str], str]] = {by: lambda name: name}
+    if by == "device":
+        columns["processor"] = lambda name: ", ".join(dict.fromkeys(filter(None, map(_processor, cells_of[name]))))
+    columns["cells"] = lambda name: str(len(cells_of[name]))
+    columns["minutes"] = lambda name: f"{sum(cell.device_s for cell in cells_of[name]) / 60:.1f}"
+    if result.cost is not None:
+        columns["cost"] = lambda name: _money(cost_of(cells_of[name]))
     return make_table(cells_of, columns, words=["processor"])
+
+
+def _cost(result: FleetResult) -> str:
+    """Return the price of the run, and which of its hours have none."""
+    unpriced = {cell.device for cell in result.cells if cell.cost is None}
+    hours = sum(cell.device_s for cell in result.cells) / 3600
+    without = f", without a price those of {plural(len(unpriced), 'device')}" if unpriced else ""
+    return f"{_money(result.cost)} {CURRENCY}; {hours:.2f} device hours{without}"
+
+
+def _money(cost: float | None) -> str:
+    """Return an amount with two digits behind the point, or with the first two that count."""
+    return "" if cost is None else f"{cost:.2f}" if cost >= 1 or not cost else f"{cost:.2g}"
 
 
 def _verdict(result: FleetResult) -> VerdictLines:
@@ -111,6 +142,7 @@ def _verdict(result: FleetResult) -> VerdictLines:
     kept = sum(cell.is_kept for cell in result.cells)
     facts = [Value("report", str(result.folder / "fleet.html"))]
     facts += [Value("kept", f"{plural(kept, 'cell')} of an earlier run")] if kept else []
+    facts += [Value("cost", _cost(result))] if result.cost is not None else []
     facts += [Value("overlap", f"{one} and {other} measured at one time") for one, other in result.overlaps]
     failed = [cell for cell in result.cells if cell.exit_code != EXIT_PASS]
     outcome = CommandOutcome.PASS if not failed else CommandOutcome.FAIL

@@ -149,13 +149,13 @@ class FrameRun(LiveOptions):
     )
     target: str | None = option(
         None,
-        "Of a model that is no bundle: the device.",
+        "Of a model that is no bundle: the device. Of a bundle for several targets: the one that runs.",
         "--target",
         "-t",
         group=AS_IT_IS,
         syntax=Syntax.TARGET,
         metavar="NAME|FILE",
-        shown="cpu",
+        shown="cpu; the best of a bundle",
     )
 
 

@@ -25,6 +25,9 @@ async function fetched(url) {
 /** Return the manifest of a bundle whose models hold their pre- and postprocessing. */
 async function readManifest() {
   const manifest = await (await fetched(new URL("manifest.json", bundle))).json();
+  if (manifest.targets)
+    throw new Error("the bundle is for several targets: take one out with " +
+      "edgeopt bundle BUNDLE --target NAME --out FOLDER");
   const parts = manifest.recipe.embedded ?? [];
   if (!parts.includes("preprocess") || !parts.includes("postprocess"))
     throw new Error("the bundle's models hold no pre- and postprocessing: make it with " +

@@ -8,6 +8,7 @@ from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, dr
 from edgeopt.measurement.endpoint.frames.result import STAGES, EncodedTimes, FrameServerResult
 from edgeopt.measurement.endpoint.summary import centre_ms, text_bar
 from edgeopt.measurement.finding import show_findings
+from edgeopt.measurement.resources.prices import CURRENCY
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.report.document import (
     CommandOutcome,
@@ -74,7 +75,7 @@ def _values(result: FrameServerResult) -> Iterator[Value]:
             yield Value("no answer", f"{plural(count, 'frame')}, {times.encoding}: {problem}")
     if result.cost:
         rate = f"at {result.cost.rate_per_s:.4g} frames/s"
-        yield Value("cost", f"{result.cost.per_thousand:.3g} per 1000 frames {rate}, in the currency of the prices")
+        yield Value("cost", f"{result.cost.per_thousand:.3g} per 1000 frames {rate}, {CURRENCY}")
     yield from map(Value.of_note, result.notes)
 
 

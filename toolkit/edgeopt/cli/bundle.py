@@ -1,0 +1,37 @@
+"""`edgeopt bundle`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgeopt.cli._options import format_option
+from edgeopt.cli._output import show
+
+
+@click.command()
+@click.argument("bundles", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder to write.")
+@click.option(
+    "--target",
+    "-t",
+    default="",
+    metavar="NAME",
+    help="With --out: take the bundle for this target alone out of one for several.",
+)
+@format_option
+def bundle(*, bundles: tuple[Path, ...], out: Path | None, target: str, form: str) -> None:
+    """Show the targets of BUNDLE, make one of several BUNDLES, or take one target out.
+
+    A bundle for several targets holds what edgeopt optimize made of one model for each of them, equal files once. On
+    each device the runtime, run, serve, bench, compare and check pick the target that was measured on such a processor,
+    else the best that can run there, and say which and why. edgeopt fleet writes one for each workload.
+    """
+    from edgeopt.verbs.bundle.combine import bundle_verb
+    from edgeopt.verbs.bundle.summary import summarize
+
+    show(summarize(*bundle_verb(bundles, out, target)), form)
+
+
+COMMAND = bundle
