@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from edgeopt.system.machine.place import current_place
+
 ARCHITECTURES = {"amd64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
 """The word of targets for what a system calls its processors."""
 
@@ -23,7 +25,10 @@ class Processor:
 
 
 def this_processor() -> Processor:
-    """Return the processor of this machine."""
+    """Return the processor of this machine, or of the one that computes for it."""
+    if (place := current_place()) is not None:
+        processor: Processor = place.processor
+        return processor
     return Processor(cpu_architecture(), cpu_flags())
 
 

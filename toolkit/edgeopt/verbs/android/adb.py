@@ -7,6 +7,7 @@ starts a server of its own, and it brings 9 MB.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
@@ -20,7 +21,8 @@ from types import TracebackType
 from typing import IO
 
 from edgeopt.errors import EdgeoptError, UnavailableError
-from edgeopt.system.text import short, shorten
+from edgeopt.system.machine.place import PlaceLostError
+from edgeopt.system.text import printable, short, shorten
 
 _HOST, _PORT = "127.0.0.1", "5037"
 _CONNECT_S = 5.0
@@ -30,11 +32,16 @@ _CHUNK = 64 << 10
 """Bytes of a file in one message, at most (SYNC.TXT)."""
 _REGULAR, _ANY_KIND = 0o100000, 0o170000
 _HEAD = struct.Struct("<BI")
-_STDOUT, _STDERR, _EXIT = 1, 2, 3
+_STDIN, _STDOUT, _STDERR, _EXIT, _CLOSE_STDIN = 0, 1, 2, 3, 4
 _LONGEST_TEXT = 1 << 16
 """Bytes of what a server says at once."""
 _LONGEST_MESSAGE = 1 << 22
 """Bytes of a message, four times what adb sends at most."""
+_MOST_PRINTED = 1 << 22
+"""Bytes that a command of the shell prints, and that are kept."""
+_MOST_COMPLAINTS = 1 << 16
+LONGEST_S = 600.0
+"""Seconds that a command of the shell may take where nothing else is said."""
 _TOLD = 200
 """Columns of it in a message."""
 READY = "device"
@@ -51,7 +58,7 @@ _STATES: Mapping[str, tuple[str, str]] = {
 """Meaning of the states other than ready, and what ends them."""
 
 
-class UnpluggedError(UnavailableError):
+class UnpluggedError(PlaceLostError):
     """A phone that was reached before is gone."""
 
 
@@ -82,6 +89,12 @@ class _Stream:
                 remedy="start it: adb start-server (adb is in Android's platform tools; Debian: apt install adb)",
             ) from error
         self.socket.settimeout(_SILENT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a sample is several messages
+        self._until_s = math.inf
+
+    def limit(self, seconds: float) -> None:
+        """Let whatever comes from now on take no longer: a server that sends a byte now and then holds nobody."""
+        self._until_s = time.monotonic() + seconds
 
     def __enter__(self) -> _Stream:
         return self
@@ -106,10 +119,13 @@ class _Stream:
         """
         parts = list[bytes]()
         while count:
+            if (left_s := self._until_s - time.monotonic()) <= 0:
+                raise self.lost("it goes on without end")
+            self.socket.settimeout(min(_SILENT_S, left_s))
             try:
                 part = self.socket.recv(min(count, 1 << 20))
             except TimeoutError as error:
-                raise self.lost(f"nothing came for {_SILENT_S:.0f} s") from error
+                raise self.lost(f"nothing came for {min(_SILENT_S, left_s):.0f} s") from error
             except OSError as error:
                 raise self.lost(str(error)) from error
             if not part:
@@ -135,7 +151,7 @@ class _Stream:
             return
         said = self.text() if answer == b"FAIL" else f"it answers {answer!r}"
         lines = said.splitlines() or ["it says nothing"]
-        raise UnavailableError(f"{self.whose}: {shorten(lines[0], _TOLD)}", remedy="look at `adb devices`")
+        raise UnavailableError(f"{self.whose}: {_said(lines[0])}", remedy="look at `adb devices`")
 
     def text(self) -> str:
         """Return a text with its length before it."""
@@ -156,7 +172,7 @@ def connected() -> dict[str, str]:
     with _Stream("the adb server") as stream:
         stream.ask("host:devices")
         rows = (line.partition("\t") for line in stream.text().splitlines())
-        return {serial: state.strip() for serial, tab, state in rows if tab}
+        return {_said(serial): _said(state.strip()) for serial, tab, state in rows if tab}
 
 
 def choose(serial: str) -> str:
@@ -192,6 +208,109 @@ class ShellEnd:
     complaints: str
 
 
+class _Output:
+    """All that a command prints, part by part."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self._complaints = bytearray()
+        self._code: int | None = None
+
+    def next_part(self) -> bytes | None:
+        """Return what comes next on its standard output; None: it has ended.
+
+        Raises:
+            UnpluggedError: If the phone is gone before.
+        """
+        while self._code is None:
+            kind, size = _HEAD.unpack(self._stream.read(_HEAD.size))
+            part = self._stream.read(_allowed(self._stream, size))
+            if kind == _STDOUT:
+                return part
+            if kind == _STDERR:
+                self._complaints += part[: _MOST_COMPLAINTS - len(self._complaints)]
+            elif kind == _EXIT:
+                self._code = part[0] if part else 0
+        return None
+
+    def end(self, printed: bytes = b"") -> ShellEnd:
+        """Return how it ended."""
+        return ShellEnd(self._code or 0, printed, self._complaints.decode("utf-8", "replace"))
+
+
+class Conversation:
+    """A command that runs on a phone, is sent bytes, and answers."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream, self._output = stream, _Output(stream)
+        self._rest = bytearray()
+
+    def limit(self, seconds: float) -> None:
+        """Let what comes from now on take no longer."""
+        self._stream.limit(seconds)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to its standard input.
+
+        Raises:
+            UnpluggedError: If the phone is gone.
+        """
+        for at in range(0, len(data), _CHUNK):
+            part = data[at : at + _CHUNK]
+            self._stream.send(_HEAD.pack(_STDIN, len(part)) + part)
+
+    def line(self, most: int) -> bytes | None:
+        """Return the next line that it prints, without its end; None: it has ended.
+
+        Args:
+            most: Bytes of a line; what is longer is none.
+
+        Raises:
+            UnpluggedError: If the phone is gone, or sends no line.
+        """
+        looked = 0
+        while (end := self._rest.find(b"\n", looked)) < 0:
+            looked = len(self._rest)
+            if looked > most:
+                raise self._stream.lost("it prints a line without end")
+            part = self._output.next_part()
+            if part is None:
+                return None
+            self._rest += part
+        result = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        return result
+
+    def read(self, count: int) -> bytes:
+        """Return so many bytes of what it prints.
+
+        Raises:
+            UnpluggedError: If it ends before.
+        """
+        while len(self._rest) < count:
+            part = self._output.next_part()
+            if part is None:
+                raise self._stream.lost("it ends within an answer")
+            self._rest += part
+        result = bytes(self._rest[:count])
+        del self._rest[:count]
+        return result
+
+    def close_input(self) -> None:
+        """End its standard input: nothing more comes."""
+        self._stream.send(_HEAD.pack(_CLOSE_STDIN, 0))
+
+    def end(self) -> ShellEnd:
+        """Wait until it ends, and return how; what it prints meanwhile is dropped.
+
+        Raises:
+            UnpluggedError: If the phone is gone before.
+        """
+        while self._output.next_part() is not None:
+            pass
+        return self._output.end()
+
+
 class Link:
     """A phone behind the server."""
 
@@ -225,29 +344,37 @@ class Link:
             stream.ask(name)
             yield stream
 
-    def shell(self, command: str, take: Callable[[bytes], None] | None = None) -> ShellEnd:
+    def shell(
+        self, command: str, take: Callable[[bytes], None] | None = None, *, longest_s: float = LONGEST_S
+    ) -> ShellEnd:
         """Run a command of the phone's shell until it ends. It ends with this connection at the latest.
 
         Args:
             command: A line of the shell; whoever makes it quotes what is in it.
             take: Takes what it prints, as it comes; None: it is returned.
+            longest_s: Seconds that it may take.
 
         Raises:
-            UnpluggedError: If the phone is gone before it ends.
+            UnpluggedError: If the phone is gone before it ends, prints without end, or takes longer.
         """
-        printed, complaints = bytearray(), bytearray()
+        printed = bytearray()
         with self._service(f"shell,v2,raw:{command}") as stream:
-            while True:
-                kind, size = _HEAD.unpack(stream.read(_HEAD.size))
-                part = stream.read(_allowed(stream, size))
-                if kind == _EXIT:
-                    return ShellEnd(part[0] if part else 0, bytes(printed), complaints.decode("utf-8", "replace"))
-                if kind == _STDERR:
-                    complaints += part
-                elif kind == _STDOUT and take is not None:
+            stream.limit(longest_s)
+            output = _Output(stream)
+            while (part := output.next_part()) is not None:
+                if take is not None:
                     take(part)
-                elif kind == _STDOUT:
-                    printed += part
+                    continue
+                printed += part
+                if len(printed) > _MOST_PRINTED:
+                    raise stream.lost("it prints without end")
+            return output.end(bytes(printed))
+
+    @contextmanager
+    def talk(self, command: str) -> Iterator[Conversation]:
+        """Run a command of the phone's shell, with its standard input open, as long as the `with` lasts."""
+        with self._service(f"shell,v2,raw:{command}") as stream:
+            yield Conversation(stream)
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file or folder of this name."""
@@ -277,28 +404,10 @@ class Link:
                     stream.send(b"DATA" + struct.pack("<I", len(chunk)) + chunk)
                     tell(len(chunk))
                 stream.send(b"DONE" + struct.pack("<I", int(time.time())))
+            stream.limit(LONGEST_S)
             _require_okay(stream, f"{self.address} does not take {path.rpartition('/')[2]}")
             with suppress(UnpluggedError):
                 stream.send(b"QUIT" + bytes(4))
-
-    def pull(self, path: str) -> bytes:
-        """Return a file of the phone.
-
-        Raises:
-            EdgeoptError: If there is none.
-        """
-        parts = list[bytes]()
-        with self._service("sync:") as stream:
-            _request(stream, b"RECV", path)
-            while True:
-                word, size = stream.read(4), struct.unpack("<I", stream.read(4))[0]
-                if word == b"DONE":
-                    return b"".join(parts)
-                body = stream.read(_allowed(stream, size))
-                if word != b"DATA":
-                    said = shorten(body.decode("utf-8", "replace"), _TOLD)
-                    raise UnavailableError(f"{self.address} does not give {path}: {said}", remedy="try again")
-                parts.append(body)
 
 
 def _request(stream: _Stream, word: bytes, path: str) -> None:
@@ -320,8 +429,13 @@ def _allowed(stream: _Stream, size: int) -> int:
 def _require_okay(stream: _Stream, problem: str) -> None:
     word, size = stream.read(4), struct.unpack("<I", stream.read(4))[0]
     if word != b"OKAY":
-        said = stream.read(min(size, _LONGEST_TEXT)).decode("utf-8", "replace")
-        raise UnavailableError(f"{problem}: {shorten(said, _TOLD)}", remedy="free space on the phone, and try again")
+        said = _said(stream.read(min(size, _LONGEST_TEXT)).decode("utf-8", "replace"))
+        raise UnavailableError(f"{problem}: {said}", remedy="free space on the phone, and try again")
+
+
+def _said(text: str) -> str:
+    """Return what a server or a phone says as a terminal may show it."""
+    return shorten(printable(text), _TOLD)
 
 
 @contextmanager
