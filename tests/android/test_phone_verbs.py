@@ -133,3 +133,70 @@ def test_accuracy_is_judged_by_the_answers_of_the_phone(phone, tmp_path):
     score = re.search(r" (0\.\d{4}) \+0\.0000 \[", said)
     assert score, said
     assert abs(float(score[1]) - 0.8467) < 0.005, "as on this machine"
+
+
+def layers(path: Path, count: int = 12) -> None:
+    """Write a model with nodes that simplify takes out, and what it is fed."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 8, 24, 24)) for name in ("x", "y"))
+    rng, nodes, tensors, last = np.random.default_rng(0), [], [], "x"
+    for i in range(count):
+        weights = (rng.standard_normal((8, 8, 3, 3)) / 8).astype(np.float32)
+        tensors.append(helper.make_tensor(f"w{i}", TensorProto.FLOAT, weights.shape, weights.tobytes(), raw=True))
+        nodes.append(helper.make_node("Conv", [last, f"w{i}"], [f"c{i}"], pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Identity", [f"c{i}"], [f"d{i}"]))
+        nodes.append(helper.make_node("Relu", [f"d{i}"], ["y" if i == count - 1 else f"r{i}"]))
+        last = f"r{i}"
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    np.savez(path.with_name("inputs.npz"), x=rng.standard_normal((8, 1, 8, 24, 24)).astype(np.float32))
+
+
+def test_candidates_are_made_here_and_the_phone_chooses(phone, tmp_path):
+    layers(tmp_path / "a.onnx")
+    optimize = ("optimize", "a.onnx", "-t", "cpu", "--calib", "inputs.npz", "--on", "adb://", "-o", "out")
+    code, said = finished(*optimize, "--steps", "simplify,fuse", "--threads", "1")
+    assert code == 0, said
+    assert "making candidates here for adb://R58M0ABC, which measures them" in said
+    assert "Acme Phone 7, Android 14 (API 34) (adb://R58M0ABC) measures and chooses" in said
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    facts = {key: fact["value"] for key, fact in report["environment"]["facts"].items()}
+    assert (facts["cpu.model"], facts["phone.address"]) == ("Fast Chip 9000", "adb://R58M0ABC")
+    names = [candidate["name"] for candidate in report["candidates"]]
+    assert names[:2] == ["baseline", "simplify"]
+    assert all(candidate["latency"] for candidate in report["candidates"])
+    assert {*report["candidates"][0]["latency"]["stages"]} >= {"execute"}, "times are those of the runner"
+    assert "--on adb://R58M0ABC" in said, "the next command measures there too"
+    assert not left_on(phone)
+    manifest = json.loads((tmp_path / "out" / "bundle" / "manifest.json").read_text())
+    assert manifest["artefacts"][0]["executor"] == "onnxruntime", "the bundle is no phone's"
+    code, said = finished("run", "out/bundle", "inputs.npz", "--limit", "1")
+    assert code == 0, said
+    phone.pushed.clear()
+    code, said = finished(*optimize, "--steps", "simplify,fuse", "--threads", "1", "--resume")
+    assert code == 0, said
+    assert "from disk" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--search-there",), "--search-there needs Python there, and a phone has none"),
+        (("--prune", "1.5x"), "--prune 1.5x prunes by the device's own times"),
+        (("-t", "ncnn-cpu"), "ncnn"),
+        (("--replay", "absent"), "a replay makes what another run made"),
+    ],
+)
+def test_a_search_that_a_phone_cannot_take_up_is_refused_in_one_line(phone, tmp_path, arguments, told):
+    net(tmp_path / "a.onnx")
+    wishes = ("--calib", "inputs.npz", "-o", "out", "-t", "cpu", *arguments)
+    code, said = finished("optimize", "a.onnx", *wishes, "--on", "adb://")
+    assert code == 1, said
+    assert told in said
+    assert "->" in said
+
+
+def test_a_plan_for_a_phone_is_shown(phone, tmp_path):
+    net(tmp_path / "a.onnx")
+    code, said = finished("optimize", "a.onnx", "-t", "cpu", "--calib", "inputs.npz", "--dry-run", "--on", "adb://")
+    assert code == 0, said
+    assert "simplify" in said

@@ -46,6 +46,8 @@ class DeviceCommand(click.Command):
         address, searches_there = ctx.params.pop(ON, None), ctx.params.pop(SEARCH_THERE, False)
         if address and is_phone(address):
             require_verb(ctx.info_name or "", address)
+            if searches_there:
+                raise EdgeoptError(f"{_THERE} needs Python there, and a phone has none", remedy=f"leave {_THERE} out")
             with self.on_phone(ctx, address) as code:
                 if code is not None:
                     ctx.exit(code)

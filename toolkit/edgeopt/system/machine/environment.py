@@ -119,6 +119,11 @@ class Environment:
         return tuple(self._value("cpu.instructions") or ())
 
     @property
+    def address(self) -> str:
+        """The address of a machine that computed for another one; empty: it was the machine itself."""
+        return str(self._value("phone.address") or "")
+
+    @property
     def cores(self) -> int:
         """Physical cores that this process may use."""
         return int(self._value("cpu.cores") or 1)

@@ -32,6 +32,11 @@ class Place(Protocol):
         ...
 
     @property
+    def cpu_name(self) -> str:
+        """The name of its processor."""
+        ...
+
+    @property
     def logical_cores(self) -> int:
         """How many threads it runs at once."""
         ...

@@ -71,8 +71,15 @@ def _flags_of_opencv() -> frozenset[str]:
     return frozenset(name for name, number in numbers.items() if cv2.checkHardwareSupport(number))
 
 
-@cache
 def cpu_name() -> str:
-    """Return the processor's own name."""
+    """Return the own name of this machine's processor, or of the one that computes for it."""
+    if (place := current_place()) is not None:
+        name: str = place.cpu_name
+        return name
+    return _cpu_name()
+
+
+@cache
+def _cpu_name() -> str:
     info = _cpuinfo()
     return info.get("model name") or info.get("hardware") or platform.processor() or platform.machine()

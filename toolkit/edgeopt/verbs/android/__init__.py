@@ -10,7 +10,7 @@ from __future__ import annotations
 from edgeopt.errors import EdgeoptError, UnsupportedError
 
 SCHEME = "adb://"
-VERBS = ("bench", "compare", "check", "run")
+VERBS = ("bench", "compare", "check", "optimize", "run")
 """Commands whose models run on a phone."""
 
 

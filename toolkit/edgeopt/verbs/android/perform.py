@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
@@ -23,7 +25,7 @@ from edgeopt.verbs.android.phone import Phone, Tell
 from edgeopt.verbs.android.place import PhonePlace
 from edgeopt.verbs.check import checked
 from edgeopt.verbs.compare import compared
-from edgeopt.workloads import Kind
+from edgeopt.workloads import Kind, kind_of
 
 _OPENED = frozenset({"target", "recipe", "threads", "source", "shapes", "seed", "seconds", "out"})
 _TAKEN: Mapping[str, frozenset[str]] = {
@@ -104,6 +106,8 @@ def perform_on_phone(
         plan_load(options)  # says what contradicts itself before a phone is looked for
         if chosen.out is not None:
             require_writable(chosen.out / "bench.json")
+    if verb == "optimize":
+        return _optimize(sources[0], options, address, tell, listener)
     with on_phone(verb, sources, values, address, tell) as place:
         if verb == "bench":
             wishes = SubjectWishes(chosen.target, chosen.recipe)
@@ -114,6 +118,32 @@ def perform_on_phone(
         if verb == "check":
             return checked(sources[0], None, values, tell)
     raise AssertionError(verb)
+
+
+def _optimize(source: str, options: Any, address: str, tell: Tell, listener: Any) -> Performed:
+    """Make the candidates here, and have the phone measure them: its milliseconds and its answers choose."""
+    began_s, module = monotonic(), kind_of(source, "optimize").module("optimize")
+    place = PhonePlace(Phone(serial_in(address), tell))
+    if not options.dry_run:
+        made = module.make_elsewhere(source, options, place.address, place.processor, listener, has_one_engine=True)
+        if isinstance(made, str):
+            raise UnsupportedError(
+                f"candidates for {place.address} are made on this machine, and here that cannot be: {made}",
+                remedy="leave that option out, or name another --target",
+            )
+        if options.time_limit_s:
+            least_s = monotonic() - began_s + _LEAST_LEFT * options.time_limit_s
+            options = replace(options, time_limit_s=max(options.time_limit_s, least_s))
+        # what was exported first is an ONNX file by now, and has no options of its own any more
+        options = replace(options, out=made.folder, resume=True, inputs=(), task="")
+        source = made.model
+        if listener is not None:
+            listener.say(f"\n{place.phone.name} ({place.address}) measures and chooses")
+    try:
+        with computing_on(place):
+            return Performed(module.work(source, options, listener), module.summarize)
+    finally:
+        place.close()
 
 
 def _require_taken(options: Any, verb: str) -> None:

@@ -79,6 +79,11 @@ class PhonePlace:
         return self.phone.facts.processor
 
     @property
+    def cpu_name(self) -> str:
+        """The name of its processor."""
+        return self.phone.facts.chip
+
+    @property
     def logical_cores(self) -> int:
         """How many threads it runs at once."""
         return self.phone.facts.logical_cores
@@ -102,6 +107,15 @@ class PhonePlace:
         """What is to be told of the phone's state, and of what was measured there."""
         states = notes_on_state(self._before, self.phone.state())
         return (*self.phone.facts.notes, *states, *self._notes)
+
+    def note_model(self, recipe: Recipe) -> None:
+        """Note where a model is measured, and what of its frames is not."""
+        text = (
+            f"measured on {self.phone.name} ({self.address}), by edgeopt-runner with ONNX Runtime {self.phone.version}"
+        )
+        self.note(Note(NoteKind.INFO, text))
+        for note in _outside(recipe):
+            self.note(note)
 
     def note(self, note: Note) -> None:
         """Add a note, once."""

@@ -57,6 +57,8 @@ def result_on(call: RemoteCall, tell: Tell | None = None, listener: Any = None) 
     tell = listener.progress if listener else tell or _ignore
     if is_phone(address):
         require_verb(verb, address)
+        if call.searches_there:
+            raise EdgeoptError("search_there= needs Python there, and a phone has none", remedy="leave it out")
     kind, options = prepare(verb, sources, call.options, call.values)
     values = {each.name: getattr(options, each.name) for each in fields(options)}
     if is_phone(address):

@@ -35,9 +35,24 @@ def work(source: str, options: FrameOptimize, listener: Listener | None) -> Repo
 
 
 def make_elsewhere(
-    source: str, options: FrameOptimize, address: str, processor: Processor, listener: Listener | None
+    source: str,
+    options: FrameOptimize,
+    address: str,
+    processor: Processor,
+    listener: Listener | None,
+    *,
+    has_one_engine: bool = False,
 ) -> MadeHere | str:
-    """Make the candidates here for a device elsewhere, which measures them; return why not where that cannot be."""
+    """Make the candidates here for a device elsewhere, which measures them; return why not where that cannot be.
+
+    Args:
+        source: The model.
+        options: What to do.
+        address: Of the device.
+        processor: Of the device.
+        listener: Hears progress.
+        has_one_engine: Whether the device has the target's own engine alone: nothing is made for those beside it.
+    """
     options = _with_budget(options)
     if options.dry_run:
         return "a plan is made where it runs"
@@ -45,6 +60,8 @@ def make_elsewhere(
         target = find_device_elsewhere(options.target, address, processor)
     except UnavailableError as error:
         return error.problem
+    if has_one_engine:
+        target = replace(target, alternatives=())
     why_not = why_not_made_here(target, options)
     return why_not or make_for(source, target, named=options.target, **_arguments(options, listener))
 
