@@ -33,8 +33,9 @@ _CHUNK = 64 << 10
 _REGULAR, _ANY_KIND = 0o100000, 0o170000
 _HEAD = struct.Struct("<BI")
 _STDIN, _STDOUT, _STDERR, _EXIT, _CLOSE_STDIN = 0, 1, 2, 3, 4
+_HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
 _LONGEST_TEXT = 1 << 16
-"""Bytes of what a server says at once."""
+"""Bytes of why a phone refuses a file."""
 _LONGEST_MESSAGE = 1 << 22
 """Bytes of a message, four times what adb sends at most."""
 _MOST_PRINTED = 1 << 22
@@ -156,11 +157,9 @@ class _Stream:
     def text(self) -> str:
         """Return a text with its length before it."""
         size = self.read(4)
-        try:
-            count = int(size, 16)
-        except ValueError as error:
-            raise self.lost(f"it answers {size!r}, which is no adb") from error
-        return self.read(min(count, _LONGEST_TEXT)).decode("utf-8", "replace")
+        if set(size) - _HEX_DIGITS:
+            raise self.lost(f"it answers {size!r}, which is no adb")
+        return self.read(int(size, 16)).decode("utf-8", "replace")
 
 
 def connected() -> dict[str, str]:

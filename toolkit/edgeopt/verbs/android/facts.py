@@ -52,6 +52,8 @@ ASK = f"{{ {'; '.join((*_QUESTIONS, *_STATE_QUESTIONS))}; }} 2>/dev/null; true"
 ASK_STATE = f"{{ {'; '.join(_STATE_QUESTIONS)}; }} 2>/dev/null; true"
 """The command whose answer `PhoneState` reads."""
 _DEVICES = "/sys/devices/"
+_LONGEST_OF_CORE = 32
+"""Digits of what a file of a core tells: a clock in kHz has seven."""
 _DIGITS = 3
 """Of the number of a core: there are no more than a thousand."""
 _CORE_FILE = re.compile(rf"{_DEVICES}system/cpu/cpu([0-9]{{1,{_DIGITS}}})/(?:{'|'.join(_CORE_FILES)})")
@@ -204,7 +206,7 @@ class PhoneFacts:
         """Physical cores of the fastest kind, at least one."""
         with tempfile.TemporaryDirectory(prefix="edgeopt-cores-") as folder:
             for path, value in self._values.items():
-                if _CORE_FILE.fullmatch(path):
+                if _CORE_FILE.fullmatch(path) and len(value) <= _LONGEST_OF_CORE:
                     file = Path(folder, path.removeprefix(_DEVICES))
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_text(value, "utf-8")
@@ -226,7 +228,7 @@ class PhoneFacts:
 
     def _khz(self, file: str) -> list[int]:
         values = [self._values.get(f"{_DEVICES}system/cpu/cpu{core}/cpufreq/{file}", "") for core in self._usable]
-        return [int(value) for value in values if value.isdecimal()]
+        return [int(value) for value in values if value.isdecimal() and len(value) <= _LONGEST_OF_CORE]
 
     @property
     def notes(self) -> tuple[Note, ...]:

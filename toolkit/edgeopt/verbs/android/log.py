@@ -33,6 +33,7 @@ _MOST_PRINTED = 1 << 30
 _MOST_NUMBER = 1 << 62
 """Nanoseconds and bytes beyond it are none: the difference of two is a number of 64 bits; today is a third of it."""
 _MOST_OUTPUTS, _MOST_DIMENSIONS, _MOST_OPENED = 4096, 32, 1000
+_MOST_COUNTERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +202,10 @@ def _distrust() -> EdgeoptError:
 
 
 def _answer(line: Mapping[str, Any]) -> AnswerThere:
-    if len(line["outputs"]) > _MOST_OUTPUTS or len(line["stages_ns"]) != len(STAGES):
-        raise ValueError("an answer has too many parts")
+    if not isinstance(line["outputs"], list) or len(line["outputs"]) > _MOST_OUTPUTS:
+        raise ValueError("no list of outputs")
+    if len(line["stages_ns"]) != len(STAGES):
+        raise ValueError("an answer has other parts")
     outputs = list[tuple[str, str, tuple[int, ...]]]()
     for each in line["outputs"]:
         if len(each["shape"]) > _MOST_DIMENSIONS:
@@ -243,6 +246,18 @@ def _whole(value: Any, least: int = 0) -> int:
     return value
 
 
+def _counters(values: Any) -> list[int]:
+    """Return what some files of the phone count; -1 where one is not readable, and sensors count below zero too.
+
+    Raises:
+        TypeError: If they are no whole numbers.
+        ValueError: If one is out of range, or there are too many.
+    """
+    if len(values) > _MOST_COUNTERS:
+        raise ValueError("too many counters")
+    return [_whole(value, least=-_MOST_NUMBER) for value in values]
+
+
 def _known(value: Any) -> int | None:
     """Return a whole number; None: the phone does not tell it. Raises as `_whole`."""
     number = _whole(value, least=-1)
@@ -271,9 +286,9 @@ def _reading(line: Mapping[str, Any]) -> CounterReading:
     rate, has_times = float(_whole(line["hz"], least=-1)), len(times) == 8
     rate = rate if rate > 0 else 100.0
     idle, steal = (times[3] + times[4], times[7]) if has_times else (0, 0)
-    mhz = tuple(khz / 1000 for khz in map(int, line["khz"]) if khz > 0)
-    ceilings = [khz for khz in map(int, line["ceiling_khz"]) if khz > 0]
-    degrees = [value / 1000 if abs(value) >= _MILLI_FROM else float(value) for value in map(int, line["temperature"])]
+    mhz = tuple(khz / 1000 for khz in _counters(line["khz"]) if khz > 0)
+    ceilings = [khz for khz in _counters(line["ceiling_khz"]) if khz > 0]
+    degrees = [value / 1000 if abs(value) >= _MILLI_FROM else float(value) for value in _counters(line["temperature"])]
     plausible = tuple(value for value in degrees if 0 < value < _HOTTEST_C)
     waited, load = str(line["pressure"]).rpartition("total=")[2], str(line["load"]).split()
     return CounterReading(

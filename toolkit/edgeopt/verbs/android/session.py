@@ -21,7 +21,7 @@ from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
 from edgeopt.runtime.selftest import MOST_SAMPLES, noises, record
 from edgeopt.system.device_clock import add_carriage
 from edgeopt.tasks import FrameTask
-from edgeopt.verbs.android.adb import Conversation
+from edgeopt.verbs.android.adb import Conversation, ShellEnd, UnpluggedError
 from edgeopt.verbs.android.log import AnswerThere, RunnerLog
 from edgeopt.verbs.android.phone import Files, Phone
 from edgeopt.verbs.android.request import (
@@ -38,7 +38,7 @@ _MOST_INPUT_BYTES = 64 << 20
 """Bytes of all inputs that a phone is sent for a timed run; one sample is sent whatever it takes."""
 _MOST_OUTPUT_BYTES = 1 << 30
 _LONGEST_LINE = 1 << 20
-_OPEN_S, _ANSWER_S, _END_S = 900.0, 900.0, 20.0
+_OPEN_S, _ANSWER_S, _END_S = 900.0, 900.0, 5.0
 """Seconds that opening a model, an answer, and the end of a runner may take."""
 
 
@@ -170,10 +170,21 @@ class PhoneSession(Staged):
         if line is not None:
             self._heard.take_line(line)
         if line is None or self._heard.error or self._heard.is_done:
-            end = conversation.end()
+            end = self._end_of(conversation)
             self._forget()
             self._heard.is_done = False  # it was not asked to end
             self.phone.require_success(self._heard, end)
+
+    def _end_of(self, conversation: Conversation) -> ShellEnd:
+        """Return how a process ends that told an error, or prints nothing any more."""
+        conversation.limit(_END_S)
+        try:
+            return conversation.end()
+        except UnpluggedError:
+            if self._heard.error:
+                return ShellEnd(1, b"", "")
+            self._forget()
+            raise
 
     def _next_answer(self, conversation: Conversation) -> AnswerThere:
         try:
