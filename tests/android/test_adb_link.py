@@ -12,7 +12,8 @@ from adb_phone import TMP, FakePhone, adb_server
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.verbs.android import is_phone, require_verb, serial_in
-from edgeopt.verbs.android.adb import Link, UnpluggedError, choose, connected
+from edgeopt.verbs.android.adb import Link, choose, connected
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 from edgeopt.verbs.android.phone import Phone
 from edgeopt.verbs.android.runner import find_runner
 

@@ -20,7 +20,8 @@ from onnx import TensorProto, helper, save_model
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.verbs.android.adb import Link, UnpluggedError, choose, connected
+from edgeopt.verbs.android.adb import Link, choose, connected
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 from edgeopt.verbs.android.facts import PhoneFacts
 from edgeopt.verbs.android.log import RunnerLog
 from edgeopt.verbs.android.phone import Phone

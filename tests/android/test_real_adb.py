@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.verbs.android.adb import Link, UnpluggedError, choose, connected
+from edgeopt.verbs.android.adb import Link, choose, connected
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the phone's shell is this machine's")
 

@@ -18,7 +18,7 @@ class PlaceLostError(UnavailableError):
     """A machine that was reached before is gone; what was measured until then counts."""
 
 
-class Place(Protocol):
+class ComputingPlace(Protocol):
     """Another machine, as far as this layer asks for it; layers above ask for more."""
 
     @property
@@ -55,7 +55,7 @@ _places: list[Any] = []
 
 
 def current_place() -> Any:
-    """Return the `Place` that computes; None: this machine does."""
+    """Return the `ComputingPlace`; None: this machine does."""
     return _places[-1] if _places else None
 
 
@@ -65,7 +65,7 @@ def machine_in_words() -> str:
 
 
 @contextmanager
-def computing_on(place: Place) -> Iterator[None]:
+def computing_on(place: ComputingPlace) -> Iterator[None]:
     """Let another machine compute for this whole process, its threads too, as long as the `with` lasts."""
     _places.append(place)
     try:

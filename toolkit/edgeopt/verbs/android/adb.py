@@ -7,44 +7,32 @@ starts a server of its own, and it brings 9 MB.
 
 from __future__ import annotations
 
-import math
 import os
 import select
-import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from edgeopt.errors import EdgeoptError, UnavailableError
-from edgeopt.system.machine.place import PlaceLostError
-from edgeopt.system.text import printable, short, shorten
+from edgeopt.system.text import short
+from edgeopt.verbs.android.adb_stream import AdbStream, UnpluggedError, said_in
 
-_HOST, _PORT = "127.0.0.1", "5037"
-_CONNECT_S = 5.0
-_SILENT_S = 300.0
-"""Seconds without a byte after which a phone counts as gone: opening a large model is as silent as that."""
 _CHUNK = 64 << 10
 """Bytes of a file in one message, at most (SYNC.TXT)."""
 _REGULAR, _ANY_KIND = 0o100000, 0o170000
 _HEAD = struct.Struct("<BI")
 _STDIN, _STDOUT, _STDERR, _EXIT, _CLOSE_STDIN = 0, 1, 2, 3, 4
-_HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
 _LONGEST_TEXT = 1 << 16
 """Bytes of why a phone refuses a file."""
-_LONGEST_MESSAGE = 1 << 22
-"""Bytes of a message, four times what adb sends at most."""
 _MOST_PRINTED = 1 << 22
 """Bytes that a command of the shell prints, and that are kept."""
 _MOST_COMPLAINTS = 1 << 16
 LONGEST_S = 600.0
 """Seconds that a command of the shell may take where nothing else is said."""
-_TOLD = 200
-"""Columns of it in a message."""
 READY = "device"
 """State of a phone that takes commands."""
 _STATES: Mapping[str, tuple[str, str]] = {
@@ -59,119 +47,16 @@ _STATES: Mapping[str, tuple[str, str]] = {
 """Meaning of the states other than ready, and what ends them."""
 
 
-class UnpluggedError(PlaceLostError):
-    """A phone that was reached before is gone."""
-
-
-class _Stream:
-    """One connection to the server."""
-
-    def __init__(self, whose: str) -> None:
-        """Connect.
-
-        Args:
-            whose: What is at the other end, in words.
-
-        Raises:
-            UnavailableError: If there is no server.
-        """
-        host = os.environ.get("ANDROID_ADB_SERVER_ADDRESS") or _HOST
-        port = os.environ.get("ANDROID_ADB_SERVER_PORT") or _PORT
-        if not port.isdecimal():
-            raise EdgeoptError(
-                f"ANDROID_ADB_SERVER_PORT is {short(port)}", remedy=f"write a number, or leave it out for {_PORT}"
-            )
-        self.whose = whose
-        try:
-            self.socket = socket.create_connection((host, int(port)), _CONNECT_S)
-        except (OSError, OverflowError) as error:
-            raise UnavailableError(
-                f"no adb server answers at {host}:{port}: {error}",
-                remedy="start it: adb start-server (adb is in Android's platform tools; Debian: apt install adb)",
-            ) from error
-        self.socket.settimeout(_SILENT_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a sample is several messages
-        self._until_s = math.inf
-
-    def limit(self, seconds: float) -> None:
-        """Let whatever comes from now on take no longer: a server that sends a byte now and then holds nobody."""
-        self._until_s = time.monotonic() + seconds
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.socket.close()
-
-    def send(self, data: bytes) -> None:
-        """Send bytes. Raises as `read`."""
-        try:
-            self.socket.sendall(data)
-        except OSError as error:
-            raise self.lost(str(error)) from error
-
-    def read(self, count: int) -> bytes:
-        """Return so many bytes.
-
-        Raises:
-            UnpluggedError: If the connection ends before.
-        """
-        parts = list[bytes]()
-        while count:
-            if (left_s := self._until_s - time.monotonic()) <= 0:
-                raise self.lost("it goes on without end")
-            self.socket.settimeout(min(_SILENT_S, left_s))
-            try:
-                part = self.socket.recv(min(count, 1 << 20))
-            except TimeoutError as error:
-                raise self.lost(f"nothing came for {min(_SILENT_S, left_s):.0f} s") from error
-            except OSError as error:
-                raise self.lost(str(error)) from error
-            if not part:
-                raise self.lost("the connection ended")
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
-
-    def lost(self, why: str) -> UnpluggedError:
-        """Return the error of a connection that ended."""
-        return UnpluggedError(f"{self.whose} is gone: {why}", remedy="look at its cable, and at `adb devices`")
-
-    def ask(self, service: str) -> None:
-        """Ask for a service.
-
-        Raises:
-            EdgeoptError: If it is refused, in the words of who refuses.
-        """
-        request = service.encode()
-        self.send(b"%04x" % len(request) + request)
-        answer = self.read(4)
-        if answer == b"OKAY":
-            return
-        said = self.text() if answer == b"FAIL" else f"it answers {answer!r}"
-        lines = said.splitlines() or ["it says nothing"]
-        raise UnavailableError(f"{self.whose}: {_said(lines[0])}", remedy="look at `adb devices`")
-
-    def text(self) -> str:
-        """Return a text with its length before it."""
-        size = self.read(4)
-        if set(size) - _HEX_DIGITS:
-            raise self.lost(f"it answers {size!r}, which is no adb")
-        return self.read(int(size, 16)).decode("utf-8", "replace")
-
-
 def connected() -> dict[str, str]:
     """Return the state of each phone that the server knows, by its serial number.
 
     Raises:
         UnavailableError: If there is no server.
     """
-    with _Stream("the adb server") as stream:
+    with AdbStream("the adb server") as stream:
         stream.ask("host:devices")
         rows = (line.partition("\t") for line in stream.text().splitlines())
-        return {_said(serial): _said(state.strip()) for serial, tab, state in rows if tab}
+        return {said_in(serial): said_in(state.strip()) for serial, tab, state in rows if tab}
 
 
 def choose(serial: str) -> str:
@@ -210,7 +95,7 @@ class ShellEnd:
 class _Output:
     """All that a command prints, part by part."""
 
-    def __init__(self, stream: _Stream) -> None:
+    def __init__(self, stream: AdbStream) -> None:
         self._stream = stream
         self._complaints = bytearray()
         self._code: int | None = None
@@ -223,7 +108,7 @@ class _Output:
         """
         while self._code is None:
             kind, size = _HEAD.unpack(self._stream.read(_HEAD.size))
-            part = self._stream.read(_allowed(self._stream, size))
+            part = self._stream.read(self._stream.allowed(size))
             if kind == _STDOUT:
                 return part
             if kind == _STDERR:
@@ -240,7 +125,7 @@ class _Output:
 class Conversation:
     """A command that runs on a phone, is sent bytes, and answers."""
 
-    def __init__(self, stream: _Stream) -> None:
+    def __init__(self, stream: AdbStream) -> None:
         self._stream, self._output = stream, _Output(stream)
         self._rest = bytearray()
 
@@ -321,7 +206,7 @@ class Link:
         """
         self.serial = serial
         self.address = f"adb://{serial}"
-        with _Stream(self.address) as stream:
+        with AdbStream(self.address) as stream:
             stream.ask(f"host-serial:{serial}:features")
             features = stream.text().split(",")
         if "shell_v2" not in features:
@@ -331,9 +216,9 @@ class Link:
             )
 
     @contextmanager
-    def _service(self, name: str) -> Iterator[_Stream]:
+    def _service(self, name: str) -> Iterator[AdbStream]:
         try:
-            stream = _Stream(self.address)
+            stream = AdbStream(self.address)
             stream.ask(f"host:transport:{self.serial}")
         except UnpluggedError:
             raise
@@ -409,32 +294,16 @@ class Link:
                 stream.send(b"QUIT" + bytes(4))
 
 
-def _request(stream: _Stream, word: bytes, path: str) -> None:
+def _request(stream: AdbStream, word: bytes, path: str) -> None:
     name = path.encode()
     stream.send(word + struct.pack("<I", len(name)) + name)
 
 
-def _allowed(stream: _Stream, size: int) -> int:
-    """Return the size of a message; a longer one than adb sends is none.
-
-    Raises:
-        UnpluggedError: If it is longer.
-    """
-    if size > _LONGEST_MESSAGE:
-        raise stream.lost("it sends what is no adb")
-    return size
-
-
-def _require_okay(stream: _Stream, problem: str) -> None:
+def _require_okay(stream: AdbStream, problem: str) -> None:
     word, size = stream.read(4), struct.unpack("<I", stream.read(4))[0]
     if word != b"OKAY":
-        said = _said(stream.read(min(size, _LONGEST_TEXT)).decode("utf-8", "replace"))
+        said = said_in(stream.read(min(size, _LONGEST_TEXT)).decode("utf-8", "replace"))
         raise UnavailableError(f"{problem}: {said}", remedy="free space on the phone, and try again")
-
-
-def _said(text: str) -> str:
-    """Return what a server or a phone says as a terminal may show it."""
-    return shorten(printable(text), _TOLD)
 
 
 @contextmanager

@@ -27,8 +27,9 @@ from edgeopt.system.amounts import Tenths
 from edgeopt.system.text import plural
 from edgeopt.verbs.android.facts import PhoneState
 from edgeopt.verbs.android.log import RunnerLog
+from edgeopt.verbs.android.notes import loss_of
 from edgeopt.verbs.android.phone import Phone, Tell
-from edgeopt.verbs.android.place import PhonePlace, loss
+from edgeopt.verbs.android.place import PhonePlace
 
 _OPENINGS = 5
 """Fresh processes in which opening is timed."""
@@ -121,7 +122,7 @@ def _result(
     if not len(samples.steady()):
         raise heard.lost or EdgeoptError("no frame was run after warm-up", remedy="measure longer with --seconds")
     if heard.lost is not None:
-        place.note(loss(heard.lost, plural(len(samples), "frame")))
+        place.note(loss_of(heard.lost, plural(len(samples), "frame")))
     after = phone.state()
     state = {"before": before and before.as_json(), "after": after and after.as_json()}
     named = wishes.target if wishes.target.endswith(".toml") else subject.target.name

@@ -55,7 +55,7 @@ _DEVICES = "/sys/devices/"
 _LONGEST_OF_CORE = 32
 """Digits of what a file of a core tells: a clock in kHz has seven."""
 _DIGITS = 3
-"""Of the number of a core: there are no more than a thousand."""
+"""Digits of the number of a core: there are no more than a thousand."""
 _CORE_FILE = re.compile(rf"{_DEVICES}system/cpu/cpu([0-9]{{1,{_DIGITS}}})/(?:{'|'.join(_CORE_FILES)})")
 """Names of files that are believed: whoever answers writes nowhere else."""
 _ARCHITECTURES = {"arm64-v8a": "arm64", "armeabi-v7a": "arm", "x86_64": "x86-64", "x86": "x86"}

@@ -16,7 +16,7 @@ from edgeopt.measurement.resources.memory import MemoryTrace, make_trace
 from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.samples import Samples
 from edgeopt.system.text import format_bytes, printable, shorten
-from edgeopt.verbs.android.adb import UnpluggedError
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 
 FORM = 2
 """As the runner has it: the form of requests and lines."""

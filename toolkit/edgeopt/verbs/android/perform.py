@@ -19,12 +19,11 @@ from edgeopt.system.declared.options import default_of, options_of
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.machine.place import computing_on
 from edgeopt.verbs._perform import Performed, prepare, require_two
+from edgeopt.verbs._sides import checked, compared
 from edgeopt.verbs.android import require_verb, serial_in
 from edgeopt.verbs.android.bench import SubjectWishes, bench_there
 from edgeopt.verbs.android.phone import Phone, Tell
 from edgeopt.verbs.android.place import PhonePlace
-from edgeopt.verbs.check import checked
-from edgeopt.verbs.compare import compared
 from edgeopt.workloads import Kind, kind_of
 
 _OPENED = frozenset({"target", "recipe", "threads", "source", "shapes", "seed", "seconds", "out"})

@@ -13,7 +13,8 @@ from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.system.amounts import Percent
 from edgeopt.system.text import format_bytes, printable, shorten
-from edgeopt.verbs.android.adb import LONGEST_S, Conversation, Link, ShellEnd, UnpluggedError, choose
+from edgeopt.verbs.android.adb import LONGEST_S, Conversation, Link, ShellEnd, choose
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 from edgeopt.verbs.android.facts import ASK, ASK_STATE, PhoneFacts, PhoneState, state_in
 from edgeopt.verbs.android.log import RunnerLog
 from edgeopt.verbs.android.request import request_for_greeting

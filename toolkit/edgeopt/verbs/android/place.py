@@ -28,7 +28,6 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.measurement.turns.calls import round_order
 from edgeopt.measurement.turns.interleaved import LEAST_WHOLE, Opened, in_rounds
-from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening
@@ -40,6 +39,7 @@ from edgeopt.system.text import plural
 from edgeopt.tasks import FrameTask
 from edgeopt.verbs.android.facts import notes_on_state
 from edgeopt.verbs.android.log import RunnerLog
+from edgeopt.verbs.android.notes import loss_of, outside_of, unlike
 from edgeopt.verbs.android.phone import Phone
 from edgeopt.verbs.android.request import ModelThere, WorkThere, left_out, request_for_load, request_for_turns
 from edgeopt.verbs.android.session import KnownTimes, PhoneSession, Ports, files_of, ports_of, require_right_numbers
@@ -104,7 +104,7 @@ class PhonePlace:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is to be told of the phone's state, and of what was measured there."""
+        """Notes on the phone's state, and on what was measured there."""
         states = notes_on_state(self._before, self.phone.state())
         return (*self.phone.facts.notes, *states, *self._notes)
 
@@ -114,7 +114,7 @@ class PhonePlace:
             f"measured on {self.phone.name} ({self.address}), by edgeopt-runner with ONNX Runtime {self.phone.version}"
         )
         self.note(Note(NoteKind.INFO, text))
-        for note in _outside(recipe):
+        for note in outside_of(recipe):
             self.note(note)
 
     def note(self, note: Note) -> None:
@@ -189,8 +189,8 @@ class PhonePlace:
             precision = "w8a8" if read_integers(load_model(subject.path)).count else subject.options.precision or "fp32"
             notes += require_right_numbers(session, subject.source, subject.task, samples, precision)
             session.rest()
-            notes += _outside(subject.recipe)
-        return (*notes, *_unlike(subjects))
+            notes += outside_of(subject.recipe)
+        return (*notes, *unlike(subjects))
 
     def times_of(self, subject: Subject) -> KnownTimes:
         """Return what is known of the times of a model there."""
@@ -270,7 +270,7 @@ class PhonePlace:
 
     def note_loss(self, error: PlaceLostError) -> None:
         """Note that the turns have fewer rounds than was wished for."""
-        self.note(loss(error, plural(self._rounds, "round")))
+        self.note(loss_of(error, plural(self._rounds, "round")))
 
     def run_alone(
         self, opened: Opened, frames: Pictures, *, seconds: float, min_frames: int, variant: str
@@ -345,17 +345,6 @@ def _key(model: ModelThere) -> ModelThereKey:
     return ModelThereKey(model.model, model.options.threads, tuple(sorted(model.options.entries.items())))
 
 
-def loss(error: PlaceLostError, kept: str) -> Note:
-    """Return a warning that a phone was gone before its run was over.
-
-    Args:
-        error: What is known of it.
-        kept: What there is of the run, in words.
-    """
-    text = f"the figures are of {kept} alone: {error.problem}"
-    return Note(NoteKind.WARNING, text, "look at its cable, and measure again")
-
-
 def _parts_of(opened: Opened) -> tuple[FrameTask, PhoneSession]:
     """Return task and session of what takes turns.
 
@@ -368,27 +357,6 @@ def _parts_of(opened: Opened) -> tuple[FrameTask, PhoneSession]:
         "edgeopt-runner times single models, and hands no states from frame to frame",
         remedy="measure it here, or on a device behind ssh",
     )
-
-
-def _outside(recipe: Recipe) -> tuple[Note, ...]:
-    """Return what an app does besides, which no time of the phone holds."""
-    parts = [part for part in (Embedded.PREPROCESS, Embedded.POSTPROCESS) if part not in recipe.embedded]
-    if not parts or recipe.takes_arrays:
-        return ()
-    named = f"{' and '.join(parts)} {'does' if len(parts) == 1 else 'do'}"
-    text = f"a frame on the phone is the model alone: the recipe's {named} not run there"
-    hint = "edgeopt optimize --steps default,embed-preprocess,embed-postprocess puts them into the model"
-    return (Note(NoteKind.WARNING, text, hint),)
-
-
-def _unlike(subjects: Sequence[Subject]) -> tuple[Note, ...]:
-    """Return a warning where one model does what an app does for another, so that their frames are not the same."""
-    parts = {subject.name: {*subject.recipe.embedded} for subject in subjects}
-    if all(held == parts[subjects[0].name] for held in parts.values()):
-        return ()
-    texts = [f"{name} {' and '.join(sorted(held)) or 'none'}" for name, held in parts.items()]
-    text = f"models hold different parts of a frame: {', '.join(texts)}"
-    return (Note(NoteKind.WARNING, text, "the ratio includes that: compare models that hold the same"),)
 
 
 def _read(frame: Sample | Callable[[], Sample]) -> Sample:

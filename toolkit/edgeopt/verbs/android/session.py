@@ -21,7 +21,8 @@ from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
 from edgeopt.runtime.selftest import MOST_SAMPLES, noises, record
 from edgeopt.system.device_clock import add_carriage
 from edgeopt.tasks import FrameTask
-from edgeopt.verbs.android.adb import Conversation, ShellEnd, UnpluggedError
+from edgeopt.verbs.android.adb import Conversation, ShellEnd
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 from edgeopt.verbs.android.log import AnswerThere, RunnerLog
 from edgeopt.verbs.android.phone import Files, Phone
 from edgeopt.verbs.android.request import (

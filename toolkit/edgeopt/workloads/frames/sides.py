@@ -174,7 +174,7 @@ class SidesPlace(Protocol):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is to be told of its state, and of what was measured there."""
+        """Notes on its state, and on what was measured there."""
         ...
 
     def run_alone(
