@@ -11,8 +11,9 @@ import pytest
 from adb_phone import TMP, FakePhone, adb_server
 
 from edgeopt.errors import EdgeoptError, UnavailableError
-from edgeopt.verbs.android import is_phone, require_measuring, serial_in
-from edgeopt.verbs.android.adb import Link, UnpluggedError, choose, connected
+from edgeopt.verbs.android import is_phone, require_verb, serial_in
+from edgeopt.verbs.android.adb import Link, choose, connected
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 from edgeopt.verbs.android.phone import Phone
 from edgeopt.verbs.android.runner import find_runner
 
@@ -34,12 +35,12 @@ def test_addresses_of_phones():
             serial_in(text)
 
 
-def test_only_what_measures_goes_to_a_phone():
-    require_measuring("bench", "adb://x")
-    require_measuring("compare", "adb://x")
-    for verb in ("check", "optimize", "run", "inspect", "doctor", "push"):
+def test_only_what_runs_models_goes_to_a_phone():
+    for verb in ("bench", "compare", "check", "run"):
+        require_verb(verb, "adb://x")
+    for verb in ("inspect", "doctor", "push"):
         with pytest.raises(EdgeoptError, match="Android has no Python"):
-            require_measuring(verb, "adb://x")
+            require_verb(verb, "adb://x")
 
 
 def test_without_a_server_one_line_says_how_to_start_it(monkeypatch):
@@ -132,12 +133,10 @@ def test_files_go_there_and_come_back_as_they_were(tmp_path):
         link.push(tmp_path / "file", f"{TMP}/a/b", mode=0o755, tell=sent.append)
         assert sum(sent) == len(data)
         assert link.exists(f"{TMP}/a/b")
-        assert link.pull(f"{TMP}/a/b") == data
+        assert link.shell(f"cat {TMP}/a/b").printed == data
         assert phone.here(f"{TMP}/a/b").stat().st_mode & 0o777 == 0o755
         link.push(b"", f"{TMP}/empty", tell=silent)
-        assert link.pull(f"{TMP}/empty") == b""
-        with pytest.raises(EdgeoptError, match="No such file"):
-            link.pull(f"{TMP}/absent")
+        assert link.shell(f"cat {TMP}/empty").printed == b""
         phone.full = True
         with pytest.raises(EdgeoptError, match=r"does not take c: write failed: No space left on device"):
             link.push(data * 100, f"{TMP}/c", tell=silent)

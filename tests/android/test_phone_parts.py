@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import SessionOptions
-from edgeopt.measurement.opening.given import open_given
-from edgeopt.runtime.opening import opening_for
-from edgeopt.verbs.android import subject
 from edgeopt.verbs.android.facts import PhoneFacts, PhoneState, notes_on_state
 from edgeopt.verbs.android.log import RunnerLog
-from edgeopt.verbs.android.request import WorkThere, request_for_load, request_for_turns, require_carried
+from edgeopt.verbs.android.request import (
+    ModelThere,
+    WorkThere,
+    request_for_load,
+    request_for_turns,
+    require_carried,
+)
 
 CPU = "/sys/devices/system/cpu/cpu{}/{}={}"
 PIXEL = "\n".join(
@@ -52,11 +54,7 @@ def test_facts_of_a_phone_with_three_kinds_of_cores():
     assert facts.processor.architecture == "arm64"
     assert {"asimddp", "i8mm"} <= facts.processor.flags
     assert (facts.cores, facts.fast_cores) == (8, 4), "the cores of 620 are within six tenths of those of 1024"
-    assert facts.threads(0, 0) == 4
-    assert facts.threads(0, 2) == 2
-    assert facts.threads(8, 2) == 8
-    with pytest.raises(EdgeoptError, match="9 threads on a phone of 8 cores"):
-        facts.threads(9, 0)
+    assert facts.logical_cores == 8
     assert not facts.notes
     environment = facts.environment({"engine.abi": "arm64-v8a"}, {}, {})
     assert (environment.cpu, environment.cores, environment.memory_mib) == ("Google Tensor", 8, 7588)
@@ -102,7 +100,7 @@ def test_a_phone_without_room_is_told_before_anything_is_sent():
 def work(**entries: str) -> WorkThere:
     options = SessionOptions(threads=3, entries=entries)
     fed = {"the input": np.zeros((1, 3, 8, 8), np.float32), "size": np.zeros((), np.int64)}
-    return WorkThere("../../store/a/model.onnx", "../../store/b/inputs.bin", 2, fed, options)
+    return WorkThere(ModelThere("../../store/a/model.onnx", options), "../../store/b/inputs.bin", 2, fed)
 
 
 def test_a_request_says_all_that_decides_a_session():
@@ -149,7 +147,7 @@ def told(*lines: object) -> RunnerLog:
     return heard
 
 
-HELLO = {"runner": 1, "onnxruntime": "1.23.0", "clock_ns": 1000, "wall_ns": 5000}
+HELLO = {"runner": 2, "onnxruntime": "1.23.0", "clock_ns": 1000, "wall_ns": 5000}
 ROWS = {"rows": [[0, 10, 1, 5, 2, 19, 0], [1, 20, 1, 9, 1, 32, 0], [0, 40, 2, 6, 2, 51, 1]], "walls": [[1, 10]]}
 
 
@@ -202,19 +200,4 @@ def test_what_no_runner_prints_is_not_believed(line):
 
 def test_a_runner_of_another_form_is_refused():
     with pytest.raises(EdgeoptError, match="another version of edgeopt"):
-        told(HELLO | {"runner": 2})
-
-
-def test_a_runner_that_holds_no_threads_to_cores_says_so():
-    opened = open_given("digits_detector", "cpu-x86-vnni", None)
-    for cores in ("fast", ""):
-        target = replace(opened.target, cores=cores)
-        opening = opening_for(target, "fp32", 1)
-        ports = opened.model.inputs, opened.model.outputs
-        read = subject._ReadModel(
-            "m", opened.recipe, target, opening, opened.model.source, opened.path, *ports, "fp32", ()
-        )
-        told = [note.detail for note in subject._outside(read)]
-        assert (
-            "edgeopt-runner holds no threads to the fast cores of the phone, as the model asks for" in told
-        ) == bool(cores)
+        told(HELLO | {"runner": 1})

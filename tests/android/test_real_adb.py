@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.verbs.android.adb import Link, UnpluggedError, choose, connected
+from edgeopt.verbs.android.adb import Link, choose, connected
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the phone's shell is this machine's")
 
@@ -32,9 +33,15 @@ def test_commands_and_files_through_the_server(tmp_path):
         link.push(data, f"{TMP}/a/b", mode=0o755, tell=lambda _: None)
         assert link.exists(f"{TMP}/a/b")
         assert not link.exists(f"{TMP}/a/c")
-        assert link.pull(f"{TMP}/a/b") == data
-        with pytest.raises(EdgeoptError, match="No such file"):
-            link.pull(f"{TMP}/absent")
+        assert link.shell(f"cat {TMP}/a/b").printed == data
+        with link.talk('while read -r line; do echo "<$line>"; done; echo over >&2; exit 3') as conversation:
+            conversation.send(b"one\ntwo\n")
+            assert [conversation.line(99), conversation.line(99)] == [b"<one>", b"<two>"]
+            conversation.send(data.replace(b"\n", b"-").replace(b"\r", b"-").replace(b"\0", b"-")[:200] + b"\n")
+            conversation.close_input()
+            assert conversation.line(999) is not None
+            end = conversation.end()
+            assert (end.code, end.complaints) == (3, "over\n")
 
         def pull_out(_: bytes) -> None:
             subprocess.run(["adb", "disconnect", serial], check=True, capture_output=True)

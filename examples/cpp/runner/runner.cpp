@@ -1,9 +1,10 @@
-// edgeopt-runner: times models on a device that has no Python, for `edgeopt bench --on adb://SERIAL` and `compare`.
+// edgeopt-runner: runs and times models on a device that has no Python, for edgeopt's commands with `--on adb://SERIAL`.
 //
 //   edgeopt-runner REQUEST
 //
 // REQUEST is a file of lines, a word and its value; edgeopt writes it (toolkit/edgeopt/verbs/android/request.py).
-// What is measured is printed as it comes, a line of JSON each, so that nothing is lost with a cable.
+// What is measured is printed as it comes, a line of JSON each, so that nothing is lost with a cable. In the mode `serve`
+// tensors come on the standard input, and behind the line of an answer its outputs follow.
 
 #include <sys/resource.h>
 #include <time.h>
@@ -17,6 +18,7 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <memory>
 #include <sstream>
@@ -29,7 +31,7 @@
 
 namespace {
 
-constexpr int kForm = 1;            // of requests and lines: edgeopt refuses a runner of another form
+constexpr int kForm = 2;            // of requests and lines: edgeopt refuses a runner of another form
 constexpr int kMarked = 15;         // frames with marks in a row, of which
 constexpr int kAgain = 5;           // the last run again without, to see what marks cost
 constexpr int64_t kTellNs = 250'000'000;
@@ -95,10 +97,10 @@ struct Work {
 };
 
 struct Request {
-  std::string mode, outputs;
+  std::string mode;
   double seconds = 5, warmup_s = 2;
   int64_t frames = 1;
-  int block = 1, rounds = 5;
+  int block = 1, rounds = 5, most = 0;  // most rounds; 0: as the seconds say
   std::vector<std::vector<int>> orders;
   std::vector<Work> works;
 };
@@ -161,12 +163,12 @@ Request read_request(const char* path) {
     line >> word;
     if (word == "model") request.works.emplace_back().path = rest_of(line);
     else if (word == "mode") line >> request.mode;
-    else if (word == "outputs") request.outputs = rest_of(line);
     else if (word == "seconds") line >> request.seconds;
     else if (word == "warmup") line >> request.warmup_s;
     else if (word == "frames") line >> request.frames;
     else if (word == "block") line >> request.block;
     else if (word == "rounds") line >> request.rounds;
+    else if (word == "most") line >> request.most;
     else if (word == "order") {
       request.orders.emplace_back();
       for (int number; line >> number;) request.orders.back().push_back(number);
@@ -276,7 +278,7 @@ std::string memory() {
 
 class Model {
  public:
-  Model(Ort::Env& env, const Work& work) : fed_(work.fed) {
+  Model(Ort::Env& env, const Work& work) {
     Ort::SessionOptions options;
     options.SetIntraOpNumThreads(work.threads);
     options.SetInterOpNumThreads(1);
@@ -290,17 +292,33 @@ class Model {
     for (size_t i = 0; i < session_.GetOutputCount(); ++i)
       outputs_.emplace_back(session_.GetOutputNameAllocated(i, allocator).get());
     for (const std::string& name : outputs_) output_names_.push_back(name.c_str());
+    if (work.fed.empty()) return;  // they come with each frame
+    take_inputs(work.fed);
+    read_samples(work);
+  }
+
+  // Makes room for inputs of these names and shapes.
+  void take_inputs(const std::vector<Input>& fed) {
+    fed_ = fed;
+    places_.clear();
+    values_.clear();
+    input_names_.clear();
+    sample_bytes_ = 0;
+    const Ort::MemoryInfo host = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
     for (const Input& input : fed_) {
       input_names_.push_back(input.name.c_str());
       sample_bytes_ += input.bytes;
-    }
-    read_samples(work);
-    const Ort::MemoryInfo host = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-    for (const Input& input : fed_) {
       places_.emplace_back(new uint64_t[input.bytes / 8 + 1]);
       values_.push_back(Ort::Value::CreateTensor(host, places_.back().get(), input.bytes, input.shape.data(),
                                                  input.shape.size(), input.type));
     }
+  }
+
+  // Reads one sample of the inputs that it has room for; false: there is none any more.
+  bool read_sample(std::istream& from) {
+    samples_ = 1;
+    data_.resize(sample_bytes_);
+    return bool(from.read(data_.data(), std::streamsize(sample_bytes_)));
   }
 
   int64_t opening_ns() const { return opening_ns_; }
@@ -450,31 +468,50 @@ class Pauses {
   int readings_ = 0;
 };
 
-void answer(Model& model, const Request& request) {
-  std::ofstream file(request.outputs, std::ios::binary);
-  for (int sample = 0; sample < model.samples(); ++sample) {
-    model.upload(sample);
-    const std::vector<Ort::Value> results = model.execute();
-    model.download(results);
-    file.write(model.copied(), std::streamsize(model.copied_bytes()));
-    std::string outputs;
-    for (size_t i = 0; i < results.size(); ++i) {
-      const auto info = results[i].GetTensorTypeAndShapeInfo();
-      if (i) outputs += ',';
-      outputs += "{\"name\":" + quoted(model.outputs()[i]) + ",\"dtype\":\"" + type_of(info.GetElementType()).name +
-                 "\",\"shape\":" + listed(info.GetShape()) + "}";
-    }
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < 3; ++i) {
-      const int64_t began = now_ns();
-      model.upload(sample);
-      model.download(model.execute());
-      least = std::min(least, now_ns() - began);
-    }
-    tell("{\"answer\":{\"outputs\":[" + outputs + "],\"frame_ns\":" + std::to_string(least) + "}}");
+std::string outputs_of(const Model& model, const std::vector<Ort::Value>& results) {
+  std::string outputs;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto info = results[i].GetTensorTypeAndShapeInfo();
+    if (i) outputs += ',';
+    outputs += "{\"name\":" + quoted(model.outputs()[i]) + ",\"dtype\":\"" + type_of(info.GetElementType()).name +
+               "\",\"shape\":" + listed(info.GetShape()) + "}";
   }
-  file.close();
-  if (!file) throw std::runtime_error(request.outputs + " cannot be written: no space is left, or it is forbidden");
+  return outputs;
+}
+
+// Answers samples from the standard input until it ends. Before each come its inputs, a line each as in a request, and
+// `run`; behind the line with the answer come the bytes of its outputs.
+void serve(Model& model, int64_t began) {
+  std::vector<Input> fed;
+  for (std::string text; std::getline(std::cin, text);) {
+    std::istringstream line(text);
+    std::string word;
+    line >> word;
+    if (word == "input") {
+      fed.push_back(read_input(line));
+      continue;
+    }
+    if (word != "run") throw std::runtime_error("what comes in is " + word);
+    model.take_inputs(fed);
+    fed.clear();
+    if (!model.read_sample(std::cin)) return;
+    const int64_t started = now_ns();
+    model.upload(0);
+    const int64_t uploaded = now_ns();
+    std::vector<Ort::Value> results = model.execute();
+    const int64_t executed = now_ns();
+    model.download(results);
+    const int64_t done = now_ns();
+    const int64_t peak = number_in(line_of("/proc/self/status", "VmHWM:"));
+    tell("{\"answer\":{\"outputs\":[" + outputs_of(model, results) + "],\"stages_ns\":" +
+         listed(std::vector<int64_t>{uploaded - started, executed - uploaded, done - executed}) +
+         ",\"since_start_ns\":" + std::to_string(done - began) +
+         ",\"peak_bytes\":" + std::to_string(peak < 0 ? -1 : peak * 1024) +
+         ",\"bytes\":" + std::to_string(model.copied_bytes()) + "}}");
+    std::fwrite(model.copied(), 1, model.copied_bytes(), stdout);
+    std::fflush(stdout);
+    if (std::ferror(stdout)) std::_Exit(4);
+  }
 }
 
 void run_load(Timer& timer, Pauses& pauses, const Request& request) {
@@ -493,14 +530,18 @@ void run_turns(Timer& timer, Pauses& pauses, const Request& request, size_t mode
   for (size_t number = 0; number < models; ++number)
     for (int i = 0; i < request.block; ++i) timer.run(int(number));
   const int64_t began = now_ns();
-  for (int round = 0; round < request.rounds || double(now_ns() - began) < request.seconds * 1e9; ++round)
+  const auto goes_on = [&](int round) {
+    if (round < request.rounds) return true;
+    return double(now_ns() - began) < request.seconds * 1e9 && (request.most == 0 || round < request.most);
+  };
+  for (int round = 0; goes_on(round); ++round)
     for (const int number : request.orders[size_t(round) % request.orders.size()]) {
       for (int i = 0; i < request.block; ++i) timer.run(number);
       pauses.pause(true);
     }
 }
 
-void perform(const Request& request) {
+void perform(const Request& request, int64_t started) {
   tell("{\"runner\":" + std::to_string(kForm) + ",\"onnxruntime\":" + quoted(OrtGetApiBase()->GetVersionString()) +
        ",\"clock_ns\":" + std::to_string(now_ns()) + ",\"wall_ns\":" + std::to_string(clock_ns(CLOCK_REALTIME)) + "}");
   Ort::Env env(ORT_LOGGING_LEVEL_FATAL, "edgeopt-runner");
@@ -509,10 +550,10 @@ void perform(const Request& request) {
     models.push_back(std::make_unique<Model>(env, work));
     tell("{\"opened_ns\":" + std::to_string(models.back()->opening_ns()) + "}");
   }
-  if (models.empty()) throw std::runtime_error("the request names no model");
-  if (request.mode == "answers") {
-    answer(*models.front(), request);
-  } else {
+  if (request.mode == "serve" && !models.empty()) {
+    serve(*models.front(), started);
+  } else if (request.mode != "greet") {
+    if (models.empty()) throw std::runtime_error("the request names no model");
     Timer timer(models);
     Counters counters;
     Pauses pauses(timer, counters);
@@ -532,12 +573,13 @@ void perform(const Request& request) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  const int64_t started = now_ns();
   if (count != 2) {
     std::fputs("usage: edgeopt-runner REQUEST\n", stderr);
     return 2;
   }
   try {
-    perform(read_request(arguments[1]));
+    perform(read_request(arguments[1]), started);
     return 0;
   } catch (const std::exception& error) {
     tell("{\"error\":" + quoted(error.what()) + "}");

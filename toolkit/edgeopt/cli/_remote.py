@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.system.declared.options import FileUse
 from edgeopt.system.text import printable
 from edgeopt.verbs.android import VERBS as PHONE_VERBS
-from edgeopt.verbs.android import is_phone, require_measuring
+from edgeopt.verbs.android import is_phone, require_verb
 from edgeopt.verbs.remote import RESULT_FLAG
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ RESULT = "result_file"
 """Name in Python of the option of commands that a program elsewhere begins."""
 _FLAG, _THERE = "--on", "--search-there"
 _HELP = "Run on this device: files are sent, edgeopt is installed there once, and what it writes comes back."
-_HELP_PHONES = " adb: a phone times the model alone, by edgeopt-runner; not tried on a real phone yet."
+_HELP_PHONES = " adb: a phone runs the model alone, by edgeopt-runner; not tried on a real phone yet."
 _OF_THIS_TERMINAL = ("chat", "view", "cluster")
 """Options of what a person does while the command runs, and of workers that score for this machine."""
 
@@ -44,8 +45,13 @@ class DeviceCommand(click.Command):
         """Run it."""
         address, searches_there = ctx.params.pop(ON, None), ctx.params.pop(SEARCH_THERE, False)
         if address and is_phone(address):
-            require_measuring(ctx.info_name or "", address)
-            ctx.exit(self.measure_on_phone(ctx, address))
+            require_verb(ctx.info_name or "", address)
+            if searches_there:
+                raise EdgeoptError(f"{_THERE} needs Python there, and a phone has none", remedy=f"leave {_THERE} out")
+            with self.on_phone(ctx, address) as code:
+                if code is not None:
+                    ctx.exit(code)
+                return super().invoke(ctx)
         if address:
             words = _words(ctx)
             ctx.exit(run_on_device(ctx, address, words, None if searches_there else self.search_of(ctx)))
@@ -53,8 +59,11 @@ class DeviceCommand(click.Command):
             raise EdgeoptError(f"{_THERE} is for a device elsewhere", remedy=f"name it: {_FLAG} ssh://USER@HOST")
         return super().invoke(ctx)
 
-    def measure_on_phone(self, ctx: click.Context, address: str) -> int:
-        """Measure on a phone, and return the exit code; a command that does has a way of its own."""
+    def on_phone(self, ctx: click.Context, address: str) -> AbstractContextManager[int | None]:
+        """Return a context in which a phone computes for this process; its value: the exit code of what is done.
+
+        None: the command is still to be run. A command that runs on phones has a way of its own.
+        """
         raise NotImplementedError
 
     def search_of(self, ctx: click.Context) -> SearchHere | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
 if TYPE_CHECKING:
     from edgeopt.verbs.remote.search import SearchHere
 
+PRINTING = ("check", "run")
+"""Verbs that write files or answers besides their result, whatever computes for them."""
 PRINTED = "What is printed"
 """Heading of what the command line adds to every verb."""
 
@@ -150,17 +153,25 @@ class VerbCommand(DeviceCommand, GroupedCommand):
         filled = {heading: tuple(names) for heading, names in groups.items() if names}
         super().__init__(*args, groups=filled, **extra)
 
-    def measure_on_phone(self, ctx: click.Context, address: str) -> int:
-        """Measure on a phone, and show the result as if it had been measured here."""
-        from edgeopt.verbs.android.perform import perform_on_phone
+    @contextmanager
+    def on_phone(self, ctx: click.Context, address: str) -> Iterator[int | None]:
+        """Let a phone compute; a verb with a result is done, and shown as if it had been done here."""
+        from edgeopt.verbs.android.perform import on_phone, perform_on_phone
 
-        several = ctx.params.get("subjects")
-        sources = (named_source(ctx, ctx.params.get("model")),) if several is None else several
+        verb, several = ctx.info_name or "", ctx.params.get("subjects")
+        single = "bundle" if "bundle" in ctx.params else "model"
+        sources = (named_source(ctx, ctx.params.get(single)),) if several is None else several
         values = read_values(ctx, *sources) if sources else {}
-        with listening(ctx) as progress:
-            done = perform_on_phone(ctx.info_name or "", sources, values, address, progress.progress)
+        limit_s = values.get("time_limit_s")
+        with listening(ctx, limit_s, is_whole=verb in SEARCHING) as progress:
+            if verb not in PRINTING:
+                done = perform_on_phone(verb, sources, values, address, progress.progress, progress)
+            else:
+                with on_phone(verb, sources, values, address, progress.progress):
+                    yield None
+                return
         show(done.document, ctx.params["form"])
-        return done.exit_code
+        yield done.exit_code
 
     def search_of(self, ctx: click.Context) -> SearchHere | None:
         """Return the search of a verb that makes candidates."""

@@ -32,6 +32,7 @@ from edgeopt.report.contact_sheet import ANSWERS, write_pairs, write_sheet
 from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES
 from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.machine.place import current_place
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 from edgeopt.system.text import plural
 from edgeopt.tasks import find_task
@@ -61,7 +62,18 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         run.workspace.store(candidate, None)
     best = next(candidate for candidate in candidates if candidate.name == chosen.name)
     of_pictures = (*run.context.frames.notes, *(run.labelled.notes if run.labelled else ()))
-    notes = [*choice.notes, *run.context.notes, *of_pictures, *run.plan.notes, *(decision.notes if decision else ())]
+    of_place = ()
+    if (place := current_place()) is not None:
+        place.note_model(run.context.recipe)
+        of_place = place.notes
+    notes = [
+        *choice.notes,
+        *run.context.notes,
+        *of_place,
+        *of_pictures,
+        *run.plan.notes,
+        *(decision.notes if decision else ()),
+    ]
     foreign = _foreign_runtime(run)
     untimed = run.untimed or (decision.untimed if decision else "")
     if run.untimed:

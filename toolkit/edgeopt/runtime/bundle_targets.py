@@ -22,6 +22,7 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.runtime.devices.availability import why_absent, why_unavailable
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import NOTABLE
+from edgeopt.system.machine.place import current_place
 from edgeopt.system.machine.processor import cpu_kind, this_processor
 from edgeopt.system.text import format_ms
 
@@ -49,9 +50,10 @@ ORIGINAL = "original"
 
 
 def this_machine() -> MeasuredOn:
-    """Return what tells machines like this one apart from others."""
-    mine = this_processor()
-    return MeasuredOn(cpu_kind(), mine.architecture, tuple(flag for flag in NOTABLE if flag in mine.flags), system())
+    """Return what tells machines like this one, or the one that computes for it, apart from others."""
+    mine, place = this_processor(), current_place()
+    flags = tuple(flag for flag in NOTABLE if flag in mine.flags)
+    return MeasuredOn(cpu_kind(), mine.architecture, flags, system() if place is None else place.system)
 
 
 def measured_on(expected: Mapping[str, Any]) -> MeasuredOn | None:

@@ -14,6 +14,7 @@ from edgeopt.runtime.bundle import Artefact
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.affinity import held_processors
+from edgeopt.system.machine.place import current_place
 from edgeopt.system.machine.threads import engine_threads, usual_threads
 
 
@@ -30,6 +31,9 @@ class Opening:
         Raises:
             EdgeoptError: If the engine is not here, or refuses the model.
         """
+        if (place := current_place()) is not None:
+            there: Session = place.open(self, source)
+            return there
         session: Session = registry.load(executors, self.executor).EXECUTOR.open(source, self.options)
         return session
 

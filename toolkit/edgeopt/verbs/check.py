@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
-from edgeopt.measurement.check.run import check as check_sides
-from edgeopt.measurement.check.summary import summarize
-from edgeopt.verbs._perform import Performed, Result, prepare, with_options_of_kinds
+from edgeopt.verbs._perform import Result, with_options_of_kinds
+from edgeopt.verbs._sides import checked
 from edgeopt.verbs.wishes import CheckWishes
 
 Tell = Callable[[str, int, int], None]
@@ -28,7 +27,7 @@ def check(
     Args:
         workload: An ONNX file, a bundle, a shipped model's name.
         options: What is checked, the dataclass of its kind; None: all defaults.
-        on: The device that does it, `ssh://USER@HOST`; None: this machine.
+        on: The device that does it, `ssh://USER@HOST` or `adb://SERIAL`; None: this machine.
         tell: Hears progress.
         **wishes: Fields of the options that differ: `baseline="baseline.json"`, `update=True`, `latency_ratio=1.1`.
 
@@ -43,10 +42,3 @@ def check(
 
         return result_on(RemoteCall("check", (str(workload),), options, wishes, on), tell)
     return checked(str(workload), options, wishes, tell).result
-
-
-def checked(source: str, options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed:
-    """Do what `check` does, and say how it is shown."""
-    kind, chosen = prepare("check", (source,), options, wishes)
-    report = check_sides(kind.module("check"), source, chosen, tell, noun=kind.noun, names=kind.checks)
-    return Performed(report, summarize)

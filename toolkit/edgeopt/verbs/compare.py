@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
-from edgeopt.measurement.compare.run import compare as compare_sides
-from edgeopt.measurement.compare.summary import summarize
-from edgeopt.verbs._perform import Performed, Result, prepare, require_two, with_options_of_kinds
+from edgeopt.verbs._perform import Result, require_two, with_options_of_kinds
+from edgeopt.verbs._sides import compared
 from edgeopt.verbs.wishes import CompareWishes
 
 Tell = Callable[[str, int, int], None]
@@ -44,10 +43,3 @@ def compare(
         require_two(sources)
         return result_on(RemoteCall("compare", sources, options, wishes, on), tell)
     return compared(sources, options, wishes, tell).result
-
-
-def compared(sources: tuple[str, ...], options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed:
-    """Do what `compare` does, and say how it is shown."""
-    require_two(sources)
-    kind, chosen = prepare("compare", sources, options, wishes)
-    return Performed(compare_sides(kind.module("compare"), sources, chosen, tell), summarize)

@@ -28,7 +28,8 @@ def optimize(
     Args:
         workload: An ONNX file, a shipped model's name, a source that `edgeopt export` takes, or a `pipeline.toml`.
         options: What to do, the dataclass of its kind; None: all defaults.
-        on: The device that measures and chooses, `ssh://USER@HOST`; candidates are made here. None: this machine.
+        on: The device that measures and chooses, `ssh://USER@HOST` or `adb://SERIAL`; candidates are made here. None:
+            this machine.
         search_there: Whether candidates are made on that device too.
         listener: Hears progress, and lines.
         **wishes: Fields of the options that differ, such as `calib="pictures/", budget_ms=33`.

@@ -98,16 +98,28 @@ def _noise(audio: object) -> object:
 
 
 def _inputs(specs: object, path: str, shapes: dict[str, list[int]]) -> object:
-    """Return the inputs of the .npz file, else random ones in 0..1 of a fixed seed (integers: zeros, texts: empty)."""
-    from typing import Any, cast
-
+    """Return the inputs of the .npz file, else made-up ones."""
     import numpy as np
 
     if path:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
+    return made_up_inputs(specs, shapes)
+
+
+def made_up_inputs(specs: object, shapes: dict[str, list[int]]) -> dict[str, object]:
+    """Return random inputs in 0..1 of a fixed seed (integers: zeros, texts: empty).
+
+    Args:
+        specs: The inputs of a session.
+        shapes: Of those of which the session leaves sizes free.
+    """
+    from typing import Any, cast
+
+    import numpy as np
+
     rng = np.random.default_rng(0)
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for spec in cast("Any", specs):
         told = shapes.get(spec.name, spec.shape)
         shape = [size if isinstance(size, int) and size > 0 else 1 for size in told]

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ from numpy.typing import NDArray
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.files.outside import PieceLayout, StoredPiece
 from edgeopt.graph.files.outside_weights import outside_files
+from edgeopt.measurement.fresh_process.child import made_up_inputs
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, why_cannot_drop
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.runtime.opening import Opening
 from edgeopt.system.disk.files import require_space
 from edgeopt.system.disk.links import pinned
+from edgeopt.system.machine.place import current_place
 from edgeopt.system.processes.worker import run_to_end
 
 POINTS = ("interpreter", "import", "session", "first", "second")
@@ -360,6 +363,8 @@ def time_first_answers(
     """
 
     def once(start: FreshStart) -> int:
+        if (there := _start_there(start)) is not None:
+            return there.first_answer_ns
         cold_start = run_cold_start(
             start.model,
             start.opening,
@@ -383,12 +388,36 @@ def measure_peaks(starts: Mapping[str, FreshStart], repeats: int, tell: Tell | N
     """
 
     def once(start: FreshStart) -> int:
+        if (there := _start_there(start)) is not None:
+            return there.peak_bytes or 0
         request = fresh_request(start.model, start.opening, shapes=start.shapes, wants_peak=True)
         remedy = "leave it out with --skip memory; edgeopt bench shows whether the first run ever ends"
         return run_child("fresh_process.child", request, longest_s=LONGEST_S, remedy=remedy)["peak_bytes"] or 0
 
     peaks = _in_turns(starts, repeats, once, tell)
     return {name: [value for value in values if value] for name, values in peaks.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StartThere:
+    """A fresh process on another machine that opened a model and answered twice."""
+
+    first_answer_ns: int
+    """From its start to its first answer."""
+    peak_bytes: int | None
+    """Most memory that it held; None: that system does not tell."""
+
+
+def _start_there(start: FreshStart) -> StartThere | None:
+    """Start a model on the machine that computes for this process; None: that is this machine."""
+    if (place := current_place()) is None:
+        return None
+    there: StartThere = place.start(
+        start.opening,
+        start.model,
+        partial(made_up_inputs, shapes={name: [*shape] for name, shape in start.shapes.items()}),
+    )
+    return there
 
 
 def _in_turns(

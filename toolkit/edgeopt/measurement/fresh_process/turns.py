@@ -31,6 +31,7 @@ from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.recipes.inputs.timed import is_read
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening
+from edgeopt.system.machine.place import current_place
 from edgeopt.system.processes.programs import add_ended_s, started_s
 from edgeopt.tasks import make_task
 
@@ -127,6 +128,9 @@ def run_fresh(runnables: Mapping[str, Openable], feed: Feed, pace: Pace, *, work
     Raises:
         EdgeoptError: If the process fails.
     """
+    if current_place() is not None:  # each leg is a process of its own there
+        openers = {label: runnable.open for label, runnable in runnables.items()}
+        return take_turns(openers, feed.frames(), pace, workers=workers, seed=seed)
     with tempfile.TemporaryDirectory(prefix="edgeopt-fresh-") as folder:
         (Path(folder) / _REQUEST).write_bytes(pickle.dumps((dict(runnables), feed, pace, workers, seed)))
         run_child("fresh_process.turns", folder, longest_s=_LONGEST_S, remedy="run edgeopt doctor")

@@ -29,6 +29,7 @@ from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import Environment, read_environment
+from edgeopt.system.machine.place import current_place, machine_in_words
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.tasks import Task, find_task, make_task
 
@@ -62,6 +63,8 @@ class Subject:
     @property
     def is_large(self) -> bool:
         """Whether its weights lie in a file of their own, as those of models above 2 GB do."""
+        if current_place() is not None:  # this process holds none of them
+            return False
         return isinstance(self.source, Outside) or self.has_weights_beside
 
     @property
@@ -166,7 +169,8 @@ def open_subject(
     task = make_task(choice.recipe, loaded.inputs, loaded.outputs, evaluating=False)
     notes = choice.notes
     if reason := device.why_not_here():
-        notes += (Note(NoteKind.WARNING, f"this is not the target: {reason}", "these times are this machine's"),)
+        hint = f"these times are {machine_in_words()}'s"
+        notes += (Note(NoteKind.WARNING, f"this is not the target: {reason}", hint),)
     return Subject(
         name=loaded.name,
         recipe=choice.recipe,

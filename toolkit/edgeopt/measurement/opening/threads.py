@@ -21,6 +21,7 @@ from edgeopt.runtime.devices.availability import load_executor, require_engine
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.affinity import FAST, held_processors, threads_in_words
+from edgeopt.system.machine.place import current_place
 from edgeopt.system.machine.threads import engine_threads, physical_cores, usual_threads
 
 _SECONDS = 1.0
@@ -60,7 +61,8 @@ def default_threads(model: Model, recipe: Recipe, target: Target, asked: int) ->
     Raises:
         UnavailableError: If the target's engine is to be measured and is not here.
     """
-    if asked or target.threads or target.why_not_here():
+    # calls that go one by one to another machine tell nothing of frames that follow each other there
+    if asked or target.threads or target.why_not_here() or current_place() is not None:
         return ThreadUse(engine_threads(0))
     require_engine(target, 1)
     fast = usual_threads()

@@ -36,6 +36,7 @@ from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.system.amounts import Percent
 from edgeopt.system.device_clock import device_clock
+from edgeopt.system.machine.place import PlaceLostError, current_place
 from edgeopt.system.processes.time_limit import OutOfTime, require_time, time_left_s
 from edgeopt.tasks import FrameTask
 
@@ -62,6 +63,43 @@ Opened: TypeAlias = tuple[FrameTask, Session] | WholeSubject
 def mark_frames(opened: Opened, frames: Pictures, clock: Clock) -> Marked:
     """Return the frames of what takes turns, to be run with marks."""
     return MarkedFrames(frames, *opened, clock) if isinstance(opened, tuple) else opened.mark(frames, clock)
+
+
+class TurnsPlace(Protocol):
+    """Another machine that computes for this process, and times blocks of frames itself."""
+
+    @property
+    def readings(self) -> Sequence[CounterReading]:
+        """Counters of that machine since the turns began."""
+        ...
+
+    def begin_turns(self) -> None:
+        """Forget the counters of earlier turns."""
+        ...
+
+    def pace_of(self, opened: Mapping[str, Opened], first: str, frames: Pictures) -> tuple[float, float]:
+        """Return the seconds of a frame of the first, and those to open them all."""
+        ...
+
+    def run_interleaved(
+        self,
+        frames: Pictures,
+        variants: Mapping[str, Opened],
+        *,
+        seconds: float,
+        enough: int | None,
+        block: int,
+        least_rounds: int,
+        seed: int,
+        clock: Clock,
+        on_round: Callable[[float], None] | None,
+    ) -> Mapping[str, Samples]:
+        """Run a leg, in a fresh process there; as the function of this name."""
+        ...
+
+    def note_loss(self, error: PlaceLostError) -> None:
+        """Note that what was measured is less than was wished for."""
+        ...
 
 
 def close_opened(opened: Opened) -> None:
@@ -298,6 +336,9 @@ def take_turns(
     Raises:
         OutOfTime: Where a time limit leaves none for two rounds.
     """
+    place: TurnsPlace | None = current_place()
+    if place is not None:
+        place.begin_turns()
     first = next(iter(openers))
     opened_by = {**openers, first + AGAIN: openers[first]}
     readers = readers_of(frames.spread(PICTURES))
@@ -312,12 +353,15 @@ def take_turns(
                 opened[name] = opened_by[name]()
             open_s = (clock() - began) / 1e9
             if not legs:
-                frame_s = _frame_s(mark_frames(opened[first], readers, clock))
+                if place is None:
+                    frame_s = _frame_s(mark_frames(opened[first], readers, clock))
+                else:
+                    frame_s, open_s = place.pace_of(opened, first, readers)
                 block = frames_of_block(pace, frame_s, len(opened))
                 count = pace.legs(block, frame_s, len(opened), open_s)
             began, before = clock(), len(legs) / count
             legs.append(
-                run_interleaved(
+                (run_interleaved if place is None else place.run_interleaved)(
                     readers,
                     {name: opened[name] for name in opened_by},
                     seconds=pace.seconds / count,
@@ -329,9 +373,11 @@ def take_turns(
                     on_round=partial(_tell_share, tell, before, count) if tell else None,
                 )
             )
-        except OutOfTime:
+        except (OutOfTime, PlaceLostError) as error:
             if not legs:
                 raise
+            if place is not None and isinstance(error, PlaceLostError):
+                place.note_loss(error)
             break
         finally:
             for one in opened.values():
@@ -340,6 +386,8 @@ def take_turns(
         readings.append(machine.read())
         anchors.append(machine.measure_anchor())
     samples = {name: join_legs([leg[name] for leg in legs]) for name in opened_by}
+    if place is not None:
+        readings, anchors = [*place.readings], []
     return Turns(samples, tuple(readings), tuple(anchors), workers, spent_ns / 1e9)
 
 

@@ -204,6 +204,8 @@ def _next_command(report: Report) -> str:
     bundle = shlex.quote(str(report.bundle))
     if report.foreign_runtime:
         return ""
+    address = report.environment.address
+    bundle += f" --on {address}" if address else ""
     if report.best.latency is None:
         return f"edgeopt bench {bundle}"
     if report.budget_asked and report.exit_code:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from edgeopt import executors
@@ -9,6 +10,7 @@ from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError, Unsupp
 from edgeopt.executors import Executor, SessionOptions
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.target import Target, TargetElsewhere, elsewhere, find_target
+from edgeopt.system.machine.place import current_place
 from edgeopt.system.machine.processor import Processor
 
 _NO_TOOLCHAIN = frozenset({"onnxruntime", "openvino"})
@@ -31,7 +33,8 @@ def find_device(name: str) -> Target:
     except UnavailableError:
         target = find_target(name, why_unavailable)
     require_known(target)
-    return target
+    # another machine that computes for this process has one engine: none stands beside it
+    return target if current_place() is None else replace(target, alternatives=())
 
 
 def find_device_elsewhere(name: str, address: str, processor: Processor) -> TargetElsewhere:

@@ -13,6 +13,7 @@ from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
 from edgeopt.system.declared.device_times import TIMES_REMEDY, TIMES_SUFFIX, DeviceTimes, read_device_times
 from edgeopt.system.disk import assets
 from edgeopt.system.machine.affinity import require_cores
+from edgeopt.system.machine.place import machine_in_words
 from edgeopt.system.machine.processor import Processor, cpu_name, this_processor
 from edgeopt.system.text import short
 from edgeopt.system.toml import DURATION_MS, THREADS, Within, parse_table, read_toml
@@ -151,7 +152,7 @@ class Target:
     @property
     def machine(self) -> str:
         """The words for the machine that candidates are measured on."""
-        return "this machine"
+        return machine_in_words()
 
     def why_not_here(self) -> str | None:
         """Return None if this machine is such a device, otherwise what differs."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.system.machine.facts import Reader, machine_facts, moment_facts, provenance_facts, software_facts
+from edgeopt.system.machine.place import current_place
 from edgeopt.system.machine.processor import cpu_architecture, cpu_flags, cpu_name
 from edgeopt.system.machine.threads import physical_cores
 from edgeopt.system.text import short
@@ -116,6 +117,11 @@ class Environment:
     def instructions(self) -> tuple[str, ...]:
         """Those that matter for speed, in Linux words."""
         return tuple(self._value("cpu.instructions") or ())
+
+    @property
+    def address(self) -> str:
+        """The address of a machine that computed for another one; empty: it was the machine itself."""
+        return str(self._value("phone.address") or "")
 
     @property
     def cores(self) -> int:
@@ -243,6 +249,8 @@ def read_environment(
 ) -> Environment:
     """Read every fact that this system offers; about 40 ms, after the session is open and not during a run.
 
+    Where another machine computes for this process the facts are that machine's.
+
     Facts about the engine's build are only told once the engine is loaded.
 
     Args:
@@ -252,6 +260,9 @@ def read_environment(
         proc: Where Linux keeps its process files.
         system: Where Linux keeps its device files.
     """
+    if (place := current_place()) is not None:
+        environment: Environment = place.environment(subject or {}, info or {})
+        return environment
     facts: dict[str, Fact] = {}
     for use, readers in (
         (Use.CRITICAL, machine_facts(proc, system) | _OWN | software_facts()),

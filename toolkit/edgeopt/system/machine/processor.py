@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from edgeopt.system.machine.place import current_place
+
 ARCHITECTURES = {"amd64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
 """The word of targets for what a system calls its processors."""
 
@@ -23,7 +25,10 @@ class Processor:
 
 
 def this_processor() -> Processor:
-    """Return the processor of this machine."""
+    """Return the processor of this machine, or of the one that computes for it."""
+    if (place := current_place()) is not None:
+        processor: Processor = place.processor
+        return processor
     return Processor(cpu_architecture(), cpu_flags())
 
 
@@ -66,16 +71,30 @@ def _flags_of_opencv() -> frozenset[str]:
     return frozenset(name for name, number in numbers.items() if cv2.checkHardwareSupport(number))
 
 
-@cache
 def cpu_kind() -> str:
-    """Return what tells kinds of processors apart: on Arm, where Linux has no name, the numbers of its core too."""
+    """Return what tells kinds of processors apart: on Arm, where Linux has no name, the numbers of its core too.
+
+    Of the machine that computes for this one, where there is such a machine.
+    """
+    return cpu_name() if current_place() is not None else _cpu_kind()
+
+
+@cache
+def _cpu_kind() -> str:
     info = _cpuinfo()
     numbers = [info[key] for key in ("cpu implementer", "cpu part") if info.get(key)]
-    return f"{cpu_name()} {'/'.join(numbers)}" if numbers else cpu_name()
+    return f"{_cpu_name()} {'/'.join(numbers)}" if numbers else _cpu_name()
+
+
+def cpu_name() -> str:
+    """Return the own name of this machine's processor, or of the one that computes for it."""
+    if (place := current_place()) is not None:
+        name: str = place.cpu_name
+        return name
+    return _cpu_name()
 
 
 @cache
-def cpu_name() -> str:
-    """Return the processor's own name."""
+def _cpu_name() -> str:
     info = _cpuinfo()
     return info.get("model name") or info.get("hardware") or platform.processor() or platform.machine()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.machine.core_kinds import fast_cores, fastest_first
+from edgeopt.system.machine.place import current_place, machine_in_words
 from edgeopt.system.text import plural
 
 DEFAULT_THREADS = "fast cores"
@@ -29,14 +30,20 @@ def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
     most = logical_cores()
     if not 0 <= asked <= most:
         raise EdgeoptError(
-            f"{asked} threads on a machine of {plural(most, 'logical core')}",
+            f"{asked} threads on {_machine()} of {plural(most, 'logical core')}",
             remedy=f"ask for --threads 1 to {most}, or leave it out",
         )
     return asked or min(preferred, most) or max(1, usual_threads() // workers)
 
 
+def _machine() -> str:
+    return "a machine" if current_place() is None else machine_in_words()
+
+
 def usual_threads() -> int:
     """Return how many threads an engine gets alone: one for each physical core of the fastest kind, at least one."""
+    if (place := current_place()) is not None:
+        return max(1, int(place.usual_threads))
     physical = physical_cores()
     return min(fast_cores(allowed_cores()), physical) or physical
 
@@ -64,6 +71,8 @@ def physical_cores() -> int:
 
 def logical_cores() -> int:
     """Return how many threads this process may run at once: what its affinity leaves of the logical cores."""
+    if (place := current_place()) is not None:
+        return max(1, int(place.logical_cores))
     return len(allowed_cores())
 
 

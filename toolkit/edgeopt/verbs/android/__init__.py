@@ -1,8 +1,8 @@
 """Models on an Android phone behind adb.
 
-Android has no Python, so that no command runs there as it does behind ssh: this machine opens the model and makes its
-inputs, a program in C++ (`examples/cpp/runner`) runs it there and prints what it measures, and the results are made
-here. No phone was at hand when it was written; what was tried stands in docs/devices.md.
+Android has no Python, so that no command runs there as it does behind ssh: the command runs here, and the phone is the
+machine that computes for it (`place.py`). A program in C++ (`examples/cpp/runner`) runs models there, and times them.
+No phone was at hand when it was written; what was tried stands in docs/devices.md.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from edgeopt.errors import EdgeoptError, UnsupportedError
 
 SCHEME = "adb://"
-VERBS = ("bench", "compare")
-"""Commands that measure on a phone."""
+VERBS = ("bench", "compare", "check", "optimize", "run")
+"""Commands whose models run on a phone."""
 
 
 def is_phone(address: str) -> bool:
@@ -19,16 +19,16 @@ def is_phone(address: str) -> bool:
     return address.startswith(SCHEME)
 
 
-def require_measuring(verb: str, address: str) -> None:
-    """Raise unless a command measures on a phone.
+def require_verb(verb: str, address: str) -> None:
+    """Raise unless the models of a command run on a phone.
 
     Raises:
         UnsupportedError: If it needs Python there.
     """
     if verb not in VERBS:
         raise UnsupportedError(
-            f"edgeopt {verb} cannot run on {address}: Android has no Python, and edgeopt-runner times models only",
-            remedy=f"measure there with {' or '.join(f'edgeopt {name}' for name in VERBS)}, and run {verb} here",
+            f"edgeopt {verb} cannot run on {address}: Android has no Python, and edgeopt-runner runs models only",
+            remedy=f"name one of edgeopt {', '.join(VERBS)}, or run {verb} here",
         )
 
 

@@ -9,34 +9,30 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from edgeopt.errors import EdgeoptError, UnavailableError
-from edgeopt.system.text import short, shorten
+from edgeopt.system.text import short
+from edgeopt.verbs.android.adb_stream import AdbStream, UnpluggedError, said_in
 
-_HOST, _PORT = "127.0.0.1", "5037"
-_CONNECT_S = 5.0
-_SILENT_S = 300.0
-"""Seconds without a byte after which a phone counts as gone: opening a large model is as silent as that."""
 _CHUNK = 64 << 10
 """Bytes of a file in one message, at most (SYNC.TXT)."""
 _REGULAR, _ANY_KIND = 0o100000, 0o170000
 _HEAD = struct.Struct("<BI")
-_STDOUT, _STDERR, _EXIT = 1, 2, 3
+_STDIN, _STDOUT, _STDERR, _EXIT, _CLOSE_STDIN = 0, 1, 2, 3, 4
 _LONGEST_TEXT = 1 << 16
-"""Bytes of what a server says at once."""
-_LONGEST_MESSAGE = 1 << 22
-"""Bytes of a message, four times what adb sends at most."""
-_TOLD = 200
-"""Columns of it in a message."""
+"""Bytes of why a phone refuses a file."""
+_MOST_PRINTED = 1 << 22
+"""Bytes that a command of the shell prints, and that are kept."""
+_MOST_COMPLAINTS = 1 << 16
+LONGEST_S = 600.0
+"""Seconds that a command of the shell may take where nothing else is said."""
 READY = "device"
 """State of a phone that takes commands."""
 _STATES: Mapping[str, tuple[str, str]] = {
@@ -51,112 +47,16 @@ _STATES: Mapping[str, tuple[str, str]] = {
 """Meaning of the states other than ready, and what ends them."""
 
 
-class UnpluggedError(UnavailableError):
-    """A phone that was reached before is gone."""
-
-
-class _Stream:
-    """One connection to the server."""
-
-    def __init__(self, whose: str) -> None:
-        """Connect.
-
-        Args:
-            whose: What is at the other end, in words.
-
-        Raises:
-            UnavailableError: If there is no server.
-        """
-        host = os.environ.get("ANDROID_ADB_SERVER_ADDRESS") or _HOST
-        port = os.environ.get("ANDROID_ADB_SERVER_PORT") or _PORT
-        if not port.isdecimal():
-            raise EdgeoptError(
-                f"ANDROID_ADB_SERVER_PORT is {short(port)}", remedy=f"write a number, or leave it out for {_PORT}"
-            )
-        self.whose = whose
-        try:
-            self.socket = socket.create_connection((host, int(port)), _CONNECT_S)
-        except (OSError, OverflowError) as error:
-            raise UnavailableError(
-                f"no adb server answers at {host}:{port}: {error}",
-                remedy="start it: adb start-server (adb is in Android's platform tools; Debian: apt install adb)",
-            ) from error
-        self.socket.settimeout(_SILENT_S)
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.socket.close()
-
-    def send(self, data: bytes) -> None:
-        """Send bytes. Raises as `read`."""
-        try:
-            self.socket.sendall(data)
-        except OSError as error:
-            raise self.lost(str(error)) from error
-
-    def read(self, count: int) -> bytes:
-        """Return so many bytes.
-
-        Raises:
-            UnpluggedError: If the connection ends before.
-        """
-        parts = list[bytes]()
-        while count:
-            try:
-                part = self.socket.recv(min(count, 1 << 20))
-            except TimeoutError as error:
-                raise self.lost(f"nothing came for {_SILENT_S:.0f} s") from error
-            except OSError as error:
-                raise self.lost(str(error)) from error
-            if not part:
-                raise self.lost("the connection ended")
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
-
-    def lost(self, why: str) -> UnpluggedError:
-        """Return the error of a connection that ended."""
-        return UnpluggedError(f"{self.whose} is gone: {why}", remedy="look at its cable, and at `adb devices`")
-
-    def ask(self, service: str) -> None:
-        """Ask for a service.
-
-        Raises:
-            EdgeoptError: If it is refused, in the words of who refuses.
-        """
-        request = service.encode()
-        self.send(b"%04x" % len(request) + request)
-        answer = self.read(4)
-        if answer == b"OKAY":
-            return
-        said = self.text() if answer == b"FAIL" else f"it answers {answer!r}"
-        lines = said.splitlines() or ["it says nothing"]
-        raise UnavailableError(f"{self.whose}: {shorten(lines[0], _TOLD)}", remedy="look at `adb devices`")
-
-    def text(self) -> str:
-        """Return a text with its length before it."""
-        size = self.read(4)
-        try:
-            count = int(size, 16)
-        except ValueError as error:
-            raise self.lost(f"it answers {size!r}, which is no adb") from error
-        return self.read(min(count, _LONGEST_TEXT)).decode("utf-8", "replace")
-
-
 def connected() -> dict[str, str]:
     """Return the state of each phone that the server knows, by its serial number.
 
     Raises:
         UnavailableError: If there is no server.
     """
-    with _Stream("the adb server") as stream:
+    with AdbStream("the adb server") as stream:
         stream.ask("host:devices")
         rows = (line.partition("\t") for line in stream.text().splitlines())
-        return {serial: state.strip() for serial, tab, state in rows if tab}
+        return {said_in(serial): said_in(state.strip()) for serial, tab, state in rows if tab}
 
 
 def choose(serial: str) -> str:
@@ -192,6 +92,109 @@ class ShellEnd:
     complaints: str
 
 
+class _Output:
+    """All that a command prints, part by part."""
+
+    def __init__(self, stream: AdbStream) -> None:
+        self._stream = stream
+        self._complaints = bytearray()
+        self._code: int | None = None
+
+    def next_part(self) -> bytes | None:
+        """Return what comes next on its standard output; None: it has ended.
+
+        Raises:
+            UnpluggedError: If the phone is gone before.
+        """
+        while self._code is None:
+            kind, size = _HEAD.unpack(self._stream.read(_HEAD.size))
+            part = self._stream.read(self._stream.allowed(size))
+            if kind == _STDOUT:
+                return part
+            if kind == _STDERR:
+                self._complaints += part[: _MOST_COMPLAINTS - len(self._complaints)]
+            elif kind == _EXIT:
+                self._code = part[0] if part else 0
+        return None
+
+    def end(self, printed: bytes = b"") -> ShellEnd:
+        """Return how it ended."""
+        return ShellEnd(self._code or 0, printed, self._complaints.decode("utf-8", "replace"))
+
+
+class Conversation:
+    """A command that runs on a phone, is sent bytes, and answers."""
+
+    def __init__(self, stream: AdbStream) -> None:
+        self._stream, self._output = stream, _Output(stream)
+        self._rest = bytearray()
+
+    def limit(self, seconds: float) -> None:
+        """Let what comes from now on take no longer."""
+        self._stream.limit(seconds)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to its standard input.
+
+        Raises:
+            UnpluggedError: If the phone is gone.
+        """
+        for at in range(0, len(data), _CHUNK):
+            part = data[at : at + _CHUNK]
+            self._stream.send(_HEAD.pack(_STDIN, len(part)) + part)
+
+    def line(self, most: int) -> bytes | None:
+        """Return the next line that it prints, without its end; None: it has ended.
+
+        Args:
+            most: Bytes of a line; what is longer is none.
+
+        Raises:
+            UnpluggedError: If the phone is gone, or sends no line.
+        """
+        looked = 0
+        while (end := self._rest.find(b"\n", looked)) < 0:
+            looked = len(self._rest)
+            if looked > most:
+                raise self._stream.lost("it prints a line without end")
+            part = self._output.next_part()
+            if part is None:
+                return None
+            self._rest += part
+        result = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        return result
+
+    def read(self, count: int) -> bytes:
+        """Return so many bytes of what it prints.
+
+        Raises:
+            UnpluggedError: If it ends before.
+        """
+        while len(self._rest) < count:
+            part = self._output.next_part()
+            if part is None:
+                raise self._stream.lost("it ends within an answer")
+            self._rest += part
+        result = bytes(self._rest[:count])
+        del self._rest[:count]
+        return result
+
+    def close_input(self) -> None:
+        """End its standard input: nothing more comes."""
+        self._stream.send(_HEAD.pack(_CLOSE_STDIN, 0))
+
+    def end(self) -> ShellEnd:
+        """Wait until it ends, and return how; what it prints meanwhile is dropped.
+
+        Raises:
+            UnpluggedError: If the phone is gone before.
+        """
+        while self._output.next_part() is not None:
+            pass
+        return self._output.end()
+
+
 class Link:
     """A phone behind the server."""
 
@@ -203,7 +206,7 @@ class Link:
         """
         self.serial = serial
         self.address = f"adb://{serial}"
-        with _Stream(self.address) as stream:
+        with AdbStream(self.address) as stream:
             stream.ask(f"host-serial:{serial}:features")
             features = stream.text().split(",")
         if "shell_v2" not in features:
@@ -213,9 +216,9 @@ class Link:
             )
 
     @contextmanager
-    def _service(self, name: str) -> Iterator[_Stream]:
+    def _service(self, name: str) -> Iterator[AdbStream]:
         try:
-            stream = _Stream(self.address)
+            stream = AdbStream(self.address)
             stream.ask(f"host:transport:{self.serial}")
         except UnpluggedError:
             raise
@@ -225,29 +228,37 @@ class Link:
             stream.ask(name)
             yield stream
 
-    def shell(self, command: str, take: Callable[[bytes], None] | None = None) -> ShellEnd:
+    def shell(
+        self, command: str, take: Callable[[bytes], None] | None = None, *, longest_s: float = LONGEST_S
+    ) -> ShellEnd:
         """Run a command of the phone's shell until it ends. It ends with this connection at the latest.
 
         Args:
             command: A line of the shell; whoever makes it quotes what is in it.
             take: Takes what it prints, as it comes; None: it is returned.
+            longest_s: Seconds that it may take.
 
         Raises:
-            UnpluggedError: If the phone is gone before it ends.
+            UnpluggedError: If the phone is gone before it ends, prints without end, or takes longer.
         """
-        printed, complaints = bytearray(), bytearray()
+        printed = bytearray()
         with self._service(f"shell,v2,raw:{command}") as stream:
-            while True:
-                kind, size = _HEAD.unpack(stream.read(_HEAD.size))
-                part = stream.read(_allowed(stream, size))
-                if kind == _EXIT:
-                    return ShellEnd(part[0] if part else 0, bytes(printed), complaints.decode("utf-8", "replace"))
-                if kind == _STDERR:
-                    complaints += part
-                elif kind == _STDOUT and take is not None:
+            stream.limit(longest_s)
+            output = _Output(stream)
+            while (part := output.next_part()) is not None:
+                if take is not None:
                     take(part)
-                elif kind == _STDOUT:
-                    printed += part
+                    continue
+                printed += part
+                if len(printed) > _MOST_PRINTED:
+                    raise stream.lost("it prints without end")
+            return output.end(bytes(printed))
+
+    @contextmanager
+    def talk(self, command: str) -> Iterator[Conversation]:
+        """Run a command of the phone's shell, with its standard input open, as long as the `with` lasts."""
+        with self._service(f"shell,v2,raw:{command}") as stream:
+            yield Conversation(stream)
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file or folder of this name."""
@@ -277,51 +288,22 @@ class Link:
                     stream.send(b"DATA" + struct.pack("<I", len(chunk)) + chunk)
                     tell(len(chunk))
                 stream.send(b"DONE" + struct.pack("<I", int(time.time())))
+            stream.limit(LONGEST_S)
             _require_okay(stream, f"{self.address} does not take {path.rpartition('/')[2]}")
             with suppress(UnpluggedError):
                 stream.send(b"QUIT" + bytes(4))
 
-    def pull(self, path: str) -> bytes:
-        """Return a file of the phone.
 
-        Raises:
-            EdgeoptError: If there is none.
-        """
-        parts = list[bytes]()
-        with self._service("sync:") as stream:
-            _request(stream, b"RECV", path)
-            while True:
-                word, size = stream.read(4), struct.unpack("<I", stream.read(4))[0]
-                if word == b"DONE":
-                    return b"".join(parts)
-                body = stream.read(_allowed(stream, size))
-                if word != b"DATA":
-                    said = shorten(body.decode("utf-8", "replace"), _TOLD)
-                    raise UnavailableError(f"{self.address} does not give {path}: {said}", remedy="try again")
-                parts.append(body)
-
-
-def _request(stream: _Stream, word: bytes, path: str) -> None:
+def _request(stream: AdbStream, word: bytes, path: str) -> None:
     name = path.encode()
     stream.send(word + struct.pack("<I", len(name)) + name)
 
 
-def _allowed(stream: _Stream, size: int) -> int:
-    """Return the size of a message; a longer one than adb sends is none.
-
-    Raises:
-        UnpluggedError: If it is longer.
-    """
-    if size > _LONGEST_MESSAGE:
-        raise stream.lost("it sends what is no adb")
-    return size
-
-
-def _require_okay(stream: _Stream, problem: str) -> None:
+def _require_okay(stream: AdbStream, problem: str) -> None:
     word, size = stream.read(4), struct.unpack("<I", stream.read(4))[0]
     if word != b"OKAY":
-        said = stream.read(min(size, _LONGEST_TEXT)).decode("utf-8", "replace")
-        raise UnavailableError(f"{problem}: {shorten(said, _TOLD)}", remedy="free space on the phone, and try again")
+        said = said_in(stream.read(min(size, _LONGEST_TEXT)).decode("utf-8", "replace"))
+        raise UnavailableError(f"{problem}: {said}", remedy="free space on the phone, and try again")
 
 
 @contextmanager

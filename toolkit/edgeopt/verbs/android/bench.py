@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note
 from edgeopt.measurement.bench.attribution import check_attribution
 from edgeopt.measurement.bench.opening import OpeningParts
 from edgeopt.measurement.bench.options import BenchOptions
@@ -18,30 +17,39 @@ from edgeopt.measurement.bench.setup import Elsewhere, Setup
 from edgeopt.measurement.load.result import summarize_load
 from edgeopt.measurement.load.run import LoadPlan, Observed, judge_warmup, warmup_for
 from edgeopt.measurement.load.sustained import sustained_curve
+from edgeopt.measurement.opening.subject import Subject, choose_frames, open_subject, shapes_of
 from edgeopt.measurement.resources.cpu_time import CpuCost
 from edgeopt.measurement.resources.trust import judge_trust
+from edgeopt.measurement.turns.interleaved import PICTURES
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.disk.files import require_writable
 from edgeopt.system.text import plural
-from edgeopt.verbs.android.facts import PhoneState, notes_on_state
+from edgeopt.verbs.android.facts import PhoneState
 from edgeopt.verbs.android.log import RunnerLog
+from edgeopt.verbs.android.notes import loss_of
 from edgeopt.verbs.android.phone import Phone, Tell
-from edgeopt.verbs.android.request import request_for_load
-from edgeopt.verbs.android.subject import SubjectThere, SubjectWishes, open_there
+from edgeopt.verbs.android.place import PhonePlace
+
+_OPENINGS = 5
+"""Fresh processes in which opening is timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectWishes:
+    """Names of a target and a recipe, as a person gave them."""
+
+    target: str
+    recipe: str | None
 
 
 def bench_there(
-    connect: Callable[[], Phone],
-    source: str,
-    wishes: SubjectWishes,
-    options: BenchOptions,
-    out: Path | None,
-    tell: Tell,
+    place: PhonePlace, source: str, wishes: SubjectWishes, options: BenchOptions, out: Path | None, tell: Tell
 ) -> BenchResult:
-    """Measure a model or a bundle on a phone, and write what was asked for.
+    """Measure a model or a bundle on a phone, which computes for this process, and write what was asked for.
 
     Args:
-        connect: Reaches the phone where it runs, once it is known that the wishes can be met.
+        place: The phone.
         source: As the user named it.
         wishes: How it is opened and fed.
         options: What to measure.
@@ -52,22 +60,31 @@ def bench_there(
         EdgeoptError: If it cannot be measured there, or the phone is gone before there is a figure.
     """
     plan = plan_load(options)
-    if out is not None:
-        require_writable(out / "bench.json")
-    phone = connect()
-    there = open_there(phone, source, wishes)
-    before = phone.state()
-    heard = _run(phone, there, options, tell)
-    after = phone.state()
-    result = _result(there, source, options, plan, heard, (before, after))
+    subject = open_subject(
+        source,
+        target=wishes.target,
+        recipe=wishes.recipe,
+        threads=options.threads,
+        entries=options.entries,
+        shapes=shapes_of(options.source),
+        sizes=options.shapes,
+    )
+    frames, notes = choose_frames(subject.recipe, options.source, subject.inputs)
+    frames = frames.spread(PICTURES)
+    notes = (*subject.notes, *notes, *place.notes_on([subject], frames))
+    known = place.times_of(subject)
+    while len(known.opened_ns) < _OPENINGS - 1:  # the run itself opens it once more
+        place.open_once(subject)
+    before = place.phone.state()
+    heard = _run(place, subject, frames, options, tell)
+    result = _result(place, source, wishes, options, plan, heard, before, (subject, frames, notes))
     if out is not None:
         write(out, result)
     return result
 
 
-def _run(phone: Phone, there: SubjectThere, options: BenchOptions, tell: Tell) -> RunnerLog:
-    warmup_s = warmup_for(options.measure_s)
-    all_s, spent_ns = warmup_s + options.measure_s, 0
+def _run(place: PhonePlace, subject: Subject, frames: Frames, options: BenchOptions, tell: Tell) -> RunnerLog:
+    all_s, spent_ns = warmup_for(options.measure_s) + options.measure_s, 0
     of = Tenths(max(20, round(10 * all_s)))
 
     def count(more_ns: int) -> None:
@@ -75,21 +92,28 @@ def _run(phone: Phone, there: SubjectThere, options: BenchOptions, tell: Tell) -
         spent_ns += more_ns
         tell("measure on the phone", min(spent_ns // 10**8, of - 1), of)
 
-    request = request_for_load(there.work(), seconds=options.measure_s, warmup_s=warmup_s, frames=options.min_frames)
-    heard, _ = phone.run(request, on_rows=count)
+    heard = place.load(
+        subject.pipeline,
+        readers_of(frames),
+        seconds=options.measure_s,
+        min_frames=options.min_frames,
+        on_rows=count,
+    )
     tell("measure on the phone", of, of)
     return heard
 
 
 def _result(
-    there: SubjectThere,
+    place: PhonePlace,
     source: str,
+    wishes: SubjectWishes,
     options: BenchOptions,
     plan: LoadPlan,
     heard: RunnerLog,
-    states: tuple[PhoneState | None, PhoneState | None],
+    before: PhoneState | None,
+    opened: tuple[Subject, Frames, tuple[Note, ...]],
 ) -> BenchResult:
-    subject, (before, after) = there.subject, states
+    (subject, frames, notes), phone = opened, place.phone
     samples = heard.samples(subject.name)
     if not len(samples) and heard.lost is not None:
         raise heard.lost
@@ -97,33 +121,30 @@ def _result(
     samples = replace(samples, warmup=warmup.mask(len(samples)))
     if not len(samples.steady()):
         raise heard.lost or EdgeoptError("no frame was run after warm-up", remedy="measure longer with --seconds")
+    if heard.lost is not None:
+        place.note(loss_of(heard.lost, plural(len(samples), "frame")))
+    after = phone.state()
     state = {"before": before and before.as_json(), "after": after and after.as_json()}
+    named = wishes.target if wishes.target.endswith(".toml") else subject.target.name
     setup = Setup(
         asked=source,
-        asked_target="" if subject.brings_target else there.target,
-        asked_recipe=there.wishes.recipe,
+        asked_target="" if subject.brings_target else named,
+        asked_recipe=wishes.recipe,
         options=options,
         plan=plan,
         subject=subject,
-        pictures=there.frames,
+        pictures=frames,
         readers=(),
         pipelines=(),
-        notes=(
-            *subject.notes,
-            *there.notes,
-            *there.phone.facts.notes,
-            *notes_on_state(before, after),
-            *notes_on_loss(heard, plural(len(samples), "frame")),
-        ),
-        elsewhere=Elsewhere(there.phone.address, _facts(there.phone, heard, states)),
+        notes=(*notes, *place.notes),
+        elsewhere=Elsewhere(phone.address, _facts(phone, heard, (before, after))),
     )
     load = summarize_load(samples, plan.load, budget_ms=setup.budget_ms, max_miss_ratio=options.max_miss_ratio)
-    opened_ms = tuple(took / 1e6 for took in (*there.session.opened_ns, *heard.opened_ns))
+    opened_ms = tuple(took / 1e6 for took in (*place.times_of(subject).opened_ns, *heard.opened_ns))
     info = {
         "load": str(plan),
-        "pictures": len(there.frames),
-        "source": str(there.frames.source),
-        "phone.address": there.phone.address,
+        "pictures": len(frames),
+        "source": str(frames.source),
         "phone.state": state,
     }
     return BenchResult(
@@ -146,7 +167,7 @@ def _result(
             sustained=sustained_curve(samples, heard.readings) if options.minutes else None,
             opening=OpeningParts({"create": opened_ms}),
         ),
-        environment=there.environment(info),
+        environment=subject.environment(None, info, subject.task.preprocess(frames.read(0))[0]),
     )
 
 
@@ -171,16 +192,3 @@ def _cpu(heard: RunnerLog) -> CpuCost:
     if not span_s:
         return CpuCost(0, 0, 0, 0.0, 0)
     return CpuCost(heard.cpu_ns, heard.span_ns, frames, frames / span_s, 0)
-
-
-def notes_on_loss(heard: RunnerLog, kept: str) -> tuple[Note, ...]:
-    """Return a warning where a phone was gone before its run was over.
-
-    Args:
-        heard: The run.
-        kept: What there is of it, in words.
-    """
-    if heard.lost is None:
-        return ()
-    text = f"the figures are of {kept} alone: {heard.lost.problem}"
-    return (Note(NoteKind.WARNING, text, "look at its cable, and measure again"),)

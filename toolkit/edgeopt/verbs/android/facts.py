@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.system.machine.core_kinds import fast_cores, numbers_of
 from edgeopt.system.machine.environment import Environment, Fact, Use, read_environment
 from edgeopt.system.machine.processor import Processor
-from edgeopt.system.text import format_bytes, plural, printable, shorten
+from edgeopt.system.text import format_bytes, printable, shorten
 
 _PROPERTIES = {
     "abis": "ro.product.cpu.abilist",
@@ -51,6 +52,12 @@ ASK = f"{{ {'; '.join((*_QUESTIONS, *_STATE_QUESTIONS))}; }} 2>/dev/null; true"
 ASK_STATE = f"{{ {'; '.join(_STATE_QUESTIONS)}; }} 2>/dev/null; true"
 """The command whose answer `PhoneState` reads."""
 _DEVICES = "/sys/devices/"
+_LONGEST_OF_CORE = 32
+"""Digits of what a file of a core tells: a clock in kHz has seven."""
+_DIGITS = 3
+"""Digits of the number of a core: there are no more than a thousand."""
+_CORE_FILE = re.compile(rf"{_DEVICES}system/cpu/cpu([0-9]{{1,{_DIGITS}}})/(?:{'|'.join(_CORE_FILES)})")
+"""Names of files that are believed: whoever answers writes nowhere else."""
 _ARCHITECTURES = {"arm64-v8a": "arm64", "armeabi-v7a": "arm", "x86_64": "x86-64", "x86": "x86"}
 """The words of targets for those of Android."""
 _HEAT = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")
@@ -150,6 +157,7 @@ class PhoneFacts:
         """Take what a phone answers to `ASK`."""
         self._values = {key: shorten(printable(value), 4096) for key, value in _read(answer).items()}
         self.state = PhoneState.read(self._values)
+        self._code = {key: fact for key, fact in read_environment().facts.items() if key.startswith("code.")}
 
     def _text(self, name: str) -> str:
         return shorten(self._values.get(name, ""), _LONGEST)
@@ -157,7 +165,8 @@ class PhoneFacts:
     @property
     def abis(self) -> tuple[str, ...]:
         """The interfaces that its programs are compiled for, the best first."""
-        return tuple(filter(None, self._values.get("abis", "").split(",")))
+        named = self._values.get("abis", "").split(",")
+        return tuple(abi for abi in named if re.fullmatch(r"[A-Za-z0-9_-]{1,32}", abi))  # each becomes a folder's name
 
     @property
     def name(self) -> str:
@@ -185,8 +194,11 @@ class PhoneFacts:
     @cached_property
     def _usable(self) -> tuple[int, ...]:
         """Logical cores that a program of the shell may use."""
-        allowed = numbers_of(self._values.get("allowed", "").partition(":")[2].strip())
-        known = {int(path.split("/")[5][3:]) for path in self._values if path.startswith(f"{_DEVICES}system/cpu/cpu")}
+        listed = self._values.get("allowed", "").partition(":")[2].strip()
+        # a list such as 0-999999999 would be made number by number
+        plausible = re.fullmatch(rf"(?:[0-9]{{1,{_DIGITS}}}[,-]?)*", listed)
+        allowed = numbers_of(listed) if plausible else set()
+        known = {int(match[1]) for path in self._values if (match := _CORE_FILE.fullmatch(path))}
         return tuple(sorted(allowed & known or allowed or known or {0}))
 
     @cached_property
@@ -194,7 +206,7 @@ class PhoneFacts:
         """Physical cores of the fastest kind, at least one."""
         with tempfile.TemporaryDirectory(prefix="edgeopt-cores-") as folder:
             for path, value in self._values.items():
-                if path.startswith(_DEVICES) and ".." not in path:
+                if _CORE_FILE.fullmatch(path) and len(value) <= _LONGEST_OF_CORE:
                     file = Path(folder, path.removeprefix(_DEVICES))
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_text(value, "utf-8")
@@ -209,26 +221,14 @@ class PhoneFacts:
         }
         return len(siblings)
 
-    def threads(self, wanted: int, preferred: int) -> int:
-        """Return how many threads an engine gets there.
-
-        Args:
-            wanted: By a person; 0: nothing.
-            preferred: By a target or bundle; 0: nothing.
-
-        Raises:
-            EdgeoptError: If more is asked for than there are logical cores.
-        """
-        most = len(self._usable)
-        if wanted > most:
-            raise EdgeoptError(
-                f"{wanted} threads on a phone of {plural(most, 'core')}", remedy=f"ask for --threads 1 to {most}"
-            )
-        return wanted or min(preferred, most) or self.fast_cores
+    @property
+    def logical_cores(self) -> int:
+        """Logical cores that a program of the shell may use."""
+        return len(self._usable)
 
     def _khz(self, file: str) -> list[int]:
         values = [self._values.get(f"{_DEVICES}system/cpu/cpu{core}/cpufreq/{file}", "") for core in self._usable]
-        return [int(value) for value in values if value.isdecimal()]
+        return [int(value) for value in values if value.isdecimal() and len(value) <= _LONGEST_OF_CORE]
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -265,7 +265,6 @@ class PhoneFacts:
             **engine,
         }
         moment = {"phone.build": self._text("build"), "cpu.limit_khz": self._khz("scaling_max_freq"), **info}
-        here = {key: fact for key, fact in read_environment().facts.items() if key.startswith("code.")}
         facts = {
             key: Fact(use, value, "" if value is not None else "the phone does not tell")
             for use, values in (
@@ -275,7 +274,7 @@ class PhoneFacts:
             )
             for key, value in values.items()
         }
-        return Environment(here | facts)
+        return Environment(self._code | facts)
 
     def require_free(self, needed_bytes: int, free_kib: int | None) -> None:
         """Raise where a phone has no room.

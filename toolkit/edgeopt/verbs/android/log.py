@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +15,10 @@ from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.measurement.resources.memory import MemoryTrace, make_trace
 from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.samples import Samples
-from edgeopt.verbs.android.adb import UnpluggedError
+from edgeopt.system.text import format_bytes, printable, shorten
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 
-FORM = 1
+FORM = 2
 """As the runner has it: the form of requests and lines."""
 STAGES = ("upload", "execute", "download")
 """As everywhere: the input is copied in, the model computes, its outputs are copied out."""
@@ -24,21 +26,40 @@ _MODEL, _STARTED, _FIRST, _DONE, _INPUT, _COLUMNS = 0, 1, 2, 5, 6, 7
 """Columns of a row, as the runner has them."""
 _HOTTEST_C, _MILLI_FROM = 200.0, 1000
 """Above, a sensor of heat tells something else; from there on it counts in thousandths."""
-_LONGEST_LINE = 1 << 26
+_LONGEST_LINE = 1 << 23
+_LONGEST_TOLD = 4096
+_MOST_PRINTED = 1 << 30
+"""Bytes of a run, some twenty million frames."""
+_MOST_NUMBER = 1 << 62
+"""Nanoseconds and bytes beyond it are none: the difference of two is a number of 64 bits; today is a third of it."""
+_MOST_OUTPUTS, _MOST_DIMENSIONS, _MOST_OPENED = 4096, 32, 1000
+_MOST_COUNTERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerThere:
-    """A model's answer to one sample, and how long it takes at least."""
+    """A model's answer to one sample, and how long it took."""
 
     outputs: tuple[tuple[str, str, tuple[int, ...]], ...]
-    """Name, type and shape of each; their bytes follow each other in the file of outputs."""
-    frame_ns: int
+    """Name, type and shape of each; their bytes follow the line one after the other."""
+    bytes: int
+    """Bytes of all of them."""
+    stages_ns: tuple[int, ...]
+    """Times of `STAGES`."""
+    since_start_ns: int
+    """From the start of the process to this answer."""
+    peak_bytes: int | None
+    """Most memory that the process held until then."""
+
+    @property
+    def frame_ns(self) -> int:
+        """The time of the whole frame."""
+        return sum(self.stages_ns)
 
 
 @dataclass
 class RunnerLog:
-    """All that a run of the runner line, as far as it came."""
+    """All that a run of the runner tells, as far as it came."""
 
     version: str = ""
     """Version of ONNX Runtime there."""
@@ -57,9 +78,10 @@ class RunnerLog:
     on_rows: Callable[[int], None] = lambda _: None
     """Hears how many nanoseconds of frames came."""
     _rows: list[NDArray[np.int64]] = field(default_factory=list)
-    _walls: list[list[int]] = field(default_factory=list)
+    _walls: list[NDArray[np.int64]] = field(default_factory=list)
     _memory: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
-    _rest: bytes = b""
+    _rest: bytearray = field(default_factory=bytearray)
+    _printed: int = 0
 
     def take(self, printed: bytes) -> None:
         """Take what was printed.
@@ -67,14 +89,27 @@ class RunnerLog:
         Raises:
             EdgeoptError: If it is nothing that a runner of this edgeopt prints.
         """
-        *lines, self._rest = (self._rest + printed).split(b"\n")
-        for line in lines:
-            try:
-                self._read(json.loads(line))
-            except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
-                raise _distrust() from error
+        self._printed += len(printed)
+        if self._printed > _MOST_PRINTED:
+            raise EdgeoptError(
+                f"edgeopt-runner prints more than {format_bytes(_MOST_PRINTED)}", remedy="measure for a shorter time"
+            )
+        first, end, rest = printed.rpartition(b"\n")
+        if not end:
+            self._rest += printed
+        else:
+            lines, self._rest = bytes(self._rest + first).split(b"\n"), bytearray(rest)
+            for line in lines:
+                self.take_line(line)
         if len(self._rest) > _LONGEST_LINE:
             raise _distrust()
+
+    def take_line(self, line: bytes) -> None:
+        """Take one line, without its end. Raises as `take`."""
+        try:
+            self._read(json.loads(line))
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, AttributeError) as error:
+            raise _distrust() from error
 
     def _read(self, line: Any) -> None:
         if not isinstance(line, dict):
@@ -85,14 +120,16 @@ class RunnerLog:
                     "edgeopt-runner was built from another version of edgeopt",
                     remedy="build it anew with examples/cpp/runner/build_android.sh of edgeopt's repository",
                 )
-            self.version = str(line["onnxruntime"])
-            self.wall_minus_clock_ns = int(line["wall_ns"]) - int(line["clock_ns"])
+            self.version = shorten(printable(str(line["onnxruntime"])), 40)
+            self.wall_minus_clock_ns = _whole(line["wall_ns"]) - _whole(line["clock_ns"])
         elif "opened_ns" in line:
-            self.opened_ns.append(int(line["opened_ns"]))
+            if len(self.opened_ns) == _MOST_OPENED:
+                raise ValueError("too many models")
+            self.opened_ns.append(_whole(line["opened_ns"]))
         elif "rows" in line:
             self._take_rows(line)
         elif "memory" in line:
-            at_ns, resident, available = np.array(line["memory"], np.int64).tolist()
+            at_ns, resident, available = (_whole(each, least=-1) for each in line["memory"])
             if min(resident, available) >= 0:
                 self._memory.append((at_ns, (resident, available)))
         elif "reading" in line:
@@ -100,21 +137,22 @@ class RunnerLog:
         elif "answer" in line:
             self.answers.append(_answer(line["answer"]))
         elif "cpu_ns" in line:
-            self.cpu_ns, self.span_ns, peak = (int(line[key]) for key in ("cpu_ns", "span_ns", "peak_bytes"))
-            self.peak_bytes = peak if peak >= 0 else None
+            self.cpu_ns, self.span_ns = _whole(line["cpu_ns"]), _whole(line["span_ns"])
+            self.peak_bytes = _known(line["peak_bytes"])
         elif "error" in line:
-            self.error = str(line["error"])
+            self.error = printable(str(line["error"])[:_LONGEST_TOLD])
         elif "done" in line:
             self.is_done = True
         else:
             raise KeyError("a line tells nothing")
 
     def _take_rows(self, line: Mapping[str, Any]) -> None:
-        rows = np.array(line["rows"], np.int64).reshape(-1, _COLUMNS)
-        if len(rows) and (rows[:, _FIRST:_DONE].min() < 0 or (rows[:, _DONE] < rows[:, _STARTED]).any()):
-            raise ValueError("a time is below zero")
+        rows, walls = _table(line["rows"], _COLUMNS), _table(line["walls"], 2)
+        frames = rows[:, _DONE] - rows[:, _STARTED]
+        if (rows[:, _FIRST:_DONE].sum(axis=1) > frames).any():
+            raise ValueError("stages take longer than their frame")
         self._rows.append(rows)
-        self._walls += [[int(row), int(took)] for row, took in line["walls"]]
+        self._walls.append(walls)
         self.on_rows(int((rows[:, _DONE] - rows[:, _STARTED]).sum()))
 
     @property
@@ -125,7 +163,7 @@ class RunnerLog:
     @property
     def unmarked(self) -> int:
         """How many frames without marks came."""
-        return len(self._walls)
+        return sum(map(len, self._walls))
 
     @property
     def memory(self) -> MemoryTrace:
@@ -142,7 +180,7 @@ class RunnerLog:
         rows = np.concatenate([*self._rows, np.zeros((0, _COLUMNS), np.int64)])
         zero_ns = int(rows[0, _STARTED]) if len(rows) else 0
         rows = rows[rows[:, _MODEL] == model]
-        walls = np.array(self._walls, np.int64).reshape(-1, 2)
+        walls = np.concatenate([*self._walls, np.zeros((0, 2), np.int64)])
         walls = walls[(walls[:, 0] >= 0) & (walls[:, 0] < len(rows))]
         return Samples(
             stages=STAGES,
@@ -164,34 +202,107 @@ def _distrust() -> EdgeoptError:
 
 
 def _answer(line: Mapping[str, Any]) -> AnswerThere:
-    outputs = tuple(
-        (str(each["name"]), str(each["dtype"]), tuple(int(size) for size in each["shape"])) for each in line["outputs"]
+    if not isinstance(line["outputs"], list) or len(line["outputs"]) > _MOST_OUTPUTS:
+        raise ValueError("no list of outputs")
+    if len(line["stages_ns"]) != len(STAGES):
+        raise ValueError("an answer has other parts")
+    outputs = list[tuple[str, str, tuple[int, ...]]]()
+    for each in line["outputs"]:
+        if len(each["shape"]) > _MOST_DIMENSIONS:
+            raise ValueError("an output has too many dimensions")
+        outputs.append((str(each["name"]), str(each["dtype"]), tuple(map(_whole, each["shape"]))))
+    return AnswerThere(
+        tuple(outputs),
+        _whole(line["bytes"]),
+        tuple(map(_whole, line["stages_ns"])),
+        _whole(line["since_start_ns"]),
+        _known(line["peak_bytes"]),
     )
-    return AnswerThere(outputs, int(line["frame_ns"]))
+
+
+def _finite(text: str) -> float:
+    """Return a number that is no NaN and not infinite.
+
+    Raises:
+        ValueError: If it is another one, or none.
+    """
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("no finite number")
+    return value
+
+
+def _whole(value: Any, least: int = 0) -> int:
+    """Return a whole number of a plausible size.
+
+    Raises:
+        TypeError: If it is something else, such as NaN.
+        ValueError: If it is too small or too large.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("no whole number")
+    if not least <= value <= _MOST_NUMBER:
+        raise ValueError("a number out of range")
+    return value
+
+
+def _counters(values: Any) -> list[int]:
+    """Return what some files of the phone count; -1 where one is not readable, and sensors count below zero too.
+
+    Raises:
+        TypeError: If they are no whole numbers.
+        ValueError: If one is out of range, or there are too many.
+    """
+    if len(values) > _MOST_COUNTERS:
+        raise ValueError("too many counters")
+    return [_whole(value, least=-_MOST_NUMBER) for value in values]
+
+
+def _known(value: Any) -> int | None:
+    """Return a whole number; None: the phone does not tell it. Raises as `_whole`."""
+    number = _whole(value, least=-1)
+    return number if number >= 0 else None
+
+
+def _table(values: Any, columns: int) -> NDArray[np.int64]:
+    """Return rows of whole numbers.
+
+    Raises:
+        ValueError: If they are something else.
+    """
+    table = np.array(values)
+    if not table.size:
+        return np.zeros((0, columns), np.int64)
+    if table.dtype.kind != "i" or table.ndim != 2 or table.shape[1] != columns:
+        raise ValueError("no table of whole numbers")
+    if table.min() < 0 or table.max() > _MOST_NUMBER:
+        raise ValueError("a number out of range")
+    return table.astype(np.int64)
 
 
 def _reading(line: Mapping[str, Any]) -> CounterReading:
     """Return the counters of a phone; what it does not tell stays unknown."""
     times = [int(word) for word in str(line["cpu"]).split()[:8]]
-    rate, has_times = float(line["hz"]) or 100.0, len(times) == 8
+    rate, has_times = float(_whole(line["hz"], least=-1)), len(times) == 8
+    rate = rate if rate > 0 else 100.0
     idle, steal = (times[3] + times[4], times[7]) if has_times else (0, 0)
-    mhz = tuple(khz / 1000 for khz in map(int, line["khz"]) if khz > 0)
-    ceilings = [khz for khz in map(int, line["ceiling_khz"]) if khz > 0]
-    degrees = [value / 1000 if abs(value) >= _MILLI_FROM else float(value) for value in map(int, line["temperature"])]
+    mhz = tuple(khz / 1000 for khz in _counters(line["khz"]) if khz > 0)
+    ceilings = [khz for khz in _counters(line["ceiling_khz"]) if khz > 0]
+    degrees = [value / 1000 if abs(value) >= _MILLI_FROM else float(value) for value in _counters(line["temperature"])]
     plausible = tuple(value for value in degrees if 0 < value < _HOTTEST_C)
     waited, load = str(line["pressure"]).rpartition("total=")[2], str(line["load"]).split()
     return CounterReading(
-        monotonic_ns=int(line["at_ns"]),
-        wall_ns=int(line["wall_ns"]),
+        monotonic_ns=_whole(line["at_ns"]),
+        wall_ns=_whole(line["wall_ns"]),
         busy_s=(sum(times) - idle - steal) / rate if has_times else None,
         steal_s=steal / rate if has_times else None,
         total_s=sum(times) / rate if has_times else None,
-        own_s=int(line["own_ns"]) / 1e9,
+        own_s=_whole(line["own_ns"]) / 1e9,
         pressure_us=int(waited) if waited.isdecimal() else None,
-        switches=int(line["switches"]),
-        major_faults=int(line["major_faults"]),
-        heat_throttled=int(line["lowered"]) if ceilings else None,
+        switches=_whole(line["switches"]),
+        major_faults=_whole(line["major_faults"]),
+        heat_throttled=_whole(line["lowered"]) if ceilings else None,
         frequency_mhz=mhz or None,
         temperature_c=plausible or None,
-        load1=float(load[0]) if load else None,
+        load1=_finite(load[0]) if load else None,
     )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.system.amounts import Percent
-from edgeopt.system.text import format_bytes, shorten
-from edgeopt.verbs.android.adb import Link, UnpluggedError, choose
+from edgeopt.system.text import format_bytes, printable, shorten
+from edgeopt.verbs.android.adb import LONGEST_S, Conversation, Link, ShellEnd, choose
+from edgeopt.verbs.android.adb_stream import UnpluggedError
 from edgeopt.verbs.android.facts import ASK, ASK_STATE, PhoneFacts, PhoneState, state_in
 from edgeopt.verbs.android.log import RunnerLog
-from edgeopt.verbs.android.request import OUTPUTS
+from edgeopt.verbs.android.request import request_for_greeting
 from edgeopt.verbs.android.runner import PROGRAM, find_runner
 
 Tell: TypeAlias = Callable[[str, int, int], None]
@@ -60,6 +61,12 @@ class Phone:
         self._do(f"mkdir -p {ROOT}/{_STORE} {ROOT}/jobs {ROOT}/parts")
         self._do(f"cd {ROOT} && {{ {tidy}; {stale}; }} 2>/dev/null; true")
         self.runner = self.put("edgeopt-runner", built.files, program=PROGRAM)
+        self.require_alone()
+        greeting = self.run(request_for_greeting())
+        if greeting.lost is not None:
+            raise greeting.lost
+        self.version = greeting.version
+        """Version of ONNX Runtime there."""
 
     @property
     def address(self) -> str:
@@ -79,7 +86,8 @@ class Phone:
         """
         end = self._link.shell(command)
         if end.code:
-            said = shorten(" ".join((end.complaints or end.printed.decode("utf-8", "replace")).split()), _LONGEST)
+            text = " ".join((end.complaints or end.printed.decode("utf-8", "replace")).split())
+            said = shorten(printable(text), _LONGEST)
             raise UnavailableError(f"{self.address}: {said or 'a command failed'}", remedy=f"look at {ROOT} there")
         return end.printed
 
@@ -136,45 +144,66 @@ class Phone:
         words = self._link.shell(f"df -k {ROOT} | tail -n 1").printed.split()
         return int(words[3]) if len(words) > 3 and words[3].isdigit() else None
 
-    def run(self, request: bytes, *, on_rows: Callable[[int], None] | None = None) -> tuple[RunnerLog, bytes]:
-        """Let the runner do what a request says; return what it told, and the outputs that it wrote.
+    def run(
+        self, request: bytes, *, on_rows: Callable[[int], None] | None = None, longest_s: float = LONGEST_S
+    ) -> RunnerLog:
+        """Let the runner do what a request says; return what it told.
 
         A phone that is gone on the way leaves what it told until then, with the reason.
 
         Args:
             request: As `request.py` makes it.
             on_rows: Hears how many nanoseconds of frames came.
+            longest_s: Seconds that it may take.
 
         Raises:
-            EdgeoptError: If the runner fails, dies, or another one runs there.
+            EdgeoptError: If the runner fails, or dies.
         """
-        job = f"{ROOT}/jobs/{secrets.token_hex(8)}"
         heard = RunnerLog(on_rows=on_rows or (lambda _: None))
-        outputs = b""
         try:
-            self._require_alone()
-            self._link.push(request, f"{job}/{_REQUEST}", tell=lambda _: None)
-            place = f"{ROOT}/{_STORE}/{self.runner.rpartition('/')[2]}"
-            start = f"cd {job} && export LD_LIBRARY_PATH={place} && exec {place}/{PROGRAM} {_REQUEST}"
-            end = self._link.shell(start, heard.take)
-            self._require_success(heard, end.code, end.complaints)
-            if heard.answers:
-                outputs = self._link.pull(f"{job}/{OUTPUTS}")
+            with self._job(request) as start:
+                self.require_success(heard, self._link.shell(start, heard.take, longest_s=longest_s))
         except UnpluggedError as error:
             heard.lost = error
+        return heard
+
+    @contextmanager
+    def serve(self, request: bytes) -> Iterator[Conversation]:
+        """Let the runner answer what it is sent, as long as the `with` lasts."""
+        with self._job(request) as start, self._link.talk(start) as conversation:
+            yield conversation
+
+    @contextmanager
+    def _job(self, request: bytes) -> Iterator[str]:
+        """Send a request, and return the command that does it; what lies there for it is removed in the end."""
+        job = f"{ROOT}/jobs/{secrets.token_hex(8)}"
+        try:
+            self._link.push(request, f"{job}/{_REQUEST}", tell=lambda _: None)
+            place = f"{ROOT}/{_STORE}/{self.runner.rpartition('/')[2]}"
+            yield f"cd {job} && export LD_LIBRARY_PATH={place} && exec {place}/{PROGRAM} {_REQUEST}"
         finally:
             with suppress(EdgeoptError):
                 self._link.shell(f"rm -rf {job}")
-        return heard, outputs
 
-    def _require_alone(self) -> None:
+    def require_alone(self) -> None:
+        """Raise where another runner runs.
+
+        Raises:
+            UnavailableError: If so.
+        """
         if self._link.shell(f"pidof {PROGRAM}").printed.strip():
             raise UnavailableError(
                 f"{self.address} measures already: two would disturb each other",
                 remedy=f"wait, or end it: adb shell pkill {PROGRAM}",
             )
 
-    def _require_success(self, heard: RunnerLog, code: int, complaints: str) -> None:
+    def require_success(self, heard: RunnerLog, end: ShellEnd) -> None:
+        """Raise unless a runner did what it was asked for.
+
+        Raises:
+            EdgeoptError: If it did not; the line says why.
+        """
+        code, complaints = end.code, end.complaints
         if heard.error:
             raise EdgeoptError(
                 f"{PROGRAM} on {self.address}: {shorten(heard.error, _LONGEST)}",
@@ -189,7 +218,7 @@ class Phone:
                 remedy="look at `adb logcat`, and try a smaller model or --threads 1",
             )
         if code or not heard.is_done:
-            said = shorten(" ".join(complaints.split()), _LONGEST) or f"exit code {code}"
+            said = shorten(printable(" ".join(complaints.split())), _LONGEST) or f"exit code {code}"
             raise EdgeoptError(
                 f"{PROGRAM} on {self.address} does not run: {said}", remedy=f"build it anew for {self.abi}"
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import MEMORY_PATTERN, MEMORY_REUSE
@@ -12,7 +14,6 @@ from edgeopt.executors.onnxruntime.optimizers import LEVEL
 from edgeopt.graph.tensors import Tensors
 from edgeopt.system.text import short
 
-OUTPUTS = "outputs.bin"
 _LEVELS = {"all": 99, "extended": 2, "basic": 1, "disable": 0}
 """Numbers of ONNX Runtime's GraphOptimizationLevel."""
 CARRIED = frozenset(
@@ -22,14 +23,10 @@ CARRIED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class WorkThere:
-    """A model on the phone, the inputs that lie beside it, and how it is opened."""
+class ModelThere:
+    """A model on the phone, and how it is opened."""
 
     model: str
-    inputs: str
-    samples: int
-    fed: Tensors
-    """One sample: names, types and shapes of the inputs."""
     options: SessionOptions
 
     @property
@@ -40,11 +37,28 @@ class WorkThere:
         entries.pop(MEMORY_REUSE, None)  # ONNX Runtime's interface for C has no such setting
         if entries.pop(MEMORY_PATTERN, "1") == "0":
             lines.append("pattern 0")
-        lines += [f"entry {key} {value}" for key, value in entries.items()]
-        for name, array in self.fed.items():
-            sizes = "x".join(map(str, array.shape)) or "-"
-            lines.append(f"input {array.dtype} {sizes} {name}")
-        return [*lines, f"samples {self.samples}", f"inputs {self.inputs}"]
+        return [*lines, *(f"entry {key} {value}" for key, value in entries.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkThere:
+    """A model on the phone, and the inputs that lie beside it."""
+
+    opened: ModelThere
+    inputs: str
+    samples: int
+    fed: Tensors
+    """One sample: names, types and shapes of the inputs."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The part of a request."""
+        return [*self.opened.lines, *lines_of(self.fed), f"samples {self.samples}", f"inputs {self.inputs}"]
+
+
+def lines_of(inputs: Tensors) -> list[str]:
+    """Return a line for each input: its type, its shape and its name."""
+    return [f"input {array.dtype} {'x'.join(map(str, array.shape)) or '-'} {name}" for name, array in inputs.items()]
 
 
 def require_carried(inputs: Tensors) -> None:
@@ -63,9 +77,20 @@ def require_carried(inputs: Tensors) -> None:
             raise UnsupportedError(f"an input is called {short(name)}", remedy="give it a name without line ends")
 
 
-def request_for_answers(work: WorkThere) -> bytes:
-    """Return the request to answer each sample once."""
-    return _text(["mode answers", f"outputs {OUTPUTS}"], [work])
+def request_for_greeting() -> bytes:
+    """Return the request to tell the versions of runner and engine."""
+    return _text(["mode greet"], [])
+
+
+def request_for_serving(model: ModelThere) -> bytes:
+    """Return the request to answer samples as they come."""
+    return _text(["mode serve"], [model])
+
+
+def sample_to_serve(inputs: Tensors) -> bytes:
+    """Return what a runner that serves is sent for one sample."""
+    head = "".join(f"{line}\n" for line in (*lines_of(inputs), "run")).encode()
+    return head + b"".join(np.ascontiguousarray(array).tobytes() for array in inputs.values())
 
 
 def request_for_load(work: WorkThere, *, seconds: float, warmup_s: float, frames: int) -> bytes:
@@ -81,7 +106,13 @@ def request_for_load(work: WorkThere, *, seconds: float, warmup_s: float, frames
 
 
 def request_for_turns(
-    works: Sequence[WorkThere], orders: Sequence[Sequence[int]], *, seconds: float, block: int, rounds: int
+    works: Sequence[WorkThere],
+    orders: Sequence[Sequence[int]],
+    *,
+    seconds: float,
+    block: int,
+    rounds: int,
+    most: int = 0,
 ) -> bytes:
     """Return the request to run blocks of several models in turns.
 
@@ -91,12 +122,13 @@ def request_for_turns(
         seconds: How long.
         block: Frames of a model in a row.
         rounds: At least so many, whatever the seconds say.
+        most: At most so many; 0: as the seconds say.
     """
-    head = ["mode turns", f"seconds {seconds:g}", f"block {block}", f"rounds {rounds}"]
+    head = ["mode turns", f"seconds {seconds:g}", f"block {block}", f"rounds {rounds}", f"most {most}"]
     return _text([*head, *(f"order {' '.join(map(str, order))}" for order in orders)], works)
 
 
-def _text(head: Sequence[str], works: Sequence[WorkThere]) -> bytes:
+def _text(head: Sequence[str], works: Sequence[WorkThere | ModelThere]) -> bytes:
     return "".join(f"{line}\n" for line in (*head, *(line for work in works for line in work.lines))).encode()
 
 

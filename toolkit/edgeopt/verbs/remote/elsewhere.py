@@ -14,7 +14,7 @@ from edgeopt.system.declared.options import FileUse
 from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.text import printable
 from edgeopt.verbs._perform import Result, prepare
-from edgeopt.verbs.android import is_phone, require_measuring
+from edgeopt.verbs.android import is_phone, require_verb
 from edgeopt.verbs.remote import RESULT_FLAG, SEARCHING
 from edgeopt.verbs.remote.command import CommandWord, RemoteCommand
 from edgeopt.verbs.remote.device import Tell
@@ -56,14 +56,16 @@ def result_on(call: RemoteCall, tell: Tell | None = None, listener: Any = None) 
     verb, sources, address = call.verb, call.sources, call.address
     tell = listener.progress if listener else tell or _ignore
     if is_phone(address):
-        require_measuring(verb, address)
+        require_verb(verb, address)
+        if call.searches_there:
+            raise EdgeoptError("search_there= needs Python there, and a phone has none", remedy="leave it out")
     kind, options = prepare(verb, sources, call.options, call.values)
     values = {each.name: getattr(options, each.name) for each in fields(options)}
     if is_phone(address):
         from edgeopt.verbs.android.perform import perform_on_phone
 
         passed = {name: value for name, value in values.items() if name in call.values or call.options is not None}
-        return perform_on_phone(verb, sources, passed, address, tell).result
+        return perform_on_phone(verb, sources, passed, address, tell, listener).result
     hint = require_readable(kind, verb, options, address)
     written = written_options(options)
     if values.get("resume") and values.get("out") is None and (verb not in SEARCHING or call.searches_there):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from edgeopt.export.network import NetworkInput
@@ -33,15 +34,32 @@ def work(source: str, options: FrameOptimize, listener: Listener | None) -> Repo
 
 
 def make_elsewhere(
-    source: str, options: FrameOptimize, address: str, processor: Processor, listener: Listener | None
+    source: str,
+    options: FrameOptimize,
+    address: str,
+    processor: Processor,
+    listener: Listener | None,
+    *,
+    has_one_engine: bool = False,
 ) -> MadeHere | str:
-    """Make the candidates here for a device elsewhere, which measures them; return why not where that cannot be."""
+    """Make the candidates here for a device elsewhere, which measures them; return why not where that cannot be.
+
+    Args:
+        source: The model.
+        options: What to do.
+        address: Of the device.
+        processor: Of the device.
+        listener: Hears progress.
+        has_one_engine: Whether the device has the target's own engine alone: nothing is made for those beside it.
+    """
     options = with_budget_of_fps(options)
     if options.dry_run:
         return "a plan is made where it runs"
     target = searched_target(options.target, address, processor)
     if isinstance(target, str):
         return target
+    if has_one_engine:
+        target = replace(target, alternatives=())
     why_not = why_not_made_here(target, options)
     return why_not or make_for(source, target, named=options.target, **_arguments(options, listener))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from edgeopt.errors import EdgeoptError, Note
 from edgeopt.executors import TRANSFERS
@@ -16,14 +16,15 @@ from edgeopt.measurement.bench.stored import is_stored, read_stored
 from edgeopt.measurement.check.run import thresholds_of
 from edgeopt.measurement.check.size import SizeGuard
 from edgeopt.measurement.compare.stored import StoredSides, sides_of_results
-from edgeopt.measurement.load.closed_loop import run_frames
-from edgeopt.measurement.opening.subject import choose_frames, shapes_of
+from edgeopt.measurement.load.closed_loop import Pictures, run_frames
+from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.measurement.opening.subject import Subject, choose_frames, shapes_of
 from edgeopt.measurement.resources.anchor import measure_anchor
-from edgeopt.measurement.resources.readings import take_reading
+from edgeopt.measurement.resources.readings import CounterReading, take_reading
 from edgeopt.measurement.resources.trust import Trust, judge_trust
 from edgeopt.measurement.samples import FRAME, Samples
 from edgeopt.measurement.sides import CheckGuard, Quality, SideFacts, Tell
-from edgeopt.measurement.turns.interleaved import Turns
+from edgeopt.measurement.turns.interleaved import PICTURES, Turns
 from edgeopt.measurement.turns.side_by_side import (
     Side,
     close,
@@ -42,6 +43,7 @@ from edgeopt.recipes.allowed import Check
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.runtime.bundle import is_bundle
+from edgeopt.system.machine.place import current_place
 from edgeopt.system.toml import Within
 from edgeopt.workloads.frames.guards import AccuracyGuard, ColdStartGuard, MemoryGuard, PlacementGuard
 from edgeopt.workloads.frames.options import FrameCheck, FrameCompare
@@ -85,7 +87,9 @@ class FrameSides:
     @property
     def notes(self) -> tuple[Note, ...]:
         """Differences between them beyond the models, and notes of each."""
-        return (*notes_on(self.sides), *self.notes_of_frames, *label_notes(self.labelled, self.scored))
+        place: SidesPlace | None = current_place()
+        of_place = place.notes if place is not None else ()
+        return (*notes_on(self.sides), *self.notes_of_frames, *label_notes(self.labelled, self.scored), *of_place)
 
     @property
     def source(self) -> str:
@@ -139,7 +143,9 @@ class FrameSides:
     def run_alone(self, seconds: float, tell: Tell | None) -> tuple[Samples, Trust]:
         """Run whole frames of the last one alone."""
         del tell
-        side = self.sides[-1]
+        side, place = self.sides[-1], current_place()
+        if place is not None:
+            return _alone_there(place, side, self.frames, seconds)
         readings, anchors = [take_reading()], [measure_anchor()]
         samples = run_frames(
             readers_of(self.frames),
@@ -161,6 +167,43 @@ class FrameSides:
     def close(self) -> None:
         """Free all sessions."""
         close(self.sides)
+
+
+class SidesPlace(Protocol):
+    """Another machine that computes for this process: what models side by side need of it besides turns."""
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Notes on its state, and on what was measured there."""
+        ...
+
+    def run_alone(
+        self, opened: Pipeline, frames: Pictures, *, seconds: float, min_frames: int, variant: str
+    ) -> tuple[Samples, Sequence[CounterReading]]:
+        """Run one model's frames one after the other there."""
+        ...
+
+    def notes_on(self, subjects: Sequence[Subject], frames: Frames) -> tuple[Note, ...]:
+        """Return what is to be told of models there; raise where one computes something else than here."""
+        ...
+
+
+def _alone_there(place: SidesPlace, side: Side, frames: Frames, seconds: float) -> tuple[Samples, Trust]:
+    """Run whole frames of one alone on another machine."""
+    samples, readings = place.run_alone(
+        side.subject.pipeline,
+        readers_of(frames.spread(PICTURES)),
+        seconds=seconds,
+        min_frames=_LEAST_FRAMES,
+        variant=side.label,
+    )
+    return samples, judge_trust(samples, readings, workers=side.subject.threads)
+
+
+def _notes_there(sides: Sequence[Side], frames: Frames) -> tuple[Note, ...]:
+    """Return what is to be told of models on another machine; none where this one computes."""
+    place: SidesPlace | None = current_place()
+    return () if place is None else place.notes_on([side.subject for side in sides], frames)
 
 
 def open_sides(sources: Sequence[str], options: FrameCompare) -> FrameSides | StoredSides:
@@ -192,6 +235,7 @@ def open_sides(sources: Sequence[str], options: FrameCompare) -> FrameSides | St
     labelled = open_labelled(labels, first.recipe, first.inputs) if labels else None
     frames, notes = choose_frames(first.recipe, options.source, first.inputs)
     require_fed(sides, frames)
+    notes = (*notes, *_notes_there(sides, frames))
     return FrameSides(sides, frames, labelled, notes, options.seed)
 
 
@@ -229,4 +273,5 @@ def open_checked(sources: Sequence[str], options: FrameCheck, settings: Mapping[
     require_metric(chosen.recipe, labels)
     is_judged = labels and "accuracy" not in options.skip
     labelled = open_labelled(labels, chosen.recipe, chosen.inputs) if labels and is_judged else None
+    notes = (*notes, *_notes_there(sides, frames))
     return FrameSides(sides, frames, labelled, notes, options.seed, options.starts, options.recipe)

@@ -1,0 +1,27 @@
+"""`check` and `compare`, which are written once, over the sides that a kind opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from edgeopt.measurement.check import summary as check_summary
+from edgeopt.measurement.check.run import check as check_sides
+from edgeopt.measurement.compare import summary as compare_summary
+from edgeopt.measurement.compare.run import compare as compare_sides
+from edgeopt.verbs._perform import Performed, prepare, require_two
+
+Tell = Callable[[str, int, int], None]
+
+
+def checked(source: str, options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed:
+    """Do what `check` does, and say how it is shown."""
+    kind, chosen = prepare("check", (source,), options, wishes)
+    report = check_sides(kind.module("check"), source, chosen, tell, noun=kind.noun, names=kind.checks)
+    return Performed(report, check_summary.summarize)
+
+
+def compared(sources: tuple[str, ...], options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed:
+    """Do what `compare` does, and say how it is shown."""
+    require_two(sources)
+    kind, chosen = prepare("compare", sources, options, wishes)
+    return Performed(compare_sides(kind.module("compare"), sources, chosen, tell), compare_summary.summarize)
