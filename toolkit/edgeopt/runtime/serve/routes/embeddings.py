@@ -26,7 +26,7 @@ from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import RequestLine
-from edgeopt.runtime.serve.refused import RefusedError, wrong
+from edgeopt.runtime.serve.refused import RefusedError, unknown_model, wrong
 from edgeopt.runtime.serve.wanted import read_object
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
@@ -150,8 +150,7 @@ def read_embedding_request(values: Mapping[str, Any], model: str) -> EmbeddingRe
         text = "not done here" if unknown[0] == "dimensions" else "unknown field"
         raise RefusedError(400, f"{unknown[0][:100]}: {text}", code="unknown_parameter", param=unknown[0][:100])
     if values.get("model") != model:
-        text = f"no model named {str(values.get('model'))[:100]!r} is here, only {model!r}"
-        raise RefusedError(404, text, code="model_not_found", param="model")
+        raise unknown_model(values.get("model"), model)
     texts = values.get("input")
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
