@@ -53,6 +53,24 @@ def test_the_class_tells_the_task_and_its_names(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("configuration", "outputs"),
+    [
+        (told("BertForSequenceClassification", id2label={"0": "LABEL_0"}), None),
+        (told("BertForSequenceClassification"), [TensorSpec("logits", "float32", ("batch", 1))]),
+        (None, [TensorSpec("logits", "float32", (1, 1))]),
+    ],
+)
+def test_one_number_is_that_of_a_cross_encoder(folder: Path, configuration, outputs) -> None:
+    found = text_recipe(folder, configuration, FREE, outputs)
+    assert found is not None
+    recipe, comments = found
+    assert (recipe.task, recipe.postprocess.decoder, recipe.evaluation.metric) == ("tensors", "none", "agreement")
+    assert recipe.tokenizer.pairs
+    assert recipe.class_names == ()
+    assert comments["tokenizer.pairs"].startswith(NOT_KNOWN)
+
+
+@pytest.mark.parametrize(
     ("configuration", "inputs", "outputs"),
     [
         (told("BertForTokenClassification"), FREE, None),

@@ -34,6 +34,7 @@ VALUES: dict[Syntax, Any] = {
     Syntax.SHARE: 0.125,
     Syntax.SECONDS: 1.5e-05,
     Syntax.MILLISECONDS: 33.25,
+    Syntax.BYTES: 2 << 30,
     Syntax.FRAME_BUDGET: 33.25,
     Syntax.ANSWER_BUDGET: AnswerBudget({"TTFT": 200.5, "TPOT": 20.0}),
     Syntax.SERVER_BUDGET: AnswerBudget({FRAME: 33.0}),

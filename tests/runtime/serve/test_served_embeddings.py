@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,38 +11,18 @@ import pytest
 
 pytest.importorskip("tokenizers", reason="the extra edgeopt[text] is not installed")
 
-from fixture_brief import briefly
-from made_texts import write_tokenizer
 from served import serving
+from served_bundles import bundle_of_meanings
 
-from edgeopt import Runtime, optimize
+from edgeopt import Runtime
 from edgeopt.runtime.serve.limits import Limits
 
-TRAINED = Path(__file__).parents[2] / "trained"
-RECIPE = """name = "meanings"
-task = "embedding"
-description = "trained for some minutes"
-license = "ours"
-source = "benchmarks/trained"
-[tokenizer]
-file = "tokenizer.json"
-[postprocess]
-decoder = "none"
-[evaluation]
-metric = "cosine"
-"""
 TEXTS = ("the tea was good", "Mr Karo met the staff in Roma", "not good")
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("meanings")
-    shutil.copy(TRAINED / "meanings.onnx", folder / "model.onnx")
-    (folder / "recipe.toml").write_text(RECIPE)
-    write_tokenizer(folder / "tokenizer.json")
-    with briefly():
-        report = optimize(folder / "model.onnx", target="cpu", out=folder / "out", steps=("simplify",), threads=1)
-    return report.bundle
+    return bundle_of_meanings(tmp_path_factory.mktemp("meanings"))
 
 
 @pytest.fixture(scope="module")

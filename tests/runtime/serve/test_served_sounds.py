@@ -18,7 +18,7 @@ from edgeopt.running import serving_pairs
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.generation import AnswerOptions, Long
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.verbs._perform import perform
+from edgeopt.verbs.serve import served
 
 PLACE = "/v1/audio/transcriptions"
 LIMITS = Limits(answer_tokens=6, slots=2)
@@ -150,4 +150,4 @@ def test_a_text_is_answered_as_a_completion(tmp_path):
 
 def test_what_only_language_models_have_is_refused(folder):
     with pytest.raises(EdgeoptError, match="--guesses is not for encoders with decoders so far"):
-        perform("serve", str(folder), None, {"guesses": 2})
+        served((str(folder),), ({"guesses": 2},))

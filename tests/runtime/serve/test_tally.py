@@ -9,6 +9,7 @@ from served import serving
 
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
+from edgeopt.runtime.serve.watching.metrics_page import metrics_page
 from edgeopt.runtime.serve.watching.tally import Tally
 
 PLAIN = {"model": "tiny_lm", "prompt": "import os", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
@@ -21,7 +22,7 @@ class Opened:
 
 def rows_of(tally: Tally) -> dict[str, float]:
     pytest.importorskip("prometheus_client", reason="the extra serve is not installed")
-    rows = [row.rpartition(" ") for row in tally.page().decode().splitlines() if not row.startswith("#")]
+    rows = [row.rpartition(" ") for row in metrics_page([tally]).decode().splitlines() if not row.startswith("#")]
     return {name.replace('name="m"', "").replace("{,", "{").replace("{}", ""): float(value) for name, _, value in rows}
 
 

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.declared.options import Option, Syntax
-from edgeopt.system.text import parse_duration_s, parse_ratio, parse_shape, short, typed_duration
+from edgeopt.system.text import parse_bytes, parse_duration_s, parse_ratio, parse_shape, short, typed_duration
 
 if TYPE_CHECKING:
     from edgeopt.measurement.generation.answer_budget import AnswerBudget
@@ -37,6 +37,23 @@ class Duration(click.ParamType[float]):
         """Return seconds."""
         try:
             return value if isinstance(value, float) else parse_duration_s(value, unit=self.unit)
+        except EdgeoptError as error:
+            self.fail(str(error), param, ctx)
+
+
+class MemorySize(click.ParamType[int]):
+    """A size of memory such as `2GiB`, in bytes."""
+
+    name = "size"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return what help shows for the value."""
+        return "2GiB"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return bytes."""
+        try:
+            return value if isinstance(value, int) else parse_bytes(value)
         except EdgeoptError as error:
             self.fail(str(error), param, ctx)
 
@@ -365,6 +382,7 @@ _TYPES: Mapping[Syntax, Callable[[], click.ParamType[Any]]] = {
     Syntax.SHARE: ShareValue,
     Syntax.SECONDS: lambda: Duration("s"),
     Syntax.MILLISECONDS: Milliseconds,
+    Syntax.BYTES: MemorySize,
     Syntax.FRAME_BUDGET: FrameBudget,
     Syntax.ANSWER_BUDGET: AnswerLimits,
     Syntax.SERVER_BUDGET: ServerLimits,

@@ -256,6 +256,25 @@ def read_values(ctx: click.Context, *sources: str) -> dict[str, Any]:
     return values
 
 
+def read_values_of_each(ctx: click.Context, sources: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what was given on the command line for each of several workloads of any kinds: the options of its kind.
+
+    Raises:
+        EdgeoptError: If an option is for none of them.
+        click.BadParameter: If a text cannot be read.
+    """
+    chosen = [kind_of(source, ctx.info_name or "") for source in sources]
+    values: list[dict[str, Any]] = [{} for _ in sources]
+    for each in _given(ctx):
+        uses = {use.kind.name: use for use in each.uses}
+        if not any(kind.name in uses for kind in chosen):
+            refuse(chosen[0], each.opts[0], tuple(use.kind for use in each.uses), sources[0])
+        for kind, own in zip(chosen, values, strict=True):
+            if use := uses.get(kind.name):
+                own[use.field] = _value(use.option, ctx.params[each.name or ""], each, ctx)
+    return values
+
+
 def _given(ctx: click.Context) -> list[VerbOption]:
     """Return the options that stand on the command line."""
     default = click.core.ParameterSource.DEFAULT

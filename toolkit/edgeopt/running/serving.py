@@ -1,38 +1,24 @@
-"""A bundle or a language model behind an HTTP port: what is opened, under which limits, until it is told to stop."""
+"""Models behind an HTTP port: what is opened and when, under which limits, until it is told to stop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
-from edgeopt.graph.model import find_model
-from edgeopt.measurement.generation.right_writer import correction_of_decoder
-from edgeopt.recipes.recipe import Recipe, read_recipe
-from edgeopt.recipes.texts.chat_template import read_chat_template
-from edgeopt.running.writing import (
-    Prompting,
-    find_language_model,
-    read_system,
-)
-from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
-from edgeopt.runtime.decoding.guessing import notes_of_guesses
-from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.runtime.decoding.opening import open_language_model
-from edgeopt.runtime.decoding.prefixes import prefix_folder
-from edgeopt.runtime.runtime import Runtime
+from edgeopt.errors import Note
+from edgeopt.running.writing import Prompting
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.system.declared.optional import require
-from edgeopt.system.text import plural
+from edgeopt.system.text import format_bytes, plural
 
 if TYPE_CHECKING:
-    from edgeopt.runtime.serve.reader import PromptReader
+    from edgeopt.runtime.serve.room import MemoryPlace, Room
+    from edgeopt.runtime.serve.several import LazyModel
+    from edgeopt.runtime.serve.site import Watched
     from edgeopt.runtime.serve.watching.tally import Tally
 
-_GUESSES = 4
-"""Where a draft is named and no number."""
 _PURPOSE = "serving over HTTP"
 _NEEDED = ("uvicorn", "starlette", "python_multipart", "jinja2", "prometheus_client")
 
@@ -49,6 +35,8 @@ class ServeOptions:
     threads: int = 0
     keep_s: float | None = None
     """Idle time after which the model's memory is freed; None: never."""
+    memory_bytes: int | None = None
+    """Memory that all models may take together; None: no limit."""
     key: str = ""
     """Key that each request must carry; empty: none."""
     origins: tuple[str, ...] = ()
@@ -74,6 +62,7 @@ class Served:
     """The work of a server until its end."""
 
     name: str
+    """Name of the model; of several, their names."""
     answered: int
     lost: int
     """Answers whose client went away, or that broke."""
@@ -99,59 +88,94 @@ class ServedModel:
     notes: tuple[Note, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A model that can be served, and is not open yet."""
+
+    source: str
+    """As the user named it."""
+    name: str
+    """The name in its recipe."""
+    paths: tuple[str, ...]
+    """The paths that it answers."""
+    needed_bytes: int
+    """Least memory that it takes, as far as its files tell: weights, and the cache of its slots."""
+    options: ServeOptions
+    open_routes: Callable[[str, ServeOptions, MemoryPlace | None], ServedModel]
+    """Opens it with what answers requests for it."""
+
+    def open(self, name: str, place: MemoryPlace | None) -> ServedModel:
+        """Return it open, under a name."""
+        return self.open_routes(self.source, replace(self.options, name=name), place)
+
+
+def bytes_beside(file: Path) -> int:
+    """Return the size of an ONNX file with the files of weights beside it."""
+    return sum(other.stat().st_size for other in file.parent.glob(f"{file.name}*") if other.is_file())
+
+
 def serve(
-    model: str,
-    options: ServeOptions,
+    models: Sequence[Hosted],
     tell: Callable[[str], None],
-    open_routes: Callable[[str, ServeOptions], ServedModel],
     begun: Callable[[str, Callable[[], None]], None] = lambda *_: None,
 ) -> Served:
     """Serve until SIGTERM, Ctrl-C or a call; answers on their way are finished first.
 
+    A single model is opened at once; of several each when it is first asked for.
+
     Args:
-        model: A bundle, a shipped language model, its ONNX file or folder, or an encoder with a decoder.
-        options: Where, and under which limits.
+        models: One or more, with the same options for the server itself.
         tell: Hears one line at the start, and one for each warning.
-        open_routes: Opens the model with what answers requests for it.
         begun: Hears the address at which it listens, and gets what ends it, from any thread.
 
     Raises:
         MissingDependencyError: If the extra `serve` is not installed.
-        EdgeoptError: If the model does not open, or the port is taken.
+        EdgeoptError: If the only model does not open, one does not fit into the memory, or the port is taken.
     """
     for name in _NEEDED:
         require(name, extra="serve", purpose=_PURPOSE)
     from edgeopt.runtime.serve.access import Access
+    from edgeopt.runtime.serve.room import Room
     from edgeopt.runtime.serve.server import Certificate, Server, address_of, names_of, open_port
     from edgeopt.runtime.serve.site import make_site
     from edgeopt.runtime.serve.watching.access_log import AccessLog
 
+    options = models[0].options
     certificate = Certificate(options.certificate, options.certificate_key) if options.certificate else None
     if certificate is not None:
         certificate.require()
     log = AccessLog(options.access_log) if options.access_log else None
+    room = Room(options.memory_bytes, options.limits.seconds)
     listening = open_port(options.host, options.port)  # before the model: what is taken is known at once
     try:
-        opened = open_routes(model, options)
-        server = Server(options.limits, opened.holder.free_if_idle, certificate)
-        address = address_of(listening, is_encrypted=certificate is not None)
-        access = Access(names_of(listening, options.host), options.key, options.origins)
-        app = make_site(opened.tally, opened.routes, access, server.lifespan, log)
-        tell(f"{opened.name}: {address}{opened.told}; Ctrl-C ends it")
-        for note in opened.notes:
-            tell(str(note))
-        if access.hosts is None and (open_to_all := _open_to_all(options)):
-            tell(f"warning: {open_to_all}")
-        begun(address, server.stop)
+        hosting: _Single | _Several
+        hosting = _Single(models[0], room) if len(models) == 1 else _Several(models, room, tell)
         try:
+            server = Server(options.limits, hosting.free_if_idle, certificate)
+            address = address_of(listening, is_encrypted=certificate is not None)
+            access = Access(names_of(listening, options.host), options.key, options.origins)
+            app = make_site(hosting.watched, hosting.routes, access, server.lifespan, log)
+            for line in hosting.told(address):
+                tell(line)
+            if access.hosts is None and (open_to_all := _open_to_all(options)):
+                tell(f"warning: {open_to_all}")
+            begun(address, server.stop)
             server.run(app, listening)
         finally:
-            opened.close()
-            opened.holder.close()
+            room.close()
+            hosting.close()
     finally:
         listening.close()
-    stats, refused, _ = opened.tally.read()
-    return Served(opened.name, stats.served, stats.dropped + stats.failed, sum(refused.values()))
+    return _served(hosting.watched)
+
+
+def _served(watched: Watched) -> Served:
+    tallies = watched.tallies()
+    counted = [tally.read() for tally in (*tallies, *([] if watched.own in tallies else [watched.own]))]
+    stats = [each for each, _, _ in counted]
+    lost = sum(each.dropped + each.failed for each in stats)
+    refused = sum(sum(refused.values()) for _, refused, _ in counted)
+    return Served(", ".join(watched.names), sum(each.served for each in stats), lost, refused)
 
 
 def _open_to_all(options: ServeOptions) -> str:
@@ -162,122 +186,91 @@ def _open_to_all(options: ServeOptions) -> str:
     return f"whoever reaches {options.host} can use or read it: {', '.join(missing)} ({remedy})" if missing else ""
 
 
-def open_texts(model: str, options: ServeOptions) -> ServedModel:
-    """Open a language model with its routes: `/v1/completions` and `/v1/chat/completions`."""
-    from edgeopt.runtime.serve.holder import Holder
-    from edgeopt.runtime.serve.reader import PromptReader
-    from edgeopt.runtime.serve.routes.texts import STAGES, TextRoutes
-    from edgeopt.runtime.serve.watching.tally import Tally
-    from edgeopt.runtime.serve.watching.tracing import SpanTracer
-    from edgeopt.runtime.serve.writers import OneByOne, ServedWriter, Together
+class _Single:
+    """The only model of a server, open from the beginning."""
 
-    file, prompting, limits = find_language_model(model), options.prompting, options.limits
-    if (options.guesses or prompting.draft) and limits.slots > 1:
-        raise EdgeoptError(
-            f"guesses are made for one text at a time, and --slots is {limits.slots}", remedy="add --slots 1"
-        )
-    system = read_system(prompting.system) if prompting.system else ""
-    draft = find_language_model(prompting.draft) if prompting.draft else None
-    correction = correction_of_decoder(file)
-    read, notes = list[PromptReader](), list(correction.notes)
+    def __init__(self, model: Hosted, room: Room) -> None:
+        from edgeopt.runtime.serve.site import Watched
 
-    def open_model() -> ServedWriter:
-        opened, recipe = open_language_model(file, options.threads, prompting.context, draft, correction.entries)
-        try:
-            is_first = not read
-            if is_first:
-                read.append(_reader_of(opened, recipe, file, system))
-            if options.guesses is not None or draft is not None:
-                opened.guesses = _GUESSES if options.guesses is None else options.guesses
-            if options.exact:
-                opened.require_exact()
-                opened.is_exact = True
-            for start in read[0].starts:
-                kept = opened.keep_prefix(start, prompting.prefixes or prefix_folder())
-                notes.extend([Note(NoteKind.INFO, kept.note)] if is_first and kept.note else [])
-        except ValueError as error:
-            opened.close()
-            raise EdgeoptError(str(error), remedy="shorten the text of --system") from error
-        except BaseException:
-            opened.close()
-            raise
-        guesses = bool(opened.guesses) and limits.slots == 1
-        if is_first:
-            notes.extend((*opened.origin.notes, *_told_of_guesses(opened, guesses=guesses)))
-            names.append(recipe.name)
-        if guesses:
-            return OneByOne(opened, uses_draft=options.uses_draft)
-        slots = Together(opened, limits)
-        if is_first and slots.turns_told:
-            notes.append(Note(NoteKind.INFO, f"texts take turns, one run a token: {slots.turns_told}"))
-        return slots
+        place = room.place(model.options.name or model.name, model.needed_bytes) if room.limit_bytes else None
+        self._opened = opened = model.open(model.options.name, place)
+        self.watched = Watched((opened.name,), lambda: [opened.tally], opened.tally)
+        self.routes = opened.routes
+        self.free_if_idle = opened.holder.free_if_idle
 
+    def told(self, address: str) -> list[str]:
+        """Return what a user reads at the start."""
+        opened = self._opened
+        return [f"{opened.name}: {address}{opened.told}; Ctrl-C ends it", *map(str, opened.notes)]
+
+    def close(self) -> None:
+        """End its answers, and free it."""
+        self._opened.close()
+        self._opened.holder.close()
+
+
+class _Several:
+    """Several models of a server, opened when they are asked for, in memory as far as they fit."""
+
+    def __init__(self, models: Sequence[Hosted], room: Room, tell: Callable[[str], None]) -> None:
+        from edgeopt.runtime.serve.several import LazyModel, ServableModel, SeveralModels
+        from edgeopt.runtime.serve.site import Watched
+        from edgeopt.runtime.serve.watching.tally import Tally
+
+        self._hosted, self._tell, self._room = dict(zip(unique_names(models), models, strict=True)), tell, room
+        self._opened = dict[str, ServedModel]()
+        limits = models[0].options.limits
+        self._lazy: list[LazyModel] = []
+        for name, model in self._hosted.items():
+            servable = ServableModel(name, model.paths, self._opener(name, model, room.place(name, model.needed_bytes)))
+            self._lazy.append(LazyModel(servable, limits))
+        own = Tally("", ("queue",), _Nothing())
+        self.watched = Watched(tuple(self._hosted), lambda: [each.tally for each in self._opened.values()], own)
+        self.routes = SeveralModels(self._lazy, limits, own).routes()
+
+    def _opener(self, name: str, model: Hosted, place: MemoryPlace) -> Callable[[], ServedModel]:
+        def opened() -> ServedModel:
+            made = model.open(name, place)
+            self._opened[name] = made
+            for note in made.notes:
+                self._tell(f"{name}: {note}")
+            return made
+
+        return opened
+
+    def free_if_idle(self) -> None:
+        """Free the models that nobody used for long enough."""
+        for each in list(self._opened.values()):
+            each.holder.free_if_idle()
+
+    def told(self, address: str) -> list[str]:
+        """Return what a user reads at the start."""
+        limit = self._room.limit_bytes
+        within = "" if limit is None else f", {format_bytes(limit)} of memory at most"
+        lines = [f"{name}: {' '.join(model.paths)} of {model.source}" for name, model in self._hosted.items()]
+        first = f"{plural(len(lines), 'model')}: {address}/v1, opened when they are asked for{within}; Ctrl-C ends it"
+        return [first, *lines]
+
+    def close(self) -> None:
+        """End all answers, and free the models."""
+        for lazy in self._lazy:
+            lazy.close()
+        for each in self._opened.values():
+            each.close()
+            each.holder.close()
+
+
+class _Nothing:
+    """No model at all: requests that were refused before one was known."""
+
+    is_loaded, loads = False, 0
+
+
+def unique_names(models: Sequence[Hosted]) -> list[str]:
+    """Return a name for each model, that of its recipe; of those alike the second is `NAME-2`."""
     names = list[str]()
-    holder = Holder(open_model, options.keep_s)
-    name, reader = options.name or names[0], read[0]
-    tally, tracer = Tally(name, STAGES, holder, writes=True), SpanTracer(name)
-    texts = TextRoutes(name, holder, reader, limits, tally, tracer)
-    text = "/v1, completions and chat " + ("in a plain form" if reader.stop else "by the model's own template")
-    return ServedModel(name, tally, holder, texts.routes(), texts.close, text, tuple(notes))
-
-
-def _reader_of(opened: LanguageModel, recipe: Recipe, file: Path, system: str) -> PromptReader:
-    from edgeopt.runtime.serve.reader import PromptReader
-
-    template = read_chat_template((recipe.path_of(recipe.tokenizer.file) or file).parent)
-    return PromptReader(opened.tokenizer, opened.context, recipe.generation.begin, template, system)
-
-
-def _told_of_guesses(opened: LanguageModel, *, guesses: bool) -> Iterator[Note]:
-    """Yield what a user should know of guesses."""
-    if guesses:
-        yield from notes_of_guesses(opened.sums)
-    if opened.guesses and not guesses:
-        yield Note(NoteKind.INFO, "its guesses are left out: several texts are written at once", "--slots 1 has them")
-
-
-def open_frames(model: str, options: ServeOptions) -> ServedModel:
-    """Open the bundle of a model of pictures with its route, `/v1/frames`, or of one that embeds texts."""
-    from edgeopt.runtime.serve.holder import Holder
-    from edgeopt.runtime.serve.routes.embeddings import EmbeddingRoute
-    from edgeopt.runtime.serve.routes.frames import PictureRoute
-    from edgeopt.runtime.serve.watching.tally import Tally
-    from edgeopt.runtime.serve.watching.tracing import SpanTracer
-
-    bundle = _bundle_of_frames(model)
-    recipe = bundle.recipe
-    sees = recipe.kind == "picture" and recipe.input.size and not recipe.input.states
-    embeds = recipe.kind == "text" and recipe.task == "embedding"
-    if not sees and not embeds:
-        raise UnsupportedError(
-            f"{model} takes no pictures: a server takes language models, models of single pictures, and embeddings of "
-            "texts",
-            remedy="call edgeopt.Runtime.load(...).predict(...) in the app",
-        )
-    holder = Holder(lambda: Runtime.load(bundle, threads=options.threads or None), options.keep_s)
-    with holder.held() as runtime:
-        stages = ("queue", "decode", *runtime.stages) if sees else ("queue", *runtime.stages)
-    name = options.name or recipe.name
-    tally = Tally(name, stages, holder)
-    parts = (name, holder, options.limits, tally, SpanTracer(name))
-    route: PictureRoute | EmbeddingRoute = PictureRoute(*parts) if sees else EmbeddingRoute(*parts)
-    shown = "/v1/frames, a picture in, JSON out" if sees else "/v1/embeddings, texts in, vectors out"
-    return ServedModel(name, tally, holder, route.routes(), route.close, shown)
-
-
-def _bundle_of_frames(model: str) -> Bundle:
-    """Return the bundle of a name.
-
-    Raises:
-        EdgeoptError: If it is none: what is served is what `optimize` wrote, not a model as it was brought.
-    """
-    path = Path(model)
-    if path.is_dir():
-        if not is_bundle(path) and (told := path / "recipe.toml").is_file():
-            read_recipe(told)  # of a language model perhaps, with a fault that this says
-        return read_bundle(path)
-    find_model(model)  # a name that is none is told as such
-    raise EdgeoptError(
-        f"{model} is no bundle: of such a model a server takes what optimize wrote",
-        remedy=f"edgeopt optimize {model} --target cpu -o out, then edgeopt serve out",
-    )
+    for model in models:
+        taken = {*names, *(other.name for other in models)} if model.name in names else set[str]()
+        numbered = (f"{model.name}-{number}" for number in range(2, len(models) + 2))
+        names.append(next(name for name in numbered if name not in taken) if taken else model.name)
+    return names

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeopt.measurement.generation.right_writer import correction_of_pair
-from edgeopt.running.serving import ServedModel, ServeOptions
+from edgeopt.measurement.opening.right_optimizations import Correction
+from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles, read_encoder_decoder
+from edgeopt.running.serving import Hosted, ServedModel, ServeOptions, bytes_beside
+from edgeopt.runtime.bundle import is_bundle, parse_bundle
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 
+if TYPE_CHECKING:
+    from edgeopt.runtime.serve.room import MemoryPlace
 
-def open_pair(model: str, options: ServeOptions) -> ServedModel:
+_SOUNDS, _TEXTS = "/v1/audio/transcriptions", "/v1/completions"
+
+
+def hosted_pair(model: str, options: ServeOptions) -> Hosted:
+    """Return an encoder with a decoder that can be served.
+
+    Raises:
+        EdgeoptError: If its configurations are damaged.
+    """
+    name, files = _read(Path(model))
+    path = _SOUNDS if files.audio is not None else _TEXTS
+    return Hosted(model, name, (path,), sum(map(bytes_beside, files.files)), options, open_pair)
+
+
+def open_pair(model: str, options: ServeOptions, place: MemoryPlace | None = None) -> ServedModel:
     """Open an encoder with a decoder with its routes: of sounds `/v1/audio/transcriptions`, of texts `/v1/completions`.
 
     Args:
         model: Its folder, or a bundle.
         options: Its name, limits and threads, and after how long its memory is freed.
+        place: Its part of the memory that several models share.
 
     Raises:
         EdgeoptError: If it does not open.
@@ -25,12 +46,12 @@ def open_pair(model: str, options: ServeOptions) -> ServedModel:
     from edgeopt.runtime.serve.watching.tally import Tally
     from edgeopt.runtime.serve.watching.tracing import SpanTracer
 
-    correction, waiting = correction_of_pair(Path(model)), list[EncoderDecoder]()
+    correction = list[Correction]()
 
     def opened() -> EncoderDecoder:
-        if waiting:
-            return waiting.pop()
-        made = open_encoder_decoder(Path(model), options.threads, correction.entries)
+        if not correction:
+            correction.append(correction_of_pair(Path(model)))
+        made = open_encoder_decoder(Path(model), options.threads, correction[0].entries)
         try:
             made.warm_up()
         except BaseException:
@@ -38,20 +59,30 @@ def open_pair(model: str, options: ServeOptions) -> ServedModel:
             raise
         return made
 
-    first = opened()  # what it hears tells which routes it has
-    waiting.append(first)
-    files = first.files
-    notes = (*files.notes, *correction.notes)
-    name = options.name or files.name
-    if files.audio is not None:
-        heard = Holder(opened, options.keep_s)
+    _, read = _read(Path(model))
+    if read.audio is not None:
+        heard = Holder(opened, options.keep_s, place)
+        with heard.held() as first:
+            name, notes = options.name or first.files.name, (*first.files.notes, *correction[0].notes)
         tally = Tally(name, sounds.STAGES, heard, writes=True)
-        routes = sounds.Sounds(name, heard, files.audio.rate_hz, options.limits, tally, SpanTracer(name))
-        text = "/v1/audio/transcriptions, a WAV in, its text out"
+        routes = sounds.Sounds(name, heard, read.audio.rate_hz, options.limits, tally, SpanTracer(name))
+        text = f"{_SOUNDS}, a WAV in, its text out"
         return ServedModel(name, tally, heard, routes.routes(), routes.close, text, notes)
-    written = Holder(lambda: sounds.Translations(opened()), options.keep_s)
+    written = Holder(lambda: sounds.Translations(opened()), options.keep_s, place)
+    with written.held() as translations:
+        first = translations.model
+        name, notes = options.name or first.files.name, (*first.files.notes, *correction[0].notes)
+        reader = PromptReader(first.tokenizer, first.reads + 1, (), None)
     tally = Tally(name, texts.STAGES, written, writes=True)
-    reader = PromptReader(first.tokenizer, first.reads + 1, (), None)
     answering = texts.TextRoutes(name, written, reader, options.limits, tally, SpanTracer(name))
-    text = "/v1/completions, a text in, the model's answer to it out"
+    text = f"{_TEXTS}, a text in, the model's answer to it out"
     return ServedModel(name, tally, written, answering.routes()[:1], answering.close, text, notes)
+
+
+def _read(folder: Path) -> tuple[str, EncoderDecoderFiles]:
+    """Return the name of an encoder with a decoder, and its files."""
+    if is_bundle(folder):
+        bundle = parse_bundle(folder)
+        return bundle.recipe.name, read_encoder_decoder(bundle.folder)
+    files = read_encoder_decoder(folder)
+    return files.name, files

@@ -163,6 +163,11 @@ def _open_writer(
     return OpenedArtefact(bundle, artefact, opening, session, cast("Task", NoFrames()), writer.origin.notes, (), writer)
 
 
+def least_bytes(artefact: Artefact, tokens: int) -> int:
+    """Return the memory that an artefact takes at least: its weights, and a cache of so many tokens."""
+    return _size_of(artefact) + tokens * _token_bytes(artefact)
+
+
 def _size_of(artefact: Artefact) -> int:
     return artefact.size_bytes + (artefact.weights.size_bytes if artefact.weights else 0)
 

@@ -12,6 +12,8 @@ from unicodedata import east_asian_width
 from edgeopt.errors import EdgeoptError
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_MOST_BYTES = 1 << 60
 _MOST_SECONDS = 30 * 86400.0
 _DRIVES = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """What drives a terminal, breaks a line, turns the direction of text, or cannot be written at all."""
@@ -34,6 +36,19 @@ def parse_duration_s(text: str, *, unit: str = "s") -> float:
         problem = f"{short(text)} is not a duration" + (" of 30 days or less" if seconds > _MOST_SECONDS else "")
         raise EdgeoptError(problem, remedy="write a number with us, ms, s, m or h, for example 33ms")
     return seconds
+
+
+def parse_bytes(text: str) -> int:
+    """Return bytes for texts such as `2GiB`, `512 MiB` or `1.5GB`.
+
+    Raises:
+        EdgeoptError: If the text is no size above zero, or has no unit.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]+)\s*", text)
+    size = float(match[1]) * _BYTES.get(match[2].lower(), math.nan) if match else math.nan
+    if not 1 <= size <= _MOST_BYTES:
+        raise EdgeoptError(f"{short(text)} is not a size", remedy="write a number with MiB or GiB, for example 2GiB")
+    return round(size)
 
 
 def parse_ratio(text: str) -> float:

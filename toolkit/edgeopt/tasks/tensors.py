@@ -22,6 +22,7 @@ from edgeopt.recipes.drawings.sample_drawing import (
 from edgeopt.recipes.drawings.tensor_drawing import DrawnOutput
 from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.inputs.sound_input import SoundInput
+from edgeopt.recipes.inputs.text_input import TextInput, TextLength
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
@@ -40,7 +41,7 @@ _MOST_ELEMENTS = 2**18
 
 
 class TensorsAsTheyAre(FrameTask):
-    """One model whose outputs are its answer; its inputs are arrays, or a picture where the recipe says how."""
+    """One model whose outputs are its answer; it takes arrays, or what the recipe makes them of."""
 
     draws: ClassVar[Sequence[str]] = ("picture", "sample", "sound")
     reveals_misreading: ClassVar[bool] = False
@@ -62,11 +63,12 @@ class TensorsAsTheyAre(FrameTask):
         self._kinds, self._states = recipe.evaluation.kinds, frozenset(recipe.input.states.values())
         self._picture, self._samples = None, evaluating
         self._sound = SoundInput(recipe, inputs) if recipe.kind == "sound" else None
+        self._text = TextInput(recipe, inputs) if recipe.kind == "text" else None
         if recipe.input.size:
             self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, None]:
-        """Return the inputs as they are, or the tensor of a picture.
+        """Return the inputs as they are, or the tensors of a picture, a sound or a text.
 
         Raises:
             UnsupportedError: If a picture is given to a model that takes none.
@@ -75,6 +77,8 @@ class TensorsAsTheyAre(FrameTask):
             return frame, None
         if self._sound is not None:
             return self._sound(frame), None
+        if self._text is not None:
+            return self._text(frame)[0], None
         if self._picture is None:
             raise UnsupportedError(
                 f"a {'text' if isinstance(frame, str) else 'picture'} cannot become the model's inputs "
@@ -83,6 +87,16 @@ class TensorsAsTheyAre(FrameTask):
             )
         tensor, _ = self._picture(frame)
         return {self._names[0]: tensor}, None
+
+    def length_of(self, text: str) -> TextLength:
+        """Return how much of a text the model reads.
+
+        Raises:
+            UnsupportedError: If it takes no texts.
+        """
+        if self._text is None:
+            raise UnsupportedError(f"recipe {self._recipe!r} takes no texts", remedy="pass what it takes")
+        return self._text.length_of(text)
 
     def postprocess(self, outputs: Tensors, geometry: Any = None) -> Tensors:
         """Return the outputs; for evaluating a fixed sample of large ones, so that many answers fit into memory."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from edgeopt.runtime.serve.limits import Limits
 from edgeopt.system.declared.options import Syntax, option
 
 if TYPE_CHECKING:
-    from edgeopt.running.serving import Served, ServeOptions
+    from edgeopt.running.serving import ServeOptions
 
 ADDRESS, LIMITS, ACCESS = "Address and name", "Limits", "Who may ask"
 """Headings of the help."""
@@ -28,7 +27,7 @@ class ServeFlags:
 
     host: str = option("127.0.0.1", "Address to listen at; others than this machine's.", group=ADDRESS)
     port: int = option(8000, "0: one that is free.", group=ADDRESS, syntax=Syntax.WHOLE, least=0, most=65535)
-    name: str = option("", "Under which clients ask for the model.", group=ADDRESS, shown="the recipe's")
+    name: str = option("", "Under which clients ask for the only model.", group=ADDRESS, shown="the recipe's")
     slots: int = option(_STANDARD.slots, "Answers made at once.", group=LIMITS, syntax=Syntax.WHOLE, least=1, most=256)
     waiting: int = option(
         _STANDARD.waiting, "Requests that may wait; more are refused.", group=LIMITS, syntax=Syntax.WHOLE, least=0
@@ -80,6 +79,15 @@ class ServeFlags:
         group=LIMITS,
         syntax=Syntax.SECONDS,
         shown="for ever",
+    )
+    memory_bytes: int | None = option(
+        None,
+        "Of several models: memory that those that are open may take together, such as 2GiB; the one that was used "
+        "least recently is closed for the next.",
+        "--memory",
+        group=LIMITS,
+        syntax=Syntax.BYTES,
+        shown="no limit",
     )
     threads: int = threads_option(LIMITS, "as measured; a language model: fast cores")
     access_log: str = option(
@@ -145,6 +153,7 @@ def as_serve_options(asked: ServeFlags) -> ServeOptions:
         name=asked.name,
         threads=asked.threads,
         keep_s=asked.keep_s,
+        memory_bytes=asked.memory_bytes,
         key=read_key(asked.key_from),
         origins=asked.origins,
         certificate=asked.certificate,
@@ -152,18 +161,6 @@ def as_serve_options(asked: ServeFlags) -> ServeOptions:
         limits=limits,
         access_log=asked.access_log,
     )
-
-
-def work(source: str, asked: ServeFlags, tell: Callable[[str], None] | None) -> Served:
-    """Serve until SIGTERM or Ctrl-C."""
-    from edgeopt.running.serving import open_frames, serve
-
-    return serve(source, as_serve_options(asked), tell or (lambda _: None), open_frames)
-
-
-def summarize(result: Served) -> str:
-    """Return what a reader sees."""
-    return str(result)
 
 
 def read_key(variable: str | None) -> str:

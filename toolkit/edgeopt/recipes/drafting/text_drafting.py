@@ -24,6 +24,8 @@ _LENGTH = 128
 _MANY_LABELS = "multi_label_classification"
 """A text has several classes at once, which no task reads."""
 _EMBEDDING = ("embedding", NO_DECODER, "recall1")
+_RELEVANCE = ("tensors", NO_DECODER, "agreement")
+"""One number for two texts, as cross-encoders give it: how well the second answers the first."""
 _TASKS = {
     "text-classification": ("text_classification", "logits", "top1"),
     "token-classification": ("token_classification", "logits", "entity_F1"),
@@ -79,7 +81,10 @@ def text_recipe(
     if task == "embedding":
         guess = f"{NOT_KNOWN}mean or first, where the output of one vector is not meant to be compared"
         comments["text.pooling"] = guess if pooling is Pooling.USUAL else f"{_POOLING} names it"
-    if task != "embedding":
+    is_pair = task == "tensors"
+    if is_pair:
+        comments["tokenizer.pairs"] = f"{NOT_KNOWN}false where the model judges one text"
+    if task not in ("embedding", "tensors"):
         comments["labels"] = f"id2label of {CONFIGURATION}" if names else f"{NOT_KNOWN}names of the classes, one a line"
     recipe = Recipe(
         name=folder_name(folder),
@@ -89,9 +94,11 @@ def text_recipe(
         source=folder.name,
         postprocess=Postprocess(decoder),
         evaluation=Evaluation(metric),
-        tokenizer=Tokenizer(file=TOKENIZER, ids=ids, length=0 if isinstance(own, int) else _length(configuration)),
+        tokenizer=Tokenizer(
+            file=TOKENIZER, ids=ids, length=0 if isinstance(own, int) else _length(configuration), pairs=is_pair
+        ),
         text=Text(pooling),
-        class_names=names if task != "embedding" else (),
+        class_names=names if task not in ("embedding", "tensors") else (),
         folder=folder,
     )
     return recipe, comments
@@ -110,14 +117,25 @@ def _kind(
         result = _TASKS.get(task.name) if task else None
         if result and result[0] == "token_classification" and not names:
             return None  # spans need the names of tags
-        return result
+        is_one_number = (
+            result is not None and result[0] == "text_classification" and _is_one_number(outputs, configuration)
+        )
+        return _RELEVANCE if is_one_number else result
     if not outputs:
         return None
     first = outputs[0]
+    if len(first.shape) == 2 and first.name in _SCORES and first.shape[1] == 1:
+        return _RELEVANCE
     if len(first.shape) == 2 and first.name in _SCORES:
         return "text_classification", "probabilities" if first.op == "Softmax" else "logits", "top1"
     has_vectors = any(len(output.shape) in (2, 3) and output.name in _VECTORS for output in outputs)
     return _EMBEDDING if has_vectors else None
+
+
+def _is_one_number(outputs: Sequence[TensorSpec] | None, configuration: Configuration) -> bool:
+    """Return whether a classifier has one class: then its only score says how well two texts fit each other."""
+    told = configuration.values.get("id2label")
+    return outputs[0].shape[-1:] == (1,) if outputs else isinstance(told, dict) and len(told) == 1
 
 
 def _length(configuration: Configuration | None) -> int:

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock
 from time import monotonic
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from edgeopt.errors import EdgeoptError
-
-
-class Closes(Protocol):
-    """A resource that can be freed."""
-
-    def close(self) -> None:
-        """Free it."""
-        ...
-
+from edgeopt.runtime.serve.room import Closes, MemoryPlace
 
 M = TypeVar("M", bound=Closes)
 
@@ -30,18 +22,28 @@ class _Opened(Generic[M]):
 class Holder(Generic[M]):
     """One model, for any number of threads."""
 
-    def __init__(self, open_model: Callable[[], M], keep_s: float | None = None) -> None:
+    def __init__(
+        self, open_model: Callable[[], M], keep_s: float | None = None, place: MemoryPlace | None = None
+    ) -> None:
         """Open the model: what is wrong with it is known before the first request.
 
         Args:
             open_model: Opens it, warm.
             keep_s: Idle time after which it is freed; None: never.
+            place: Its part of the memory that several models share; None: it has it for itself.
         """
-        self._open, self._keep_s = open_model, keep_s
+        self._open, self._keep_s, self._place = open_model, keep_s, place
         self._turn, self._used_s = Lock(), monotonic()
-        self._opened: _Opened[M] | None = _Opened(open_model())
-        self.loads = 1
+        self._opened: _Opened[M] | None = None
+        self.loads = 0
         """How often it was opened."""
+        if place is not None:
+            place.free = self._free
+        with self.held():
+            pass
+
+    def _fresh(self) -> M:
+        return self._open() if self._place is None else self._place.fill(self._open)
 
     @property
     def is_loaded(self) -> bool:
@@ -50,10 +52,20 @@ class Holder(Generic[M]):
 
     @contextmanager
     def held(self) -> Iterator[M]:
-        """Give the model, opened again where it was freed or broke; it stays for the block."""
+        """Give the model, opened again where it was freed or broke; it stays for the block.
+
+        Raises:
+            RefusedError: If other models leave it no memory in time.
+            EdgeoptError: If it does not open.
+        """
+        with nullcontext() if self._place is None else self._place.used(), self._leased() as model:
+            yield model
+
+    @contextmanager
+    def _leased(self) -> Iterator[M]:
         with self._turn:
             if self._opened is None:
-                self._opened = _Opened(self._open())
+                self._opened = _Opened(self._fresh())
                 self.loads += 1
             opened = self._opened
             opened.users += 1
@@ -79,15 +91,25 @@ class Holder(Generic[M]):
         try:
             if self._opened is None or self._opened.users or monotonic() - self._used_s < self._keep_s:
                 return False
-            opened, self._opened = self._opened, None
+            self._end()
         finally:
             self._turn.release()
-        opened.model.close()
         return True
+
+    def _free(self) -> None:
+        """Free the model for another, unless somebody uses it."""
+        with self._turn:
+            if self._opened is None or not self._opened.users:
+                self._end()
+
+    def _end(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.model.close()
+        if self._place is not None:
+            self._place.left()
 
     def close(self) -> None:
         """Free the model."""
         with self._turn:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.model.close()
+            self._end()

@@ -36,6 +36,13 @@ def wrong(param: str, message: str) -> RefusedError:
     return RefusedError(400, f"{param}: {message}", code="invalid_value", param=param)
 
 
+def unknown_model(name: object, *known: str) -> RefusedError:
+    """Return the refusal of a request for a model that is not among the known ones."""
+    names = ", ".join(map(repr, known))
+    text = f"no model named {str(name)[:100]!r} is here, only {names}"
+    return RefusedError(404, text, code="model_not_found", param="model")
+
+
 def _sendable(text: str) -> str:
     """Return a text without halves of characters, which JSON can name and UTF-8 cannot hold."""
     return text.encode("utf-8", "replace").decode()

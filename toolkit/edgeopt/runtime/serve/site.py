@@ -1,9 +1,10 @@
-"""The whole of what a server answers, as an ASGI app: the routes of its model and what every server has."""
+"""The whole of what a server answers, as an ASGI app: the routes of its models and what every server has."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,41 +15,77 @@ from starlette.routing import Route
 
 from edgeopt.runtime.serve.access import HEALTH, Access, guarded
 from edgeopt.runtime.serve.asking import answers, refused
-from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.refused import RefusedError, unknown_model
 from edgeopt.runtime.serve.watching.access_log import AccessLog, Logged
+from edgeopt.runtime.serve.watching.metrics_page import metrics_page
 from edgeopt.runtime.serve.watching.tally import Tally
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The models of a server as those see them who look after it."""
+
+    names: tuple[str, ...]
+    tallies: Callable[[], Sequence[Tally]]
+    """Returns those of the models that were opened."""
+    own: Tally
+    """Counts requests that are refused before a model is known; that of the only model where there is one."""
+
+    def page(self) -> bytes:
+        """Return the page of metrics."""
+        tallies = self.tallies()
+        opened = {tally.name for tally in tallies}
+        refused = {} if self.own in tallies else self.own.read()[1]
+        return metrics_page(tallies, [name for name in self.names if name not in opened], refused)
+
+    def health(self) -> dict[str, Any]:
+        """Return whether models are loaded, and how many requests they have."""
+        opened = {tally.name: tally for tally in self.tallies()}
+        models = {name: _health_of(opened.get(name)) for name in self.names}
+        if len(models) == 1:
+            return {"status": "ok", "model": self.names[0], **models[self.names[0]]}
+        return {"status": "ok", "models": models}
+
+
+def _health_of(tally: Tally | None) -> dict[str, Any]:
+    if tally is None:
+        return {"loaded": False, "running": 0, "waiting": 0}
+    return {"loaded": tally.held.is_loaded, "running": tally.running, "waiting": tally.waiting}
+
+
 def make_site(
-    tally: Tally, routes: Sequence[Route], access: Access, lifespan: Any, log: AccessLog | None = None
+    watched: Watched, routes: Sequence[Route], access: Access, lifespan: Any, log: AccessLog | None = None
 ) -> Any:
     """Return the app.
 
     Args:
-        tally: Of the model that is served.
-        routes: Of the model.
+        watched: The models that are served.
+        routes: Of the models.
         access: Who may ask.
         lifespan: What goes on beside it, as Starlette takes it.
         log: Where requests are written down; None: nowhere.
     """
-    model = {"id": tally.name, "object": "model", "created": int(time.time()), "owned_by": "edgeopt"}
+    created = int(time.time())
+    models = {
+        name: {"id": name, "object": "model", "created": created, "owned_by": "edgeopt"} for name in watched.names
+    }
 
-    async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [model]})
+    async def all_models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": list(models.values())})
 
     async def one_model(request: Request) -> Response:
-        if request.path_params["name"] != tally.name:
-            raise RefusedError(404, f"only {tally.name!r} is here", code="model_not_found", param="model")
-        return JSONResponse(model)
+        name = request.path_params["name"]
+        if name not in models:
+            raise unknown_model(name, *models)
+        return JSONResponse(models[name])
 
     async def health(_: Request) -> Response:
-        values = {"loaded": tally.held.is_loaded, "running": tally.running, "waiting": tally.waiting}
-        return JSONResponse({"status": "ok", "model": tally.name, **values})
+        return JSONResponse(watched.health())
 
     async def metrics(_: Request) -> Response:
-        return Response(tally.page(), media_type=_PROMETHEUS)
+        return Response(watched.page(), media_type=_PROMETHEUS)
 
     async def other(_: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -57,14 +94,14 @@ def make_site(
 
     app = Starlette(
         routes=[
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", answers(one_model, tally)),
+            Route("/v1/models", all_models),
+            Route("/v1/models/{name:path}", answers(one_model, watched.own)),
             Route(HEALTH, health),
-            Route("/metrics", answers(metrics, tally)),
+            Route("/metrics", answers(metrics, watched.own)),
             *routes,
         ],
         exception_handlers={HTTPException: other},
         lifespan=lifespan,
     )
-    site = guarded(app, access, tally)
+    site = guarded(app, access, watched.own)
     return site if log is None else Logged(site, log)

@@ -43,6 +43,11 @@ class Together:
             undone.pop_all()
 
     @property
+    def memory_bytes(self) -> int:
+        """Weights, and the cache of all slots."""
+        return self._model.origin.size_bytes + self._shared.cache_bytes
+
+    @property
     def turns_told(self) -> str:
         """Why the texts take turns; empty: they share runs."""
         return self._shared.turns_told

@@ -29,6 +29,8 @@ class Syntax(StrEnum):
     """`5m`, in seconds."""
     MILLISECONDS = "milliseconds"
     """`33ms`, in milliseconds."""
+    BYTES = "bytes"
+    """`2GiB`, in bytes."""
     FRAME_BUDGET = "frame budget"
     """`33ms`, in milliseconds."""
     ANSWER_BUDGET = "answer budget"

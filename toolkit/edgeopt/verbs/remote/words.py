@@ -14,7 +14,7 @@ from edgeopt.verbs.remote.command import CommandWord
 
 _OUT, _RESUME, _LIMITS = "out", "resume", "thresholds"
 _BUDGETS = (Syntax.ANSWER_BUDGET, Syntax.SERVER_BUDGET)
-_UNITS = {Syntax.SECONDS: "s", Syntax.MILLISECONDS: "ms", Syntax.FRAME_BUDGET: "ms"}
+_UNITS = {Syntax.SECONDS: "s", Syntax.MILLISECONDS: "ms", Syntax.FRAME_BUDGET: "ms", Syntax.BYTES: "B"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.running.serving import Served, open_texts, serve
-from edgeopt.running.serving_pairs import open_pair
+from edgeopt.running.serving import Hosted
+from edgeopt.running.serving_pairs import hosted_pair
+from edgeopt.running.serving_texts import hosted_texts
 from edgeopt.running.writing import Prompting
 from edgeopt.workloads import refuse_others
-from edgeopt.workloads._serving import ServeFlags, as_serve_options, summarize
+from edgeopt.workloads._serving import ServeFlags, as_serve_options
 from edgeopt.workloads.generation.guessing import NONE, require_guesses
 from edgeopt.workloads.generation.options import GenerationServe
 from edgeopt.workloads.generation.source import is_encoder_decoder
 
-__all__ = ["summarize", "work"]
+__all__ = ["hosted"]
 
 
-def work(source: str, generation_serve: GenerationServe, tell: Callable[[str], None] | None) -> Served:
-    """Serve until SIGTERM or Ctrl-C."""
-    tell = tell or (lambda _: None)
+def hosted(source: str, generation_serve: GenerationServe) -> Hosted:
+    """Return the model as one that can be served.
+
+    Raises:
+        EdgeoptError: If options contradict each other.
+    """
     options = as_serve_options(generation_serve)
     if is_encoder_decoder(source):
         refuse_others(generation_serve, tuple(ServeFlags.__dataclass_fields__), "encoders with decoders")
-        return serve(source, options, tell, open_pair)
+        return hosted_pair(source, options)
     if generation_serve.prefixes is not None and generation_serve.system is None:
         raise EdgeoptError("--prefixes belongs to --system", remedy="add --system, or leave it out")
     require_guesses(generation_serve.guesses, generation_serve.draft)
@@ -38,4 +41,4 @@ def work(source: str, generation_serve: GenerationServe, tell: Callable[[str], N
         uses_draft=generation_serve.draft != NONE,
         exact=generation_serve.exact,
     )
-    return serve(source, options, tell, open_texts)
+    return hosted_texts(source, options)

@@ -14,6 +14,19 @@ FORM = "multipart/form-data"
 _MOST_FIELDS = 16
 
 
+async def read_fields(request: Request) -> Mapping[str, str]:
+    """Return the fields of a form that are no files.
+
+    Raises:
+        RefusedError: If it is no form.
+    """
+    try:
+        async with request.form(max_files=1, max_fields=_MOST_FIELDS) as form:
+            return {name: value for name, value in form.multi_items() if isinstance(value, str)}
+    except Exception as error:
+        raise RefusedError(400, f"the form cannot be read: {str(error)[:100]}", code="invalid_form") from error
+
+
 async def read_form(request: Request, body: bytes, holds: str) -> tuple[bytes, Mapping[str, str]]:
     """Return the one file of a form, and its other fields.
 

@@ -31,7 +31,7 @@ from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import RequestLine
-from edgeopt.runtime.serve.refused import RefusedError, wrong
+from edgeopt.runtime.serve.refused import RefusedError, unknown_model, wrong
 from edgeopt.runtime.serve.routes.forms import FORM, read_form
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
@@ -127,8 +127,7 @@ class Sounds:
         if unknown := next((name for name in fields if name not in _KNOWN), None):
             raise wrong(unknown[:60], "this server does not do that; leave it out")
         if fields.get("model", self._model) != self._model:
-            text = f"no model named {fields['model'][:100]!r} is here, only {self._model!r}"
-            raise RefusedError(404, text, code="model_not_found", param="model")
+            raise unknown_model(fields["model"], self._model)
         if fields.get("stream", "false").lower() not in ("false", "0"):
             raise wrong("stream", "a transcription comes whole; leave it out")
         form = fields.get("response_format", _FORMS[0])

@@ -23,7 +23,7 @@ from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.reader import PromptReader
-from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.refused import RefusedError, unknown_model
 from edgeopt.runtime.serve.replies import DONE, Reply, WholeAnswer, event, finish_reason
 from edgeopt.runtime.serve.wanted import Wanted, read_wanted
 from edgeopt.runtime.serve.watching.tally import Tally
@@ -84,8 +84,7 @@ class TextRoutes(Generic[W]):
         require_kind(request, _JSON)
         wanted = read_wanted(await read_body(request, self._limits), self._limits, is_chat=is_chat)
         if wanted.model != self._model:
-            text = f"no model named {wanted.model[:100]!r} is here, only {self._model!r}"
-            raise RefusedError(404, text, code="model_not_found", param="model")
+            raise unknown_model(wanted.model, self._model)
         single = wanted.choices()
         read = [await self._read(each, end_s) for each in single[:: wanted.each]]  # a prompt once
         choices = [AnswerChoice(index, each, read[index // wanted.each]) for index, each in enumerate(single)]

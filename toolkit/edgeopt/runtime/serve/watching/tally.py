@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, Protocol
 
 from edgeopt.runtime.stats import Stats
-from edgeopt.runtime.stats.exporters.prometheus import Collector
 from edgeopt.runtime.stats.ring import StageRing
-from edgeopt.system.declared.optional import require
 
 
 class TimeHistogram:
@@ -34,15 +32,13 @@ class TimeHistogram:
             self._counts[bisect_left(self._limits_s, seconds)] += 1
             self._sum_s += seconds
 
-    def family(self, core: Any, name: str) -> Any:
-        """Return it as `prometheus_client.core` takes it, of a model."""
+    def add_to(self, family: Any, name: str) -> None:
+        """Add it to a `HistogramMetricFamily` of `prometheus_client.core`, as that of a model."""
         with self._turn:
             counts, sum_s = list(self._counts), self._sum_s
         sums = [sum(counts[: i + 1]) for i in range(len(counts))]
         limits = [*map(str, self._limits_s), "+Inf"]
-        family = core.HistogramMetricFamily(self.name, self.told, labels=["name"])
         family.add_metric([name], list(zip(limits, sums, strict=True)), sum_s)
-        return family
 
 
 _TTFT_S: Final = (
@@ -146,48 +142,3 @@ class Tally:
         """Return figures of answers, refusals by status and tokens by kind."""
         with self._turn:
             return self.ring.stats(), dict(self._refused), dict(self._counts)
-
-    def page(self) -> bytes:
-        """Return all of it as Prometheus reads it.
-
-        Raises:
-            MissingDependencyError: If prometheus-client is not installed.
-        """
-        client = require("prometheus_client", extra="serve", purpose="the page of metrics")
-        registry = client.CollectorRegistry()
-        registry.register(Collector({self.name: self.ring.stats}))
-        registry.register(_Requests(self))
-        page: bytes = client.generate_latest(registry)
-        return page
-
-
-class _Requests:
-    """A server's figures beside those that every runtime has."""
-
-    def __init__(self, tally: Tally) -> None:
-        self._tally, self._core = tally, require("prometheus_client.core", extra="serve", purpose="metrics")
-
-    def collect(self) -> Iterator[Any]:
-        tally, core = self._tally, self._core
-        _, refused, tokens = tally.read()
-        gauges = {
-            "running": ("Answers that are written now.", tally.running),
-            "queued": ("Requests that wait for a slot.", tally.waiting),
-            "loaded": ("Whether the model is in memory.", int(tally.held.is_loaded)),
-        }
-        for name, (text, value) in gauges.items():
-            family = core.GaugeMetricFamily(f"edgeopt_{name}", text, labels=["name"])
-            family.add_metric([tally.name], value)
-            yield family
-        loads = core.CounterMetricFamily("edgeopt_loads", "How often the model was opened.", labels=["name"])
-        loads.add_metric([tally.name], tally.held.loads)
-        yield loads
-        yield from (histogram.family(core, tally.name) for histogram in tally.histograms)
-        family = core.CounterMetricFamily("edgeopt_refused", "Requests refused, by status.", labels=["name", "status"])
-        for status, count in sorted(refused.items()):
-            family.add_metric([tally.name, str(status)], count)
-        yield family
-        family = core.CounterMetricFamily("edgeopt_tokens", "Tokens by kind.", labels=["name", "kind"])
-        for kind, count in sorted(tokens.items()):
-            family.add_metric([tally.name, kind], count)
-        yield family

@@ -1,0 +1,160 @@
+"""Texts that a model of frames reads for one request, whatever it makes of them: vectors, or a number for two."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event
+from time import monotonic
+from typing import Any, Protocol, cast
+
+from starlette.requests import Request
+
+from edgeopt.recipes.inputs.text_input import TextLength
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.serve.asking import while_there
+from edgeopt.runtime.serve.holder import Holder
+from edgeopt.runtime.serve.limits import Limits
+from edgeopt.runtime.serve.line import RequestLine
+from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.watching.tally import Tally
+from edgeopt.runtime.serve.watching.tracing import SpanTracer
+
+
+@dataclass(frozen=True, slots=True)
+class TextsToRead:
+    """The texts of one request."""
+
+    texts: tuple[str, ...]
+    names: tuple[str, ...]
+    """The place of each in the request, such as `input[3]`."""
+    truncates: bool
+    """Whether a text that is too long is cut; else it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextsRead:
+    """The model's answers to the texts of one request."""
+
+    answers: list[Any]
+    tokens: int
+    cut: list[int]
+    """Places of texts that were cut."""
+    times_ns: Mapping[str, int]
+    """From `queue` on, by stage."""
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The tokens, as OpenAI's clients read them."""
+        return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The times in milliseconds, and what was cut."""
+        return {f"{name}_ms": value / 1e6 for name, value in self.times_ns.items()} | {"cut": self.cut}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header that tells the queue."""
+        return {"Server-Timing": f"queue;dur={self.times_ns['queue'] / 1e6:.3f}"}
+
+
+class ReadsTexts(Protocol):
+    """A task that takes texts."""
+
+    def length_of(self, text: str) -> TextLength:
+        """Return how much of a text the model reads."""
+        ...
+
+
+class TextReading:
+    """Has texts read; those of one request one after the other, beside other requests."""
+
+    def __init__(self, holder: Holder[Runtime], limits: Limits, tally: Tally, tracer: SpanTracer) -> None:
+        """Take the model; `tally` has the stage `queue` and those of the runtime."""
+        self.limits = limits
+        self._holder, self._tally, self._tracer, self._line = holder, tally, tracer, RequestLine(limits, tally)
+        self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-texts")
+
+    @property
+    def tally(self) -> Tally:
+        """Counts requests."""
+        return self._tally
+
+    def close(self) -> None:
+        """End after the texts that are on their way."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    async def read(self, request: Request, wanted: TextsToRead, operation: str, end_s: float) -> TextsRead:
+        """Return the answers, counted and traced.
+
+        Raises:
+            RefusedError: If a text is too long, or they were not read in time.
+            GoneError: If the client went away.
+        """
+        queue_ns = await while_there(request, self._line.enter(end_s))
+        is_over = Event()
+        done = asyncio.get_running_loop().run_in_executor(self._threads, self._run, wanted, is_over, queue_ns)
+        done.add_done_callback(self._leave)
+        try:
+            async with asyncio.timeout(end_s - monotonic()):
+                read = await while_there(request, _shielded(done))
+        except TimeoutError as error:
+            late = "the texts were not read within the time limit of this server"
+            raise RefusedError(503, late, code="time_limit") from error
+        finally:
+            is_over.set()
+        self._tally.answer(read.times_ns)
+        self._tally.add_tokens({"prompt": read.tokens})
+        self._tracer.record(operation, request.headers, read.times_ns, {"gen_ai.usage.input_tokens": read.tokens})
+        return read
+
+    def _leave(self, done: asyncio.Future[Any]) -> None:
+        self._line.leave()
+        if not done.cancelled():
+            done.exception()  # heard, whether or not somebody still waits for it
+
+    def _run(self, wanted: TextsToRead, is_over: Event, queue_ns: int) -> TextsRead:
+        answers, cut, times_ns, tokens = list[Any](), list[int](), Counter[str](queue=queue_ns), 0
+        with self._holder.held() as runtime:
+            task = cast("ReadsTexts", runtime.task)
+            for place, text in enumerate(wanted.texts):
+                if is_over.is_set():  # nobody waits any more
+                    break
+                length = task.length_of(text)
+                tokens += length.tokens
+                if length.is_cut:
+                    cut.append(place)
+                if length.is_cut and not wanted.truncates:
+                    problem = f"{wanted.names[place]} has more than {length.tokens} tokens, the length of this model"
+                    raise RefusedError(400, f"{problem}; truncate: true cuts it", code="context_length_exceeded")
+                with runtime.begin() as work:
+                    work.preprocess(text)
+                    work.execute()
+                    answers.append(work.postprocess())
+                    taken = zip(runtime.stages, work.times_ns, strict=True)
+                    times_ns.update({name: max(took_ns, 0) for name, took_ns in taken})
+        return TextsRead(answers, tokens, cut, times_ns)
+
+
+async def _shielded(done: asyncio.Future[TextsRead]) -> TextsRead:
+    return await asyncio.shield(done)
+
+
+def clean_text(text: str) -> str:
+    """Return a text without halves of characters, which JSON can name and UTF-8 cannot hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def require_known(values: Mapping[str, Any], taken: frozenset[str], not_done: Sequence[str]) -> None:
+    """Raise where a request has a field that is not taken.
+
+    Raises:
+        RefusedError: By name; what other servers do and this one does not is told as such.
+    """
+    if unknown := sorted(values.keys() - taken):
+        text = "not done here" if unknown[0] in not_done else "unknown field"
+        raise RefusedError(400, f"{unknown[0][:100]}: {text}", code="unknown_parameter", param=unknown[0][:100])
