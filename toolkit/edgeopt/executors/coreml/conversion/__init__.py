@@ -13,9 +13,10 @@ from typing import Any
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors._folding import fold, join_gelus
+from edgeopt.executors._integer_ops import split_integer_ops
 from edgeopt.executors.coreml.conversion.conversion import REMEDY, MilConversion
 from edgeopt.executors.coreml.conversion.ops import known_ops
-from edgeopt.executors.coreml.loading import PURPOSE, coremltools, target
+from edgeopt.executors.coreml.loading import OPENS_ON, PURPOSE, coremltools, target
 from edgeopt.executors.coreml.package import Package, packed
 from edgeopt.graph.graph import Graph, Node, Value, op_name
 from edgeopt.graph.model import Model
@@ -30,18 +31,49 @@ class Form:
     """Name of the package."""
     precision: str
     """What floats are stored and computed in: `fp16` or `fp32`."""
+    weights: str
+    """What weights are stored in, in a word."""
+    between: str
+    """What is handed from layer to layer, in a few words."""
     rounds: bool = True
     """Pairs between nodes round as the model says; otherwise weights alone are integers."""
 
 
-FLOAT_FORMS = (Form("model.mlpackage", "fp16"), Form("model_float32.mlpackage", "fp32"))
-INTEGER_FORMS = (Form("model.mlpackage", "fp16"), Form("model_weights8.mlpackage", "fp16", rounds=False))
+FLOAT_FORMS = (
+    Form("model_float16.mlpackage", "fp16", "float16", "float16"),
+    Form("model_float32.mlpackage", "fp32", "float32", "float32"),
+)
+INTEGER_FORMS = (
+    Form("model_int8.mlpackage", "fp16", "int8", "8-bit integers where the model rounds, float16 elsewhere"),
+    Form("model_weights8.mlpackage", "fp16", "int8", "float16", rounds=False),
+)
+
+
+def facts_of(file: str) -> dict[str, str]:
+    """Return what a package of this name stores and hands on, and what opens it; nothing where no form is called so."""
+    for form in (*FLOAT_FORMS, *INTEGER_FORMS):
+        if form.file == file:
+            return {"weights": form.weights, "between_layers": form.between, "opens_on": OPENS_ON}
+    return {}
+
+
+_IN_ANY_ORDER = frozenset(
+    {"Relu", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Softplus", "Mish", "Gelu"}
+    | {"com.microsoft.Gelu", "Clip", "Abs", "Neg", "Sqrt", "Exp", "Log", "Erf", "Reciprocal", "Identity", "Dropout"}
+    | {"Add", "Sub", "Mul", "Div", "Max", "Min", "Concat", "QuantizeLinear", "DequantizeLinear"}
+)
+"""Ops that compute the same in whatever order axes lie."""
+_MOVES = frozenset(
+    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "Pad", "Expand", "Tile"}
+    | {"MaxPool", "Resize", "DepthToSpace", "SpaceToDepth", "Identity"}
+)
+"""Ops that move integers, or choose among them."""
 
 
 def forms_of(model: Model) -> tuple[Form, ...]:
     """Return the forms that a model is written in: whether it holds 8-bit integers decides."""
-    has_pairs = any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node)
-    return INTEGER_FORMS if has_pairs else FLOAT_FORMS
+    ops = {node.op_type for node in model.proto.graph.node}
+    return INTEGER_FORMS if ops & {"QuantizeLinear", "DequantizeLinear", "QLinearConv"} else FLOAT_FORMS
 
 
 def to_package(model: Model, form: Form) -> Package:
@@ -59,6 +91,7 @@ def to_package(model: Model, form: Form) -> Package:
     graph = Graph.from_model(model)
     if not graph.outputs:
         raise InvalidFileError("the model has no outputs", remedy="export the model again")
+    split_integer_ops(graph)
     fold(graph)
     join_gelus(graph)
     precision = coremltools().precision
@@ -93,6 +126,8 @@ def _placeholder(mil: Any, state: MilConversion, value: Value) -> Any:
 def _output(state: MilConversion, value: Value, name: str) -> Any:
     if not state.shape(value):
         raise UnsupportedError(f"Core ML has no outputs without axes, as {value.name!r} is", remedy=REMEDY)
+    if state.grid(value) is not None:
+        raise UnsupportedError(f"Core ML has no outputs of 8-bit integers, as {value.name!r} is", remedy=REMEDY)
     var = state.var(value)
     if state.dtype(value) == "bool":
         var = state.mb.cast(x=var, dtype="int32")
@@ -123,10 +158,31 @@ def _write_nodes(state: MilConversion, graph: Graph) -> None:
         for value in node.outputs:
             if value.name and (value.consumers() or graph.is_output(value)):
                 state.shape(value)
+        state.order = state.common_order(node) if name in _IN_ANY_ORDER else None
         try:
             ops[name](state, node)
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
             raise _as_refused(node, error) from error
+        finally:
+            state.order = None
+        _hand_on_grid(state, node)
+
+
+def _hand_on_grid(state: MilConversion, node: Node) -> None:
+    """Let what a node makes of integers be integers of the same grid.
+
+    Raises:
+        UnsupportedError: If it reads integers and does more than to move them.
+    """
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear", "Transpose"):
+        return
+    grids = [grid for value in node.inputs if (grid := state.grid(value)) is not None]
+    if not grids:
+        return
+    if node.op_type not in _MOVES or not all(grid.is_like(grids[0]) and grid.axis is None for grid in grids):
+        raise state.refuse(node, "of 8-bit integers")
+    for value in node.outputs:
+        state.set_grid(value, grids[0])
 
 
 def _as_refused(node: Node, error: Exception) -> UnsupportedError:

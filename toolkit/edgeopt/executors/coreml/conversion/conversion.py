@@ -1,12 +1,15 @@
 """The state of one conversion: which variable of a MIL program carries which tensor of the model.
 
-Core ML stores axes as ONNX does, so a tensor is carried as it is. It has no 64-bit integers: int64 becomes int32.
+Core ML stores axes as ONNX does. A Transpose is written only where a node insists on its order: else the variable
+before it carries the tensor, with the order of axes. Integers of a grid are carried by the floats that they stand for,
+rounded. There are no 64-bit integers: int64 becomes int32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +23,27 @@ REMEDY = "leave --emit coreml out for this model, or export it without this node
 MOST_AXES = 5
 """Axes of Core ML's tensors."""
 _TYPES = {"float32": "fp32", "int32": "int32", "int64": "int32", "bool": "bool"}
+
+
+Order: TypeAlias = tuple[int, ...]
+"""For each axis of a tensor of the model: the axis of the variable that lies there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """The integers of a tensor: number = scale * (integer - zero)."""
+
+    scale: NDArray[np.float32]
+    """One, or one for each place of `axis`."""
+    zero: NDArray[np.int8] | NDArray[np.uint8]
+    """As many, in the type of the integers."""
+    axis: int | None
+    """None: one scale for all."""
+
+    def is_like(self, other: Grid) -> bool:
+        """Whether another holds the same numbers."""
+        alike = self.axis == other.axis and self.zero.dtype == other.zero.dtype
+        return alike and np.array_equal(self.scale, other.scale) and np.array_equal(self.zero, other.zero)
 
 
 class MilConversion:
@@ -36,6 +60,10 @@ class MilConversion:
         self.graph, self.rounds = graph, rounds
         self.mb = builder()
         self._carriers: dict[Value, Any] = {}
+        self._turned: dict[Value, tuple[Any, Order]] = {}
+        self._grids: dict[Value, Grid] = {}
+        self.order: Order | None = None
+        """Order in which `var` and `set` take tensors at the moment; None: the model's."""
 
     # What is known
 
@@ -64,6 +92,8 @@ class MilConversion:
             UnsupportedError: If Core ML has none such.
         """
         constant = self.graph.constant(value)
+        if value in self._grids:
+            return "fp32"
         dtype = constant.dtype if constant is not None else self.graph.dtype(value)
         name = "float32" if dtype is None else dtype.name
         if name not in _TYPES:
@@ -109,6 +139,11 @@ class MilConversion:
             UnsupportedError: If nothing makes it, or Core ML lacks its type.
         """
         assert value is not None
+        if self.order is not None and value in self._turned:
+            return self._turned[value][0]
+        if value not in self._carriers and value in self._turned:
+            base, order = self._turned[value]
+            self._carriers[value] = self.mb.transpose(x=base, perm=order)
         if value not in self._carriers:
             array = self.constant(value)
             if array is None:
@@ -116,6 +151,48 @@ class MilConversion:
             self.dtype(value)
             self._carriers[value] = self.constant_var(array)
         return self._carriers[value]
+
+    def set(self, value: Value, var: Any) -> None:
+        """Let a variable carry a tensor of the model."""
+        if self.order is not None:
+            self._turned[value] = (var, self.order)
+        else:
+            self._carriers[value] = var
+
+    def turn(self, value: Value, source: Value, permutation: Order) -> None:
+        """Let a tensor be another one with its axes in another order, which is written where a node insists on it."""
+        base, order = self._turned.get(source, (None, ()))
+        if base is None:
+            base, order = self.var(source), tuple(range(len(permutation)))
+        after = tuple(order[axis] for axis in permutation)
+        if after == tuple(range(len(after))):
+            self._carriers[value] = base
+        else:
+            self._turned[value] = (base, after)
+        if (grid := self._grids.get(source)) is not None:
+            self._grids[value] = grid
+
+    def common_order(self, node: Node) -> Order | None:
+        """Return the order that all computed inputs of a node have, where none is at hand in the model's; else None."""
+        orders = set[Order]()
+        for value in node.inputs:
+            array = self.constant(value) if value is not None else None
+            if value is None or (array is not None and array.size == 1):
+                continue
+            if array is not None or value not in self._turned or value in self._carriers:
+                return None
+            orders.add(self._turned[value][1])
+        return orders.pop() if len(orders) == 1 else None
+
+    # Integers
+
+    def grid(self, value: Value | None) -> Grid | None:
+        """Return the grid of a tensor of integers; None: it holds other numbers."""
+        return self._grids.get(value) if value is not None else None
+
+    def set_grid(self, value: Value, grid: Grid) -> None:
+        """Let a tensor hold integers of a grid."""
+        self._grids[value] = grid
 
     def constant_var(self, array: NDArray[Any]) -> Any:
         """Return a constant; 64-bit integers in 32 bits.
@@ -130,14 +207,6 @@ class MilConversion:
         elif array.dtype == np.float64:
             array = array.astype(np.float32)
         return self.mb.const(val=np.ascontiguousarray(array).reshape(array.shape))
-
-    def set(self, value: Value, var: Any) -> None:
-        """Let a variable carry a tensor of the model."""
-        self._carriers[value] = var
-
-    def has(self, value: Value) -> bool:
-        """Whether a tensor is carried already."""
-        return value in self._carriers
 
     def weight(self, node: Node, place: int, order: Sequence[int] | None = None) -> Any:
         """Return weights; those that the model stores in 8-bit integers stay so, with its own scales.

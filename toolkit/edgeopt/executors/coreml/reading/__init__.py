@@ -7,7 +7,6 @@ Core ML: what Apple's hardware rounds otherwise, and where Core ML strays from i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from edgeopt.executors.coreml.reading.ops import known_ops
 from edgeopt.executors.coreml.reading.reading import MilOp, MilReading, onnx_type, type_of
 
 _OPSET = 20
+_READ, _MADE = "read:", "made:"
 _SILENT = ("const",)
 
 
@@ -36,21 +36,22 @@ class Translation:
     """A program as an ONNX model."""
 
     model: bytes
+    """Its inputs and outputs are called as in the package, behind the words `read:` and `made:`."""
     lines: tuple[MilLine, ...]
     """Its ops, in the order in which they run."""
 
 
 def translated(package: ReadPackage) -> Translation:
-    """Return a package's program as an ONNX model, with the names of the model that it was written from.
+    """Return a package's program as an ONNX model.
 
     Raises:
         UnsupportedError: If it holds an op whose numbers are not computed here.
     """
     reading, ops, lines = MilReading(), known_ops(), list[MilLine]()
     function = package.program.functions["main"]
-    inputs = [_info(package.names, name, var) for name, var in function.inputs.items()]
+    inputs = [_info(f"{_READ}{name}", var) for name, var in function.inputs.items()]
     for name, var in function.inputs.items():
-        reading.set(var, package.names.get(name, name))
+        reading.set(var, f"{_READ}{name}")
     for op in function.operations:
         if op.op_type in _SILENT:
             continue
@@ -61,15 +62,13 @@ def translated(package: ReadPackage) -> Translation:
         for var, name in zip(op.outputs, [made] if isinstance(made, str) else made, strict=True):
             reading.set(var, name)
         lines.append(MilLine(str(op.name), str(op.op_type), type_of(op.outputs[0])))
-    outputs = []
-    for var in function.outputs:
-        info = _info(package.names, str(var.name), var)
+    outputs = [_info(f"{_MADE}{var.name}", var) for var in function.outputs]
+    for var, info in zip(function.outputs, outputs, strict=True):
         reading.nodes.append(helper.make_node("Identity", [reading.tensor(var)], [info.name]))
-        outputs.append(info)
     graph = helper.make_graph(reading.nodes, "package", inputs, outputs, reading.initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
     return Translation(model.SerializeToString(), tuple(lines))
 
 
-def _info(names: Mapping[str, str], name: str, var: Any) -> Any:
-    return helper.make_tensor_value_info(names.get(name, name), onnx_type(var), [int(size) for size in var.shape])
+def _info(name: str, var: Any) -> Any:
+    return helper.make_tensor_value_info(name, onnx_type(var), [int(size) for size in var.shape])

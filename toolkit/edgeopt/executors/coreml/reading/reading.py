@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors.coreml.loading import PURPOSE
+from edgeopt.system.declared.optional import require
 
 _TYPES = {
     "fp32": TensorProto.FLOAT,
@@ -109,8 +111,7 @@ class MilOp:
 
     def number(self, key: str) -> Any:
         """Return a single number, word or truth."""
-        value = self.value(key).reshape(()).item()
-        return value
+        return self.value(key).reshape(()).item()
 
     def whole(self, key: str) -> list[int]:
         """Return a row of whole numbers."""
@@ -141,9 +142,8 @@ Read = Callable[[MilReading, MilOp], "str | list[str]"]
 
 def type_of(var: Any) -> str:
     """Return MIL's word for the type of a variable's numbers."""
-    from coremltools.converters.mil.mil.types import builtin_to_string
-
-    return str(builtin_to_string(var.dtype))
+    types = require("coremltools.converters.mil.mil.types", extra="coreml", purpose=PURPOSE)
+    return str(types.builtin_to_string(var.dtype))
 
 
 def onnx_type(var: Any) -> int:

@@ -53,27 +53,34 @@ def _convolution(conversion: MilConversion, node: Node) -> None:
 
 
 def _transposed(conversion: MilConversion, node: Node) -> None:
-    """Write a transposed convolution; what output_padding adds behind is padding that is not cut off there."""
+    """Write a transposed convolution; padding that differs between sides is cut off, as Apple's converter does."""
     weight = conversion.shape(node.inputs[1])
     axes = len(weight) - 2
     ones, group = (1,) * axes, attribute(node, "group", 1)
     if attribute(node, "output_shape", ()) or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "", "VALID"):
         raise conversion.refuse(node, "with output_shape or auto_pad")
     pads, more = attribute(node, "pads", (0,) * (2 * axes)), attribute(node, "output_padding", (0,) * axes)
-    behind = [pad - added for pad, added in zip(pads[axes:], more, strict=True)]
-    if any(pad < 0 for pad in (*behind, *pads)):
+    before, behind = pads[:axes], tuple(pad - added for pad, added in zip(pads[axes:], more, strict=True))
+    if any(pad < 0 for pad in (*before, *behind)):
         raise conversion.refuse(node, "with output_padding beyond its windows")
-    cut = [pad for each in zip(pads[:axes], behind, strict=True) for pad in each]
+    is_even = before == behind
     made = conversion.mb.conv_transpose(
         x=conversion.var(node.inputs[0]),
         weight=conversion.weight(node, 1),
         strides=attribute(node, "strides", ones),
         dilations=attribute(node, "dilations", ones),
         pad_type="custom",
-        pad=cut,
+        pad=[pad for pad in before for _ in range(2)] if is_even else [0] * (2 * axes),
         groups=group,
         **_bias(conversion, node, weight[1] * group),
     )
+    if not is_even:
+        sizes = conversion.shape(node.outputs[0])[2:]
+        made = conversion.mb.slice_by_index(
+            x=made,
+            begin=[0, 0, *before],
+            end=[*made.shape[:2], *(start + size for start, size in zip(before, sizes, strict=True))],
+        )
     conversion.set(node.outputs[0], made)
 
 

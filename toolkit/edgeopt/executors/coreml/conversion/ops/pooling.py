@@ -11,8 +11,9 @@ from edgeopt.graph.graph import Node, attribute
 
 
 def _windows(conversion: MilConversion, node: Node) -> Windows:
-    kernel = attribute(node, "kernel_shape", ())
-    if any(size > 1 for size in attribute(node, "dilations", ())):
+    none: tuple[int, ...] = ()
+    kernel = attribute(node, "kernel_shape", none)
+    if any(size > 1 for size in attribute(node, "dilations", none)):
         raise conversion.refuse(node, "with holes")
     windows = windows_of_node(conversion, node, kernel)
     if lies_in_padding(node, windows):

@@ -27,11 +27,14 @@ def _transpose(conversion: MilConversion, node: Node) -> None:
     order = attribute(node, "perm", tuple(reversed(range(rank))))
     if sorted(order) != [*range(rank)]:
         raise ValueError(order)
-    conversion.set(node.outputs[0], conversion.mb.transpose(x=conversion.var(node.inputs[0]), perm=order))
+    source = node.inputs[0]
+    assert source is not None
+    conversion.turn(node.outputs[0], source, tuple(order))
 
 
 def _concat(conversion: MilConversion, node: Node) -> None:
     axis = attribute(node, "axis", 0) % len(conversion.shape(node.outputs[0]))
+    axis = axis if conversion.order is None else conversion.order[axis]
     values = [conversion.var(value) for value in node.inputs]
     conversion.set(node.outputs[0], values[0] if len(values) == 1 else conversion.mb.concat(values=values, axis=axis))
 
@@ -45,13 +48,17 @@ def _split(conversion: MilConversion, node: Node) -> None:
         conversion.set(output, part)
 
 
+def _slice_options(conversion: MilConversion, node: Node) -> list[tuple[int, ...]]:
+    """Return starts, ends, axes and steps; empty where one is left out."""
+    if conversion.graph.opset < _OPSET_OF_SLICE_INPUTS:
+        none: tuple[int, ...] = ()
+        return [*(attribute(node, name, none) for name in ("starts", "ends", "axes")), none]
+    return [conversion.whole_numbers(node, place) for place in range(1, 5)]
+
+
 def _slice(conversion: MilConversion, node: Node) -> None:
     shape = conversion.shape(node.inputs[0])
-    steps: tuple[int, ...] = ()
-    if conversion.graph.opset < _OPSET_OF_SLICE_INPUTS:
-        starts, ends, axes = (attribute(node, name, ()) for name in ("starts", "ends", "axes"))
-    else:
-        starts, ends, axes, steps = (conversion.whole_numbers(node, place) for place in range(1, 5))
+    starts, ends, axes, steps = _slice_options(conversion, node)
     axes, steps = axes or tuple(range(len(starts))), steps or (1,) * len(starts)
     spans = [range(size) for size in shape]
     for start, end, axis, stride in zip(starts, ends, axes, steps, strict=True):
@@ -152,12 +159,15 @@ def _scatter_nd(conversion: MilConversion, node: Node) -> None:
 def _pad(conversion: MilConversion, node: Node) -> None:
     rank, number = len(conversion.shape(node.inputs[0])), 0.0
     named: tuple[int, ...] = ()
+    pads: tuple[int, ...] = attribute(node, "pads", named)
     if conversion.graph.opset < _OPSET_OF_PAD_INPUTS:
-        pads, number = attribute(node, "pads", ()), attribute(node, "value", 0.0)
+        number = attribute(node, "value", 0.0)
     else:
         pads, named = (conversion.whole_numbers(node, place) for place in (1, 3))
         fill = conversion.numbers(node, 2)
         number = 0.0 if fill is None else float(fill.reshape(()))
+    if (grid := conversion.grid(node.inputs[0])) is not None:
+        number = float(grid.scale[0]) * (number - int(grid.zero[0]))
     axes = tuple(axis % rank for axis in named) or tuple(range(rank))
     mode = attribute(node, "mode", "constant")
     if mode not in _MODES or any(pad < 0 for pad in pads) or conversion.dtype(node.inputs[0]) != "fp32":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import TensorProto
 
@@ -16,11 +18,15 @@ def _binary(name: str) -> Read:
     return lambda reading, op: reading.add(name, [op.tensor("x"), op.tensor("y")])
 
 
-def _with_numbers(name: str, **keys: str) -> Read:
-    """Return what reads an op whose options are attributes in ONNX."""
-    return lambda reading, op: reading.add(
-        name, [op.tensor("x")], **{key: float(op.number(value)) for key, value in keys.items()}
-    )
+def _with_numbers(name: str, *keys: str) -> Read:
+    """Return what reads an op whose options are attributes of that name in ONNX."""
+
+    def read(reading: MilReading, op: MilOp) -> str:
+        options: dict[str, Any] = {key: float(op.number(key)) for key in keys}
+        made: str = reading.add(name, [op.tensor("x")], **options)
+        return made
+
+    return read
 
 
 def _not_equal(reading: MilReading, op: MilOp) -> str:
@@ -77,25 +83,16 @@ def _prelu(reading: MilReading, op: MilOp) -> str:
     return name
 
 
-def _with_epsilon(name: str) -> Read:
-    """Return what reads an op that adds a small number to its input first."""
+def _with_epsilon(*names: str) -> Read:
+    """Return what reads functions of x + epsilon, the first innermost."""
 
     def read(reading: MilReading, op: MilOp) -> str:
-        epsilon = reading.const(op.number("epsilon"), np.float32)
-        made: str = reading.add(name, [reading.add("Add", [op.tensor("x"), epsilon])])
+        made: str = reading.add("Add", [op.tensor("x"), reading.const(op.number("epsilon"), np.float32)])
+        for name in names:
+            made = reading.add(name, [made])
         return made
 
     return read
-
-
-def _rsqrt(reading: MilReading, op: MilOp) -> str:
-    name: str = reading.add("Reciprocal", [reading.add("Sqrt", [_shifted(reading, op)])])
-    return name
-
-
-def _shifted(reading: MilReading, op: MilOp) -> str:
-    name: str = reading.add("Add", [op.tensor("x"), reading.const(op.number("epsilon"), np.float32)])
-    return name
 
 
 def _cast(reading: MilReading, op: MilOp) -> str:
@@ -133,15 +130,15 @@ OPS = {
     "square": _square,
     "log": _with_epsilon("Log"),
     "inverse": _with_epsilon("Reciprocal"),
-    "rsqrt": _rsqrt,
+    "rsqrt": _with_epsilon("Sqrt", "Reciprocal"),
     "relu6": _relu6,
     "clip": _clip,
     "silu": _silu,
     "gelu": _gelu,
     "prelu": _prelu,
-    "leaky_relu": _with_numbers("LeakyRelu", alpha="alpha"),
-    "elu": _with_numbers("Elu", alpha="alpha"),
-    "sigmoid_hard": _with_numbers("HardSigmoid", alpha="alpha", beta="beta"),
+    "leaky_relu": _with_numbers("LeakyRelu", "alpha"),
+    "elu": _with_numbers("Elu", "alpha"),
+    "sigmoid_hard": _with_numbers("HardSigmoid", "alpha", "beta"),
     "cast": _cast,
     "add": _binary("Add"),
     "sub": _binary("Sub"),

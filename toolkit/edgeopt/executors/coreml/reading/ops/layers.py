@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,19 +33,32 @@ def _convolution(name: str) -> Read:
         kernel = [*op.shape("weight")[2:]]
         strides, dilations = op.whole("strides"), op.whole("dilations")
         inputs = [op.tensor("x"), op.tensor("weight"), *([op.tensor("bias")] if op.has("bias") else [])]
+        pads = _pads(op, kernel, strides, dilations)
         if op.has("output_shape"):
-            raise op.refuse("with output_shape")
+            _require_plain(op, kernel, strides, dilations, pads)
         made: str = reading.add(
             name,
             inputs,
             strides=strides,
             dilations=dilations,
-            pads=_pads(op, kernel, strides, dilations),
+            pads=pads,
             group=int(op.number("groups")),
         )
         return made
 
     return read
+
+
+def _require_plain(op: MilOp, kernel: list[int], strides: list[int], dilations: list[int], pads: list[int]) -> None:
+    """Refuse an output_shape that the other options do not give. Raises UnsupportedError."""
+    plain = [
+        (size - 1) * stride + (width - 1) * dilation + 1 - before - behind
+        for size, stride, width, dilation, before, behind in zip(
+            op.shape("x")[2:], strides, kernel, dilations, pads[: len(kernel)], pads[len(kernel) :], strict=True
+        )
+    ]
+    if op.whole("output_shape")[2:] != plain:
+        raise op.refuse("with another output_shape")
 
 
 def _linear(reading: MilReading, op: MilOp) -> str:
@@ -85,18 +99,18 @@ def _pool(name: str) -> Read:
     return read
 
 
-def _normalized(reading: MilReading, op: MilOp, axes: list[int], gamma: Any, beta: Any, epsilon: float) -> str:
-    """Return gamma * (x - mean) / sqrt(variance + epsilon) + beta."""
+def _normalized(reading: MilReading, op: MilOp, axes: list[int], wide: Sequence[int]) -> str:
+    """Return gamma * (x - mean) / sqrt(variance + epsilon) + beta, with the tables in the shape `wide`."""
     x, over = op.tensor("x"), reading.row(axes)
     centred = reading.add("Sub", [x, reading.add("ReduceMean", [x, over], keepdims=1)])
     squares = reading.add("Mul", [centred, centred])
     variance = reading.add("ReduceMean", [squares, over], keepdims=1)
-    root = reading.add("Sqrt", [reading.add("Add", [variance, reading.const(epsilon, np.float32)])])
+    epsilon = reading.const(op.number("epsilon"), np.float32)
+    root = reading.add("Sqrt", [reading.add("Add", [variance, epsilon])])
     made: str = reading.add("Div", [centred, root])
-    if gamma is not None:
-        made = reading.add("Mul", [made, reading.const(as_array(gamma))])
-    if beta is not None:
-        made = reading.add("Add", [made, reading.const(as_array(beta))])
+    for key, name in (("gamma", "Mul"), ("beta", "Add")):
+        if op.has(key):
+            made = reading.add(name, [made, reading.const(as_array(op.value(key).reshape(wide)))])
     return made
 
 
@@ -104,15 +118,13 @@ def _layer(reading: MilReading, op: MilOp) -> str:
     shape = op.shape("x")
     axes = sorted(axis % len(shape) for axis in op.whole("axes"))
     wide = [size if axis in axes else 1 for axis, size in enumerate(shape)]
-    tables = [op.value(key).reshape(wide) if op.has(key) else None for key in ("gamma", "beta")]
-    return _normalized(reading, op, axes, *tables, float(op.number("epsilon")))
+    return _normalized(reading, op, axes, wide)
 
 
 def _instance(reading: MilReading, op: MilOp) -> str:
     rank = len(op.shape("x"))
     wide = (1, -1, *(1,) * (rank - 2))
-    tables = [op.value(key).reshape(wide) if op.has(key) else None for key in ("gamma", "beta")]
-    return _normalized(reading, op, [*range(2, rank)], *tables, float(op.number("epsilon")))
+    return _normalized(reading, op, [*range(2, rank)], wide)
 
 
 def _batch(reading: MilReading, op: MilOp) -> str:
