@@ -25,6 +25,9 @@ MOST_AXES = 5
 _TYPES = {"float32": "fp32", "int32": "int32", "int64": "int32", "bool": "bool"}
 
 
+_OF_ALIKE = ("Add", "Sub", "Mul", "Div", "Max", "Min")
+"""Ops that lay a constant beside a tensor, axis by axis."""
+
 Order: TypeAlias = tuple[int, ...]
 """For each axis of a tensor of the model: the axis of the variable that lies there."""
 
@@ -141,11 +144,14 @@ class MilConversion:
         assert value is not None
         if self.order is not None and value in self._turned:
             return self._turned[value][0]
+        array = self.constant(value)
+        if self.order is not None and array is not None and array.size > 1:
+            wide = array.reshape((1,) * (len(self.order) - array.ndim) + array.shape)
+            return self.constant_var(wide.transpose(np.argsort(self.order)))
         if value not in self._carriers and value in self._turned:
             base, order = self._turned[value]
             self._carriers[value] = self.mb.transpose(x=base, perm=order)
         if value not in self._carriers:
-            array = self.constant(value)
             if array is None:
                 raise UnsupportedError(f"Core ML has nothing that makes {value.name!r}", remedy=REMEDY)
             self.dtype(value)
@@ -177,7 +183,7 @@ class MilConversion:
         orders = set[Order]()
         for value in node.inputs:
             array = self.constant(value) if value is not None else None
-            if value is None or (array is not None and array.size == 1):
+            if value is None or (array is not None and (array.size == 1 or node.op_type in _OF_ALIKE)):
                 continue
             if array is not None or value not in self._turned or value in self._carriers:
                 return None
@@ -208,13 +214,18 @@ class MilConversion:
             array = array.astype(np.float32)
         return self.mb.const(val=np.ascontiguousarray(array).reshape(array.shape))
 
-    def weight(self, node: Node, place: int, order: Sequence[int] | None = None) -> Any:
+    def turned(self, value: Value | None) -> tuple[Any, Order] | None:
+        """Return a variable and the order of axes in which it carries a tensor, where that is not the model's."""
+        return self._turned.get(value) if value is not None and value not in self._carriers else None
+
+    def weight(self, node: Node, place: int, order: Sequence[int] | None = None, more: int = 0) -> Any:
         """Return weights; those that the model stores in 8-bit integers stay so, with its own scales.
 
         Args:
             node: A layer.
             place: Of its input that holds weights.
             order: Axes in another order; None: as they are.
+            more: Axes of size 1 behind them.
         """
         value = node.inputs[place]
         assert value is not None
@@ -222,7 +233,7 @@ class MilConversion:
         stored = stored_weights(self.graph, value)
         if stored is not None:
             return self.mb.constexpr_affine_dequantize(
-                quantized_data=np.ascontiguousarray(stored.integers.transpose(axes)),
+                quantized_data=_behind(stored.integers.transpose(axes), more),
                 zero_point=stored.zero if stored.scale.size > 1 else stored.zero.reshape(()),
                 scale=stored.scale if stored.scale.size > 1 else stored.scale.reshape(()),
                 axis=np.int32(axes.index(stored.axis)),
@@ -231,7 +242,11 @@ class MilConversion:
         if array is None:
             var = self.var(value)
             return var if order is None else self.mb.transpose(x=var, perm=axes)
-        return self.constant_var(np.ascontiguousarray(array.transpose(axes)))
+        return self.constant_var(_behind(array.transpose(axes), more))
+
+
+def _behind(array: NDArray[Any], more: int) -> NDArray[Any]:
+    return np.ascontiguousarray(array).reshape(array.shape + (1,) * more)
 
 
 Convert = Callable[[MilConversion, Node], None]

@@ -10,12 +10,23 @@ from edgeopt.graph.graph import Node, attribute
 _MOST_AXES_OF_LINEAR = 3
 
 
+_CHANNELS_LAST = (0, 2, 3, 1)
+
+
 def _product(conversion: MilConversion, node: Node) -> None:
+    """Write a product; rows that lie behind a Transpose of pictures are a convolution of 1x1 before it."""
     left, right = (conversion.shape(value) for value in node.inputs[:2])
     if len(left) < 2 or len(right) < 2:
         raise conversion.refuse(node, "of a vector")
+    is_weight = len(right) == 2 and conversion.constant(node.inputs[1]) is not None
+    turned = conversion.turned(node.inputs[0])
+    if is_weight and turned is not None and turned[1] == _CHANNELS_LAST:
+        made = conversion.mb.conv(x=turned[0], weight=conversion.weight(node, 1, (1, 0), more=2), pad_type="valid")
+        conversion.order = turned[1]
+        conversion.set(node.outputs[0], made)
+        return
     x = conversion.var(node.inputs[0])
-    if len(right) == 2 and len(left) <= _MOST_AXES_OF_LINEAR and conversion.constant(node.inputs[1]) is not None:
+    if is_weight and len(left) <= _MOST_AXES_OF_LINEAR:
         made = conversion.mb.linear(x=x, weight=conversion.weight(node, 1, (1, 0)))
     else:
         made = conversion.mb.matmul(x=x, y=conversion.weight(node, 1))

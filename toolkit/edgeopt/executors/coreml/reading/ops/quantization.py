@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.executors.coreml.reading.reading import MilOp, MilReading, as_array
+from edgeopt.executors.coreml.reading.reading import MilOp, MilReading, as_array, type_of
 
 
 def _grid(reading: MilReading, op: MilOp, dtype: Any) -> tuple[list[str], dict[str, int]]:
@@ -23,8 +23,7 @@ def _quantize(reading: MilReading, op: MilOp) -> str:
 
 
 def _dequantize(reading: MilReading, op: MilOp) -> str:
-    zero = op.var("zero_point").val if op.has("zero_point") else np.int8(0)
-    tables, options = _grid(reading, op, np.asarray(zero).dtype)
+    tables, options = _grid(reading, op, np.dtype(type_of(op.var("input"))))
     made: str = reading.add("DequantizeLinear", [op.tensor("input"), *tables], **options)
     return made
 
