@@ -50,7 +50,7 @@ def _remainder(conversion: MilConversion, node: Node) -> None:
         raise conversion.refuse(node, "of floats")
     divisor = conversion.numbers(node, 1)
     if divisor is None or (divisor == 0).any():
-        raise conversion.refuse(node, "by 0 or by what is computed")
+        raise conversion.refuse(node, "by 0")
     _binary("mod")(conversion, node)
 
 
@@ -103,6 +103,7 @@ OPS = {
     "Equal": _binary("equal"),
     "And": _binary("logical_and"),
     "Or": _binary("logical_or"),
+    "Xor": _binary("logical_xor"),
     "Where": _where,
     "IsNaN": _is_nan,
 }

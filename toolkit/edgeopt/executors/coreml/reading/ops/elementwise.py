@@ -157,5 +157,6 @@ OPS = {
     "not_equal": _not_equal,
     "logical_and": _binary("And"),
     "logical_or": _binary("Or"),
+    "logical_xor": _binary("Xor"),
     "select": _select,
 }

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from edgeopt.executors.coreml.reading.reading import MilOp, MilReading, as_array
 
 
-def _grid(mode: str, before: int, after: int) -> NDArray[np.float64]:
+def places_between(mode: str, before: int, after: int) -> NDArray[np.float64]:
     """Return the places of a row that the pixels of the result lie at."""
     i = np.arange(after, dtype=np.float64)
     if mode in ("STRICT_ALIGN_CORNERS", "ALIGN_CORNERS"):
@@ -37,10 +37,21 @@ def _weights(places: NDArray[np.float64], before: int) -> NDArray[np.float32]:
 
 
 def _between(reading: MilReading, op: MilOp) -> str:
-    (height, width), mode = op.shape("x")[-2:], str(op.number("sampling_mode"))
+    return _weighted(reading, op, str(op.number("sampling_mode")))
+
+
+def _upsampled(reading: MilReading, op: MilOp) -> str:
+    """Read a resize by factors, which are found anew from the sizes."""
+    if op.number("align_corners"):
+        return _weighted(reading, op, "STRICT_ALIGN_CORNERS")
+    is_between = not op.has("half_pixel_centers") or op.number("half_pixel_centers")
+    return _weighted(reading, op, "UNALIGN_CORNERS" if is_between else "DEFAULT")
+
+
+def _weighted(reading: MilReading, op: MilOp, mode: str) -> str:
+    sizes = zip(op.shape("x")[-2:], op.made_shape[-2:], strict=True)
     try:
-        rows = _weights(_grid(mode, height, int(op.number("target_size_height"))), height)
-        columns = _weights(_grid(mode, width, int(op.number("target_size_width"))), width)
+        rows, columns = (_weights(places_between(mode, before, after), before) for before, after in sizes)
     except ValueError as error:
         raise op.refuse(f"in mode {error}") from error
     tall = reading.add("MatMul", [reading.const(rows), op.tensor("x")])
@@ -73,4 +84,9 @@ def _at_places(reading: MilReading, op: MilOp) -> str:
     return made
 
 
-OPS = {"resize_bilinear": _between, "upsample_nearest_neighbor": _repeated, "resample": _at_places}
+OPS = {
+    "resize_bilinear": _between,
+    "upsample_bilinear": _upsampled,
+    "upsample_nearest_neighbor": _repeated,
+    "resample": _at_places,
+}

@@ -22,10 +22,14 @@ def _transpose(reading: MilReading, op: MilOp) -> str:
 
 
 def _concat(reading: MilReading, op: MilOp) -> str:
-    if op.has("interleave") and op.number("interleave"):
-        raise op.refuse("that interleaves")
-    parts = [reading.tensor(var) for var in op.var("values")]
-    made: str = reading.add("Concat", parts, axis=int(op.number("axis")))
+    """Read a join; one that interleaves takes the first place of each part, then the second of each."""
+    parts, axis = [reading.tensor(var) for var in op.var("values")], int(op.number("axis"))
+    if not (op.has("interleave") and op.number("interleave")):
+        joined: str = reading.add("Concat", parts, axis=axis)
+        return joined
+    behind = axis % len(op.made_shape) + 1
+    parts = [reading.add("Unsqueeze", [part, reading.row([behind])]) for part in parts]
+    made: str = reading.add("Reshape", [reading.add("Concat", parts, axis=behind), reading.row(op.made_shape)])
     return made
 
 
@@ -64,6 +68,13 @@ def _slice_by_size(reading: MilReading, op: MilOp) -> str:
     end = [start + size for start, size in zip(begin, op.made_shape, strict=True)]
     axes = [*range(len(begin))]
     made: str = reading.add("Slice", [op.tensor("x"), *map(reading.row, (begin, end, axes))])
+    return made
+
+
+def _crop(reading: MilReading, op: MilOp) -> str:
+    begin = [op.whole(key)[0] for key in ("crop_height", "crop_width")]
+    end = [start + size for start, size in zip(begin, op.made_shape[-2:], strict=True)]
+    made: str = reading.add("Slice", [op.tensor("x"), *map(reading.row, (begin, end, (-2, -1)))])
     return made
 
 
@@ -151,6 +162,7 @@ OPS = {
     "split": _split,
     "slice_by_index": _slice,
     "slice_by_size": _slice_by_size,
+    "crop": _crop,
     "reverse": _reverse,
     "gather": _gather("Gather"),
     "gather_along_axis": _gather("GatherElements"),
