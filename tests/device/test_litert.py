@@ -13,7 +13,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from engine_ops import AGAIN, OPS, PICTURE, POOLED, TRAINING, TWICE, constants, inputs_of, model_of, quantized, right
+from engine_ops import (
+    AGAIN,
+    MORE,
+    OPS,
+    PICTURE,
+    POOLED,
+    TRAINING,
+    TWICE,
+    constants,
+    drawn,
+    inputs_of,
+    model_of,
+    opset_model,
+    quantized,
+    right,
+)
 from fixture_brief import briefly
 from npu_models import numbers, parse
 
@@ -33,77 +48,11 @@ pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 CPU = SessionOptions(("CPU",), 1)
 LACKS = {"transposed convolution of groups", "elu", "selu", "erf", "sum of one number"}
 """Of what ncnn has."""
-MORE = {
-    "elu of one": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Elu(x) }}",
-    "several pictures": "(float[2,6,9,10] x) => (float[2,8,9,10] y) { c = Conv<pads = [1,1,1,1]>(x, w86, b8) y = Relu(c) }",
-    "pools of several pictures": "(float[2,6,8,8] x) => (float[2,6,4,4] y) { y = MaxPool<kernel_shape = [2,2], strides = [2,2]>(x) }",
-    "limits of six": f"({PICTURE}) => (float[1,8,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) y = Clip(c, zero_f, six) }}",
-    "mish": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Mish(x) }}",
-    "quotients": f"({PICTURE}) => (float[1,6,9,10] y) {{ a = Abs(x) b = Add(a, one) y = Reciprocal(b) }}",
-    "rows after channels last": f"({PICTURE}) => (float[1,90,8] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) r = Reshape(c, rows) y = Transpose<perm = [0,2,1]>(r) }}",
-    "heads joined and turned": "(float[1,6,8,8] x, float[1,6,4,4] z) => (float[1,80,6] y) { a = Reshape(x, r64) b = Reshape(z, r16) c = Concat<axis = 2>(a, b) y = Transpose<perm = [0,2,1]>(c) }",
-    "parts of channels": f"({PICTURE}) => (float[1,12,9,10] y) {{ c = Conv<pads = [1,1,1,1]>(x, w86) a, b = Split<axis = 1>(c, parts26) y = Concat<axis = 1>(a, b, a, x_pad) }}".replace(
-        ", x_pad", ", a"
-    ),
-    "channels shuffled": "(float[1,6,4,5] x) => (float[1,6,4,5] y) { a = Reshape(x, five_axes) t = Transpose<perm = [0,2,1,3,4]>(a) y = Reshape(t, back) }",
-    "from behind": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Slice(x, minus, least, axis3, minus) }}",
-    "steps that leave a rest": f"({PICTURE}) => (float[1,6,5,10] y) {{ y = Slice(x, zero, far, axis2, two_i) }}",
-    "steps along two axes": f"({PICTURE}) => (float[1,6,5,5] y) {{ a = Slice(x, zero, far, axis2, two_i) y = Slice(a, one_i, far, axis3, two_i) }}",
-    "places apart": f"({PICTURE}) => (float[1,6,9,2] y) {{ y = Gather<axis = 3>(x, apart) }}",
-    "nearest pixels, rounded up": f'({PICTURE}) => (float[1,6,18,20] y) {{ y = Resize<mode = "nearest", nearest_mode = "ceil">(x, , twice) }}',
-    "nearest of fewer": f'({PICTURE}) => (float[1,6,13,7] y) {{ y = Resize<mode = "nearest">(x, , , size) }}',
-    "mean of windows, padded by itself": f'({PICTURE}) => (float[1,6,5,5] y) {{ y = AveragePool<kernel_shape = [3,3], strides = [2,2], auto_pad = "SAME_UPPER", count_include_pad = 1>(x) }}',
-    "elements by their places": f"({PICTURE}) => (float[1,6,9,3] y) {{ v, i = TopK(x, three) n = Neg(x) y = GatherElements<axis = 3>(n, i) }}",
-    "elements of rows": "(float[1,8,4] x, float[1,8] z) => (float[1,3,4] y) { v, i = TopK(z, three) u = Unsqueeze(i, minus) e = Tile(u, times4) y = GatherElements<axis = 1>(x, e) }",
-    "whole numbers and what is left": "(int64[1,4] x) => (int64[1,4] m) { n = Sub(x, four_i) m = Mod(n, three) }",
-    "places divided": f"({PICTURE}) => (int64[1,6,9,3] y, int64[1,6,9,3] m) {{ v, i = TopK(x, three) y = Div(i, three) m = Mod(i, three) }}",
-    "a number alone": "(float x) => (float y) { y = Neg(x) }",
-    "an input under its own name": "(float[1,4] x) => (float[1,4] x, float[1,4] y) { y = Neg(x) }",
-    "places from the end": f"({PICTURE}) => (float[1,6,9,1] y) {{ y = Gather<axis = 3>(x, minus) }}",
-    "no number": f"({PICTURE}) => (float[1,6,9,10] y) {{ r = Sqrt(x) n = IsNaN(r) y = Where(n, x, r) }}",
-    "space to depth": "(float[1,6,4,6] x) => (float[1,24,2,3] y) { y = SpaceToDepth<blocksize = 2>(x) }",
-    "the best three": f"({PICTURE}) => (float[1,6,9,3] y, int64[1,6,9,3] i) {{ y, i = TopK(x, three) }}",
-    "the best of channels": f"({PICTURE}) => (float[1,3,9,10] y, int64[1,3,9,10] i) {{ y, i = TopK<axis = 1>(x, three) }}",
-    "place of the largest": f"({PICTURE}) => (int64[1,9,10] y) {{ y = ArgMax<axis = 1, keepdims = 0>(x) }}",
-    "chosen by a comparison": f"({PICTURE}) => (float[1,6,9,10] y) {{ c = Greater(x, half) n = Neg(x) y = Where(c, x, n) }}",
-    "power of a whole number": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Pow(x, three) }}",
-    "repeated": f"({PICTURE}) => (float[1,6,18,30] y) {{ y = Tile(x, repeats) }}",
-    "expanded to more axes": "(float[1,2] x) => (float[3,5,3,2,2] y) { y = Expand(x, five) }",
-    "bytes of a picture": "(uint8[1,6,9,10] x) => (float[1,8,9,10] y) { c = Cast<to = 1>(x) y = Conv<pads = [1,1,1,1]>(c, w86) }",
-    "a table": "(int64[1,4] x) => (float[1,4,4] y) { y = Gather<axis = 0>(m104, x) }",
-    "a bias for each row": "(float[4,10] x) => (float[4,4] y) { y = Gemm(x, m104, column) }",
-    "log of a softmax": "(float[1,10] x) => (float[1,10] y) { y = LogSoftmax(x) }",
-    "product of both sides turned": "(float[4,5] x, float[6,4] z) => (float[5,6] y) { y = Gemm<transA = 1, transB = 1, alpha = 0.5>(x, z) }",
-    "a mean of rows in another order": f"({PICTURE}) => (float[1,10,6] y) {{ t = Transpose<perm = [0,2,3,1]>(x) y = ReduceMean<axes = [1], keepdims = 0>(t) }}",
-    "slopes after channels last": f"({PICTURE}) => (float[1,6,9,10] y) {{ c = Conv<group = 6, pads = [1,1,1,1]>(x, w61) y = PRelu(c, slopes) }}",
-    "a squeezed mean": f"({PICTURE}) => (float[1,4] y) {{ p = GlobalAveragePool(x) f = Flatten(p) y = Gemm(f, m64, b4) }}",
-    "gates of channels": f"({PICTURE}) => (float[1,6,9,10] y) {{ c = Conv<group = 6, pads = [1,1,1,1]>(x, w61) p = ReduceMean<axes = [2,3]>(c) s = HardSigmoid(p) y = Mul(s, c) }}",
-}
-TABLES = {"rows": [1, 8, -1], "r64": [1, 6, 64], "r16": [1, 6, 16], "parts26": [4, 4], "five_axes": [1, 2, 3, 4, 5]}
-TABLES |= {"back": [1, 6, 4, 5], "least": [-100], "repeats": [1, 1, 2, 3], "times4": [1, 1, 4], "four_i": [4]}
-
-
-def litert_model(text: str) -> Model:
-    read = set(re.findall(r"\w+", text))
-    known = constants() | {name: np.array(value, np.int64) for name, value in TABLES.items()}
-    known |= {"zero_f": np.array(0, np.float32), "six": np.array(6, np.float32), "m64": numbers(6, 4)}
-    opset = 18 if "Mish" in text else 17
-    return parse(f"small {text}", opset=opset, **{name: array for name, array in known.items() if name in read})
-
-
-def drawn(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
-    chance = np.random.default_rng(seed)
-    made = {}
-    for spec in model.inputs:
-        is_float = spec.dtype == "float32"
-        made[spec.name] = chance.standard_normal(spec.shape) if is_float else chance.integers(0, 9, spec.shape)
-        made[spec.name] = made[spec.name].astype(spec.dtype)
-    return made
 
 
 @pytest.mark.parametrize("name", [*(OPS.keys() - LACKS), *MORE])
 def test_every_op_computes_what_onnx_says(name):
-    model = litert_model(MORE.get(name) or OPS[name])
+    model = opset_model(MORE.get(name) or OPS[name])
     inputs = drawn(model)
     expected, actual = right(model, inputs), EXECUTOR.open(model.data, CPU).run(inputs)
     assert list(actual) == [output.name for output in model.outputs]
@@ -114,7 +63,7 @@ def test_every_op_computes_what_onnx_says(name):
 
 @pytest.mark.parametrize("name", ["convolution", "flat", "heads joined and turned", "an input that is an output"])
 def test_files_for_apps_take_pictures_with_their_channels_last(name):
-    model = litert_model(MORE.get(name) or OPS[name])
+    model = opset_model(MORE.get(name) or OPS[name])
     inputs = drawn(model)
     session = EXECUTOR.open(EXECUTOR.own_files(model.data)["model.tflite"], CPU)
     actual = session.run({key: np.moveaxis(value, 1, -1) for key, value in inputs.items()})
@@ -123,7 +72,7 @@ def test_files_for_apps_take_pictures_with_their_channels_last(name):
 
 
 def test_a_transpose_is_no_operator_where_its_readers_take_the_order():
-    codes = [line.code for line in operators_of(tflite_file(litert_model(MORE["rows after channels last"]).data))]
+    codes = [line.code for line in operators_of(tflite_file(opset_model(MORE["rows after channels last"]).data))]
     assert codes == ["TRANSPOSE", "CONV_2D", "RESHAPE"]  # the first for the input's own order
 
 
@@ -301,7 +250,7 @@ def test_float16_is_asked_for_and_never_a_default():
 
 def test_float16_is_refused_where_it_cannot_hand_out_what_the_model_makes():
     with pytest.raises(UnsupportedError, match="does not copy int64"):
-        EXECUTOR.open(litert_model(MORE["the best of channels"]).data, SessionOptions(("CPU",), 1, precision="fp16"))
+        EXECUTOR.open(opset_model(MORE["the best of channels"]).data, SessionOptions(("CPU",), 1, precision="fp16"))
 
 
 def test_inputs_of_another_shape_type_or_name_are_refused():

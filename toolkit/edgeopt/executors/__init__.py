@@ -170,7 +170,9 @@ class Executor(Protocol):
     holds_cores: ClassVar[bool] = False
     """Whether a session can be held to some cores of the processor."""
     foreign_runtime: ClassVar[str] = ""
-    """What runs models on the device, where this engine only compiles them; empty: itself."""
+    """What runs models on the device, where this engine only compiles or writes them; empty: itself."""
+    own_check: ClassVar[str] = ""
+    """How the numbers of its own files are computed where what runs them is not here; empty: it runs them."""
 
     def why_unavailable(self) -> str | None:
         """Return None if it can run here, otherwise what is missing."""
@@ -212,6 +214,11 @@ class Executor(Protocol):
             UnsupportedError: If the engine cannot hold the model.
         """
         del source
+        return {}
+
+    def own_facts(self, file: str) -> Mapping[str, str]:
+        """Return what an app is told of one of these files, or folders: what it computes in and what it needs."""
+        del file
         return {}
 
     def own_settings(self, options: SessionOptions, precision: str) -> Mapping[str, bool | int]:

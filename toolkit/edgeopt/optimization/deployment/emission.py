@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import numpy as np
-
-from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnavailableError
-from edgeopt.executors import Session, SessionOptions, arithmetic
-from edgeopt.graph.drift import measure_drift, worst_drift
-from edgeopt.graph.model import Model, load_model
-from edgeopt.graph.tensors import Tensors
+from edgeopt.errors import EdgeoptError, Missing, Note, NoteKind, NotFoundError, UnavailableError
+from edgeopt.executors import SessionOptions, arithmetic
+from edgeopt.graph.model import load_model
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.engines import Engines
+from edgeopt.optimization.deployment.emitted_elsewhere import written_for_elsewhere
+from edgeopt.optimization.deployment.written import Written, original_db, read_by_apps
 from edgeopt.optimization.run import Run
 from edgeopt.runtime.devices.availability import load_executor
-from edgeopt.steps._context import CHECKED_PICTURES, Engine
 from edgeopt.system.declared import registry
 from edgeopt.system.text import format_bytes
 
@@ -37,10 +34,14 @@ def require_emitters(names: Sequence[str], engines: Engines) -> None:
     for name in names:
         if name not in known:
             raise NotFoundError("engine with files of its own", name, known)
-        if name not in here:
-            reason = load_executor(name).why_unavailable()
-            if reason:
-                raise UnavailableError(f"--emit {name}: {reason}", remedy="leave --emit out until it runs here")
+        executor = load_executor(name)
+        if name in here:
+            continue
+        if reason := executor.why_unavailable():
+            remedy = reason.remedy if isinstance(reason, Missing) else ""
+            said = reason.reason if isinstance(reason, Missing) else reason
+            raise UnavailableError(f"--emit {name}: {said}", remedy=remedy or "leave --emit out until it runs here")
+        if not executor.foreign_runtime:
             raise UnavailableError(
                 f"--emit {name} writes what was measured on {name}, which this command does not run",
                 remedy=f"choose --target cpu or a target of {name}: edgeopt targets",
@@ -66,38 +67,51 @@ def emit(run: Run, candidates: Sequence[Candidate], best: Candidate) -> tuple[tu
 
 
 def _emitted(run: Run, name: str, candidates: Sequence[Candidate], best: Candidate) -> Note:
+    write = written_for_elsewhere if load_executor(name).foreign_runtime else _of_engine
+    written = write(run, name, candidates, best)
+    candidate = written.candidate
+    for file, data in written.files.items():
+        run.workspace.write(f"{FOLDER}/{name}/{file}", data)
+    facts = {
+        "engine": name,
+        "candidate": candidate.name,
+        "precision": candidate.precision,
+        "agreement": candidate.agreement,
+        "accuracy": candidate.word or None,
+        **written.facts,
+        "files": {file: len(data) for file, data in written.files.items()},
+        "recipe": read_by_apps(run.context.recipe),
+    }
+    run.workspace.write(f"{FOLDER}/{name}/{FACTS}", json.dumps(facts, indent=1) + "\n")
+    size = format_bytes(sum(map(len, written.files.values())))
+    detail = f"{FOLDER}/{name} holds {candidate.name}: {written.standing}, {size}"
+    is_choice = candidate is best
+    remedy = "" if is_choice else "it is not the choice"
+    return Note(NoteKind.INFO if is_choice else NoteKind.WARNING, detail, remedy)
+
+
+def _of_engine(run: Run, name: str, candidates: Sequence[Candidate], best: Candidate) -> Written:
+    """Return the files of an engine that ran here, with what was measured on it."""
     candidate = _best_of(name, candidates, best)
     engine = next(own for own in (run.context.engine, *run.context.alternatives) if own.target.executor == name)
     model = load_model(run.workspace.path(candidate.file), candidate.name)
     files = engine.executor.own_files(model.source)
     whole = files.get(f"model{engine.executor.own_suffix}")  # where the engine's own files are one
     network = whole or engine.executor.own_file(model.source)
-    for file, data in files.items():
-        run.workspace.write(f"{FOLDER}/{name}/{file}", data)
     options = SessionOptions(engine.target.providers, engine.threads, engine.target.options)
-    sqnr_db = _sqnr_db(run, engine, candidate, model, network)
+    sqnr_db = original_db(run, candidate, lambda: engine.opening(candidate.precision).open(network), model)
     facts = {
-        "engine": name,
-        "candidate": candidate.name,
-        "precision": candidate.precision,
         "arithmetic": arithmetic(candidate.precision),
         "threads": engine.threads,
         "cores": engine.target.cores,
         "options": dict(engine.target.options),
         "settings": dict(engine.executor.own_settings(options, arithmetic(candidate.precision))),
         "sqnr_db": None if sqnr_db is None else round(sqnr_db, 1),
-        "agreement": candidate.agreement,
         "speed": None if candidate.speed is None else candidate.speed.speedup,
         "speed_verdict": None if candidate.speed is None else str(candidate.speed.verdict),
-        "accuracy": candidate.word or None,
-        "files": {file: len(data) for file, data in files.items()},
     }
-    run.workspace.write(f"{FOLDER}/{name}/{FACTS}", json.dumps(facts, indent=1) + "\n")
-    size = format_bytes(sum(map(len, files.values())))
     numbers = "" if sqnr_db is None else f", {sqnr_db:.0f} dB from the original"
-    detail = f"{FOLDER}/{name} holds {candidate.name}: {_standing(candidate)}{numbers}, {size}"
-    is_choice = candidate is best
-    return Note(NoteKind.INFO if is_choice else NoteKind.WARNING, detail, "" if is_choice else "it is not the choice")
+    return Written(candidate, files, facts, f"{_standing(candidate)}{numbers}")
 
 
 def _best_of(name: str, candidates: Sequence[Candidate], best: Candidate) -> Candidate:
@@ -118,27 +132,3 @@ def _standing(candidate: Candidate) -> str:
     """Return what is known of a candidate's speed and accuracy, in words of the table."""
     speed = f"{candidate.speed} {candidate.speed.verdict}" if candidate.speed else "not timed"
     return f"{speed}, accuracy {candidate.word or 'not judged'}"
-
-
-def _sqnr_db(run: Run, engine: Engine, candidate: Candidate, model: Model, network: bytes) -> float | None:
-    """Return how far what was written answers from the original, on real samples, in decibels.
-
-    None where it takes smaller pictures, whose answers have other positions.
-    """
-    if candidate.input_size != run.candidates[0].input_size:
-        return None
-    session = engine.opening(candidate.precision).open(network)
-    try:
-        made = [session.run(_as_taken(session, inputs)) for inputs in run.context.inputs(CHECKED_PICTURES, model)]
-    finally:
-        session.close()
-    sqnr_db: float = worst_drift(map(measure_drift, run.context.original_outputs(), made)).sqnr_db
-    return sqnr_db
-
-
-def _as_taken(session: Session, inputs: Tensors) -> Tensors:
-    """Return inputs in the order of axes of a file for apps, which may have the channels of pictures last."""
-    return {
-        spec.name: inputs[spec.name] if inputs[spec.name].shape == spec.shape else np.moveaxis(inputs[spec.name], 1, -1)
-        for spec in session.inputs
-    }

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors._dequantized import dequantized
 from edgeopt.executors.litert.conversion.network import Grid, TfliteNetwork
 from edgeopt.graph.graph import Graph, Node, Value, attribute, op_name
 
@@ -125,22 +126,7 @@ class TfliteConversion:
     def constant(self, value: Value | None) -> NDArray[Any] | None:
         """Return the numbers of a constant, of one that is stored in integers too; None where it is computed."""
         array = self.graph.constant(value)
-        node = self.graph.producer(value, "DequantizeLinear") if array is None else None
-        if node is None:
-            return array
-        parts = self.graph.constants(node.inputs)
-        if parts is None:
-            return None
-        shape = [1] * parts[0].ndim
-        if parts[1].size > 1:
-            if attribute(node, "block_size", 0) or parts[1].ndim != 1:
-                raise self.refuse(node, "in blocks")
-            shape[attribute(node, "axis", 1)] = parts[1].size
-        zero = parts[2].astype(np.int64).reshape(-1) if len(parts) > 2 else np.zeros(1, np.int64)
-        zero = zero.reshape(shape) if zero.size > 1 else zero.reshape(())
-        scale = parts[1].reshape(shape) if parts[1].size > 1 else parts[1].reshape(())
-        result: NDArray[Any] = ((parts[0].astype(np.int64) - zero).astype(np.float32) * scale).astype(np.float32)
-        return result
+        return dequantized(self.graph, value) if array is None else array
 
     def refuse(self, node: Node, what: str) -> UnsupportedError:
         """Return the error for a node that LiteRT lacks, or lacks in this form."""

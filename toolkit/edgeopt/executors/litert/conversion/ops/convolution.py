@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from edgeopt.executors._windows import Windows
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import any_grids, bias_steps, stored_weights
 from edgeopt.executors.litert.conversion.network import Grid
-from edgeopt.executors.litert.conversion.ops._windows import Windows, padded, windows_of
+from edgeopt.executors.litert.conversion.ops._windows import padded, padding_of, windows_of
 
 _PICTURE, _LINE = 2, 1
 
@@ -105,7 +106,7 @@ def _convolution(conversion: TfliteConversion, step: TfliteStep) -> None:
         raise conversion.refuse(step.node, f"over {axes} axes")
     windows = _wide(windows_of(conversion, step, kernel))
     place = _as_picture(conversion, step, axes)
-    padding = windows.padding
+    padding = padding_of(windows)
     if not padding:
         place, padding = padded(conversion, place, windows.pads), "VALID"
     group, channels = step.attribute("group", 1), conversion.shown(place)[-1]

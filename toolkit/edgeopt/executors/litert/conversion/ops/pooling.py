@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from numpy.typing import NDArray
 
+from edgeopt.executors._windows import Windows, counted, lies_in_padding
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import any_grids, one_grid
-from edgeopt.executors.litert.conversion.ops._windows import Windows, padded, windows_of
+from edgeopt.executors.litert.conversion.ops._windows import padded, padding_of, windows_of
 
 
 def _windows(conversion: TfliteConversion, step: TfliteStep) -> Windows:
@@ -17,10 +15,8 @@ def _windows(conversion: TfliteConversion, step: TfliteStep) -> Windows:
     if len(kernel) != 2 or any(size > 1 for size in step.attribute("dilations", ())):
         raise conversion.refuse(step.node, "over other axes than two, or with holes")
     windows = windows_of(conversion, step, kernel)
-    pads = step.attribute("pads", (0,) * 4)
-    for count, stride, size, before in zip(windows.counts, windows.strides, windows.sizes, pads, strict=False):
-        if (count - 1) * stride >= size + before:  # ONNX Runtime leaves it out, onnx's shapes count it
-            raise conversion.refuse(step.node, "with a window that lies in padding alone")
+    if lies_in_padding(step.node, windows):
+        raise conversion.refuse(step.node, "with a window that lies in padding alone")
     return windows
 
 
@@ -42,7 +38,7 @@ def _largest(conversion: TfliteConversion, step: TfliteStep) -> None:
     if len(step.node.outputs) > 1 and step.node.outputs[1].consumers():
         raise conversion.refuse(step.node, "with its indices read")
     windows = _windows(conversion, step)
-    place, padding = conversion.tensor(step.inputs[0], channels_last(4)), windows.padding
+    place, padding = conversion.tensor(step.inputs[0], channels_last(4)), padding_of(windows)
     if not padding:
         place, padding = padded(conversion, place, windows.pads, -np.inf), "VALID"
     made = _pooled(conversion, "MAX_POOL_2D", place, windows, padding)
@@ -54,31 +50,17 @@ def _mean(conversion: TfliteConversion, step: TfliteStep) -> None:
     windows = _windows(conversion, step)
     place = conversion.tensor(step.inputs[0], channels_last(4))
     counts_padding = bool(step.attribute("count_include_pad", 0))
-    if windows.padding and (windows.padding == "VALID" or not counts_padding):
-        made = _pooled(conversion, "AVERAGE_POOL_2D", place, windows, windows.padding)
+    padding = padding_of(windows)
+    if padding and (padding == "VALID" or not counts_padding):
+        made = _pooled(conversion, "AVERAGE_POOL_2D", place, windows, padding)
     else:
         place = padded(conversion, place, windows.pads)
         made = _pooled(conversion, "AVERAGE_POOL_2D", place, windows, "VALID")
-        factor = np.prod(windows.kernel) / _counted(step, windows, counts_padding)
+        factor = np.prod(windows.kernel) / counted(step.node, windows, counts_padding=counts_padding)
         if (factor != 1).any():
             table = conversion.network.constant("counts", factor.astype(np.float32)[None, :, :, None])
             made = conversion.apply("MUL", [made, table], conversion.shown(made))
     conversion.set(step.outputs[0], made, channels_last(4))
-
-
-def _counted(step: TfliteStep, windows: Windows, counts_padding: bool) -> NDArray[np.float64]:
-    """Return how many numbers the mean of each window is over; shape: the windows."""
-    is_written = step.attribute("auto_pad", "NOTSET") in ("NOTSET", "")
-    behind: Sequence[int] = step.attribute("pads", (0,) * 4)[2:] if is_written else windows.behind
-    each = []
-    for axis in range(2):
-        first = np.arange(windows.counts[axis]) * windows.strides[axis] - windows.before[axis]
-        last = first + windows.kernel[axis]
-        # padding that the node asks for counts; what rounding up adds behind it does not
-        least = -windows.before[axis] if counts_padding else 0
-        most = windows.sizes[axis] + (max(behind[axis], 0) if counts_padding else 0)
-        each.append(np.minimum(last, most) - np.maximum(first, least))
-    return np.outer(each[0], each[1]).astype(np.float64)
 
 
 def _global_mean(conversion: TfliteConversion, step: TfliteStep) -> None:

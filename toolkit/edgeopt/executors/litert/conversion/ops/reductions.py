@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from edgeopt.executors._reduced_axes import reduced_axes
 from edgeopt.executors.litert.conversion.conversion import Order, TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import any_grids, one_grid
 from edgeopt.executors.litert.conversion.network import type_name
 
-_OPSET_OF_INPUTS = 18
-_OPSET_OF_SUM_INPUTS = 13
-
 
 def _axes(conversion: TfliteConversion, step: TfliteStep) -> tuple[int, ...]:
-    rank = len(conversion.shape(step.inputs[0]))
-    first = _OPSET_OF_SUM_INPUTS if step.node.op_type == "ReduceSum" else _OPSET_OF_INPUTS
-    if conversion.graph.opset < first:
-        named = step.attribute("axes", ())
-    else:
-        numbers = conversion.numbers(step.node, 1)
-        named = () if numbers is None else tuple(int(axis) for axis in numbers.reshape(-1))
-    if not named and step.attribute("noop_with_empty_axes", 0):
-        raise conversion.refuse(step.node, "over no axis")
-    return tuple(sorted(axis % rank for axis in named)) or tuple(range(rank))
+    axes = reduced_axes(conversion.graph, step.node, len(conversion.shape(step.inputs[0])))
+    if axes is None:
+        raise conversion.refuse(step.node, "over no axis, or over axes that are computed")
+    return axes
 
 
 def _order_after(order: Order, axes: tuple[int, ...], *, keeps: bool) -> Order:

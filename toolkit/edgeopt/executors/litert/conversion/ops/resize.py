@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.executors._resizing import is_repetition, nearest_places, positions_of
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import one_grid
 
@@ -26,66 +27,21 @@ def _resize(conversion: TfliteConversion, step: TfliteStep) -> None:
     conversion.set(step.outputs[0], made, channels_last(4))
 
 
-def _factors(conversion: TfliteConversion, step: TfliteStep) -> tuple[float, float]:
-    """Return the scales of height and width as the node says them, which positions are computed with."""
-    before, after = conversion.shape(step.node.inputs[0])[2:], conversion.shape(step.node.outputs[0])[2:]
-    place = 1 if step.node.op_type == "Upsample" or conversion.graph.opset < 11 else 2
-    scales = conversion.numbers(step.node, place)
-    if conversion.graph.opset < 9:
-        scales = np.array(step.attribute("scales", ()), np.float32)
-    if scales is not None and scales.size == 4:
-        return float(scales[2]), float(scales[3])
-    return after[0] / before[0], after[1] / before[1]
-
-
-def _places(step: TfliteStep, before: int, after: int, factor: float, default: str) -> NDArray[np.float64]:
-    """Return the place in the picture that each pixel of the result is read at."""
-    x = np.arange(after, dtype=np.float64)
-    mode = step.attribute("coordinate_transformation_mode", default)
-    if mode == "asymmetric":
-        return x / factor
-    if mode == "align_corners":
-        return x * (before - 1) / max(after - 1, 1)
-    if mode == "half_pixel_symmetric":
-        shift = (1 - after / (factor * before)) * before / 2
-        return shift + (x + 0.5) / factor - 0.5
-    if mode == "pytorch_half_pixel" and after == 1:
-        return np.zeros(1)
-    if mode in ("half_pixel", "pytorch_half_pixel"):
-        return (x + 0.5) / factor - 0.5
-    raise ValueError(mode)
-
-
 def _positions(conversion: TfliteConversion, step: TfliteStep) -> list[NDArray[np.float64]]:
     before, after = conversion.shape(step.node.inputs[0])[2:], conversion.shape(step.node.outputs[0])[2:]
-    default = "asymmetric" if conversion.graph.opset < 11 else "half_pixel"
-    factors = _factors(conversion, step)
     try:
-        return [_places(step, *row, default) for row in zip(before, after, factors, strict=True)]
+        return positions_of(conversion.graph, step.node, before, after)
     except ValueError as error:
         raise conversion.refuse(step.node, f"with coordinates of {error}") from error
 
 
 def _nearest(conversion: TfliteConversion, step: TfliteStep, place: int) -> int:
     """Write whole repetitions as a resize, all else as rows and columns that are taken by their numbers."""
-    default = "floor" if conversion.graph.opset < 11 else "round_prefer_floor"
-    rounding = step.attribute("nearest_mode", default)
     sizes = conversion.shape(step.node.inputs[0])[2:]
-    reads = []
-    for position, size in zip(_positions(conversion, step), sizes, strict=True):
-        rounded = {
-            "floor": np.floor(position),
-            "ceil": np.ceil(position),
-            "round_prefer_ceil": np.floor(position + 0.5),
-        }.get(rounding, np.ceil(position - 0.5))
-        reads.append(np.clip(rounded, 0, size - 1).astype(np.int32))
+    reads = nearest_places(conversion.graph, step.node, _positions(conversion, step), sizes)
     wanted = [len(read) for read in reads]
     shape = conversion.shown(place)
-    repeats = all(
-        after % size == 0 and (read == np.arange(after) // (after // size)).all()
-        for read, size, after in zip(reads, sizes, wanted, strict=True)
-    )
-    if repeats:
+    if is_repetition(reads, sizes):
         made = (shape[0], *wanted, shape[3])
         return conversion.apply("RESIZE_NEAREST_NEIGHBOR", [place, conversion.integers(wanted)], made)
     for axis, read in enumerate(reads, 1):
