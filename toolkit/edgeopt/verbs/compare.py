@@ -8,7 +8,7 @@ from typing import Unpack
 
 from edgeopt.measurement.compare.run import compare as compare_sides
 from edgeopt.measurement.compare.summary import summarize
-from edgeopt.verbs._perform import Performed, Result, prepare, require_two, with_options_of_kinds
+from edgeopt.verbs._perform import Performed, Result, prepare_sides, with_options_of_kinds
 from edgeopt.verbs.wishes import CompareWishes
 
 Tell = Callable[[str, int, int], None]
@@ -25,7 +25,7 @@ def compare(
     """Compare workloads with the first of them, in turns.
 
     Args:
-        *workloads: Two or more of one kind; or two or more results of `bench`.
+        *workloads: Two or more of one kind, or a language model beside `rivals`; or two or more results of `bench`.
         options: What to measure, the dataclass of their kind; None: all defaults.
         on: The device that does it, `ssh://USER@HOST` or `adb://SERIAL`; None: this machine.
         tell: Hears progress.
@@ -35,19 +35,18 @@ def compare(
         The comparison of their kind.
 
     Raises:
-        EdgeoptError: If fewer than two are named, they are of two kinds, or one cannot be used.
+        EdgeoptError: If there are fewer than two, they are of two kinds, or one cannot be used.
     """
     sources = tuple(map(str, workloads))
     if on:
         from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
-        require_two(sources)
+        prepare_sides(sources, options, wishes)
         return result_on(RemoteCall("compare", sources, options, wishes, on), tell)
     return compared(sources, options, wishes, tell).result
 
 
 def compared(sources: tuple[str, ...], options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed:
     """Do what `compare` does, and say how it is shown."""
-    require_two(sources)
-    kind, chosen = prepare("compare", sources, options, wishes)
+    kind, chosen = prepare_sides(sources, options, wishes)
     return Performed(compare_sides(kind.module("compare"), sources, chosen, tell), summarize)
