@@ -142,7 +142,7 @@ class SideOptions(Contest):
     """Names, each with a form where it is not to be that of the first model: `llama.cpp:q4_k_m`."""
     rival_models: tuple[str, ...] = option(
         (),
-        "A rival's own file or folder, or a folder of Hugging Face that its file is made of; repeatable.",
+        "A rival's own file or folder, or the model in float that its file is made of; repeatable.",
         "--rival-model",
         group=LANGUAGE,
         metavar="NAME=FILE",

@@ -18,13 +18,18 @@ from edgeopt.measurement.generation.rivals import EngineRequest, Rival, Weights
 from edgeopt.measurement.generation.sides.apart import ApartModel, prepared
 from edgeopt.measurement.generation.sides.side_by_side import WriterSide
 from edgeopt.recipes.drafting.generation_drafting import TOKENIZER
+from edgeopt.recipes.recipe import Recipe
 from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
+from edgeopt.runtime.decoding.opening import decoder_file, recipe_beside
 
 _FLOAT_BITS = 16
 """Weights in float are compared with rivals' 16 bits, their usual form; `NAME:f32` asks for all 32."""
 _PACKED = "MatMulNBits"
 _OPTION = "--rival-model"
+_CONFIG = "config.json"
+_OWN_MARKS = ("openvino_model.xml", "genai_config.json")
+"""Files of folders that a rival's own exporter wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ class RivalFiles:
         assert isinstance(first.model, LanguageModel)
         work = self._work / rivals.file_of(wish.label)
         work.mkdir()
-        form = "" if self._is_own(wish) else wish.form or wish.rival.form_for(bits_of(first.model))
+        form = "" if _is_own(wish.file) else wish.form or wish.rival.form_for(bits_of(first.model))
         label = wish.label if wish.form or not form else f"{wish.rival.name} {form}"
         file, made = self._file(wish, form)
         request = EngineRequest(file, self._threads, self._context, form, work)
@@ -137,18 +142,17 @@ class RivalFiles:
         origin = Origin(ready.request.file, size_of(ready.request.file), self._threads)
         return ApartModel(label, model.engine, ready.request, model.begin, origin, model.tokenizer)
 
-    def _is_own(self, wish: RivalWish) -> bool:
-        """Return whether the user's file is opened as it is."""
-        return (bool(wish.file) and not (Path(wish.file) / "config.json").is_file()) or _is_rivals(wish)
-
     def _file(self, wish: RivalWish, form: str) -> tuple[Path, bool]:
         """Return the file of a rival, and whether it is to be prepared by the rival's own tool."""
-        if wish.file and self._is_own(wish):
+        if _is_own(wish.file):
             path = Path(wish.file)
             if not path.exists():
                 raise EdgeoptError(f"{path} is not there", remedy=f"name {wish.rival.own_files} in {_OPTION}")
             return path, False
         if wish.rival.weights is Weights.GRAPH:
+            if wish.file:
+                problem = f"{wish.file} is nothing that {wish.rival.name} opens"
+                raise EdgeoptError(problem, remedy=f"name {wish.rival.own_files}, or leave {_OPTION} out")
             return self._sides[0].model.origin.file, True
         written = form if wish.rival.prepare is None else "f32"
         if written not in FORMS:
@@ -162,34 +166,41 @@ class RivalFiles:
         return self._written[key], True
 
     def _weights(self, wish: RivalWish) -> tuple[LlamaConfiguration, NamedTensors, Path]:
-        """Return weights in float: of the folder that is named, of the one that a recipe names, or of a graph."""
+        """Return weights in float: of what the user names, or of the first side that has them."""
         if wish.file:
-            return _of_folder(Path(wish.file))
+            return _weights_of(Path(wish.file), None)
         why = ""
         for side in self._sides:
-            named = Path(side.recipe.source)
             try:
-                if side.recipe.source and (named / "config.json").is_file():
-                    return _of_folder(named)
-                graph = read_graph_weights(find_language_model(str(side.model.origin.file)), side.recipe.generation)
-                tokenizer = side.recipe.path_of(side.recipe.tokenizer.file)
-                return graph.config, graph, tokenizer or side.model.origin.file.parent / TOKENIZER
+                source = side.recipe.source
+                is_folder = bool(source) and (Path(source) / _CONFIG).is_file()
+                return _weights_of(Path(source) if is_folder else side.model.origin.file, side.recipe)
             except EdgeoptError as error:
                 why = why or error.problem
         raise EdgeoptError(
             f"no file of the same weights can be written for {wish.rival.name}: {why}",
-            remedy=f"name {wish.rival.own_files} or the folder of Hugging Face: {_OPTION} {wish.rival.name}=FILE",
+            remedy=f"name its weights in float, a folder of Hugging Face or a model: {_OPTION} {wish.rival.name}=MODEL",
         )
 
 
-def _is_rivals(wish: RivalWish) -> bool:
-    """Return whether a folder with `config.json` is the rival's own: both lie in what its exporter writes."""
-    folder = Path(wish.file)
-    return bool(wish.file) and any((folder / name).is_file() for name in ("openvino_model.xml", "genai_config.json"))
+def _is_own(file: str) -> bool:
+    """Return whether the user's file is a rival's own, opened as it is."""
+    path = Path(file)
+    return bool(file) and (path.suffix == ".gguf" or any((path / name).is_file() for name in _OWN_MARKS))
 
 
-def _of_folder(folder: Path) -> tuple[LlamaConfiguration, NamedTensors, Path]:
-    return read_configuration(folder), TensorFiles(folder), folder / TOKENIZER
+def _weights_of(path: Path, recipe: Recipe | None) -> tuple[LlamaConfiguration, NamedTensors, Path]:
+    """Return configuration, weights and tokenizer of a folder of Hugging Face, or of a model that `export` wrote.
+
+    Raises:
+        EdgeoptError: If it is neither, or is not written as GGUF.
+    """
+    if (path / _CONFIG).is_file():
+        return read_configuration(path), TensorFiles(path), path / TOKENIZER
+    file = decoder_file(find_language_model(str(path)))
+    told = recipe or recipe_beside(file)
+    graph = read_graph_weights(file, told.generation)
+    return graph.config, graph, told.path_of(told.tokenizer.file) or file.parent / TOKENIZER
 
 
 def size_of(path: Path) -> int:

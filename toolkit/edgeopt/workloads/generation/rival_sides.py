@@ -205,11 +205,11 @@ def open_rivals(sources: Sequence[str], options: SideOptions) -> RivalSides:
         work = Path(stack.enter_context(TemporaryDirectory(prefix="edgeopt-rivals-")))
         contenders = list[ApartSide]()
         for side in own.sides:
-            origin = side.model.origin
+            origin, begin = side.model.origin, side.recipe.generation.begin
             request = EngineRequest(
                 origin.file, first.origin.threads, context, work=work, entries=origin.entries or None
             )
-            writer = ApartWriter(ApartModel(side.label, OWN, request, (), origin, first.tokenizer))
+            writer = ApartWriter(ApartModel(side.label, OWN, request, begin, origin, first.tokenizer))
             stack.callback(writer.close)
             contenders.append(ApartSide(side.label, writer))
         sides = RivalSides(own, options, contenders, ExitStack(), {}, {})
