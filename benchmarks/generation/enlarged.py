@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -59,21 +60,26 @@ def write_large(folder: Path) -> None:
             if not is_first and ("down" in name or "o_proj" in name):
                 made = np.zeros_like(made)
             large[name.replace(f"layers.{source}.", f"layers.{i}.")] = made
-    head, data = dict[str, object](), list[bytes]()
-    place = 0
-    for name, value in large.items():
-        data.append(np.ascontiguousarray(value, np.float32).tobytes())
-        offsets = [place, place := place + len(data[-1])]
-        head[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": offsets}
-    text = json.dumps(head).encode()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 128,
         "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2,
         "head_dim": 32, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "max_position_embeddings": CONTEXT, "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0,
     }  # fmt: skip
+    write_folder(folder, large, config)
+
+
+def write_folder(folder: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, object]) -> None:
+    """Write tensors and configuration as Hugging Face has them, with the shipped tokenizer."""
+    head, data = dict[str, object](), list[bytes]()
+    place = 0
+    for name, value in tensors.items():
+        data.append(np.ascontiguousarray(value, np.float32).tobytes())
+        offsets = [place, place := place + len(data[-1])]
+        head[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": offsets}
+    text = json.dumps(head).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     shutil.copyfile(SHIPPED / "tokenizer.json", folder / "tokenizer.json")
 

@@ -22,6 +22,31 @@ Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class SideFigure:
+    """A figure of one workload with its 95 % interval."""
+
+    value: float
+    low: float | None
+    """None: too few samples for an interval."""
+    high: float | None
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.value:.{self._digits}f}"
+
+    @property
+    def interval(self) -> str:
+        """The interval as text; empty: there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"[{self.low:.{self._digits}f}, {self.high:.{self._digits}f}]"
+
+    @property
+    def _digits(self) -> int:
+        return next(i for i, least in enumerate((1000, 100, 10, 1, 0.0)) if self.value >= least)
+
+
+@dataclass(frozen=True, slots=True)
 class SideFacts:
     """One workload, as far as it is known without running it."""
 
@@ -36,6 +61,10 @@ class SideFacts:
     environment: Environment
     more: Mapping[str, str] = field(default_factory=dict)
     """Columns of its own for a table, such as `cache a token`."""
+    figures: Mapping[str, SideFigure] = field(default_factory=dict)
+    """Figures beside those that are judged, such as `peak memory`, in the order of their table."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What its engine is set to, where engines differ."""
 
 
 class Loss(Protocol):

@@ -83,6 +83,20 @@ def prepare(verb: str, sources: tuple[str, ...], options: Any, values: Mapping[s
     return kind, kind.make_options(verb, values, options)
 
 
+def prepare_sides(sources: tuple[str, ...], options: Any, values: Mapping[str, Any]) -> tuple[Kind, Any]:
+    """Return the kind that compares workloads, and its options, which may add sides of their own.
+
+    Raises:
+        EdgeoptError: If there are fewer than two sides, or the kind refuses an option.
+    """
+    if not sources:
+        require_two(sources)
+    kind, chosen = prepare("compare", sources, options, values)
+    if not chosen.more_sides:
+        require_two(sources)
+    return kind, chosen
+
+
 def require_two(sources: tuple[str, ...]) -> None:
     """Raise where there is nothing to compare.
 

@@ -8,7 +8,7 @@ from edgeopt.measurement.check import summary as check_summary
 from edgeopt.measurement.check.run import check as check_sides
 from edgeopt.measurement.compare import summary as compare_summary
 from edgeopt.measurement.compare.run import compare as compare_sides
-from edgeopt.verbs._perform import Performed, prepare, require_two
+from edgeopt.verbs._perform import Performed, prepare, prepare_sides
 
 Tell = Callable[[str, int, int], None]
 
@@ -22,6 +22,5 @@ def checked(source: str, options: object, wishes: Mapping[str, object], tell: Te
 
 def compared(sources: tuple[str, ...], options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed:
     """Do what `compare` does, and say how it is shown."""
-    require_two(sources)
-    kind, chosen = prepare("compare", sources, options, wishes)
+    kind, chosen = prepare_sides(sources, options, wishes)
     return Performed(compare_sides(kind.module("compare"), sources, chosen, tell), compare_summary.summarize)

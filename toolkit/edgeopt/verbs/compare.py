@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
-from edgeopt.verbs._perform import Result, require_two, with_options_of_kinds
+from edgeopt.verbs._perform import Result, prepare_sides, with_options_of_kinds
 from edgeopt.verbs._sides import compared
 from edgeopt.verbs.wishes import CompareWishes
 
@@ -24,7 +24,7 @@ def compare(
     """Compare workloads with the first of them, in turns.
 
     Args:
-        *workloads: Two or more of one kind; or two or more results of `bench`.
+        *workloads: Two or more of one kind, or a language model beside `rivals`; or two or more results of `bench`.
         options: What to measure, the dataclass of their kind; None: all defaults.
         on: The device that does it, `ssh://USER@HOST` or `adb://SERIAL`; None: this machine.
         tell: Hears progress.
@@ -34,12 +34,12 @@ def compare(
         The comparison of their kind.
 
     Raises:
-        EdgeoptError: If fewer than two are named, they are of two kinds, or one cannot be used.
+        EdgeoptError: If there are fewer than two, they are of two kinds, or one cannot be used.
     """
     sources = tuple(map(str, workloads))
     if on:
         from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
-        require_two(sources)
+        prepare_sides(sources, options, wishes)
         return result_on(RemoteCall("compare", sources, options, wishes, on), tell)
     return compared(sources, options, wishes, tell).result

@@ -41,6 +41,8 @@ class CompareWishes(FrameCompareWishes, total=False):
     code: str | Path | None
     prompt_tokens: int
     output_tokens: int
+    rivals: tuple[str, ...]
+    rival_models: tuple[str, ...]
 
 
 class CheckWishes(FrameCheckWishes, total=False):

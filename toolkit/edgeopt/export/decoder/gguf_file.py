@@ -29,7 +29,7 @@ from edgeopt.system.disk.files import require_regular
 _KINDS = ("llama", "qwen2", "qwen3")
 """`general.architecture`; Mistral calls itself llama."""
 _REMEDY = "download or convert it again"
-_NAMES = {
+BLOCK_NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
@@ -45,9 +45,10 @@ _NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+"""Hugging Face's names of parts to llama.cpp's."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
-_CONTROL, _OWN = 3, 4
-"""Kinds of tokens that stand for no text, and that a user defined."""
+NORMAL, CONTROL, _OWN = 1, 3, 4
+"""Kinds of tokens: text, those that stand for none, and those that a user defined."""
 _OF_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
 _PATTERNS = {
     "gpt-2": "",
@@ -103,7 +104,7 @@ class GgufFile:
         return self._config
 
     def __contains__(self, name: str) -> bool:
-        return _theirs(name) in self._tensors
+        return gguf_name(name) in self._tensors
 
     def read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Return one tensor in float32.
@@ -116,9 +117,9 @@ class GgufFile:
             InvalidFileError: If it is not there, of another shape, or holds NaN or infinity.
             UnsupportedError: If the package does not know its blocks.
         """
-        one = self._tensors.get(_theirs(name))
+        one = self._tensors.get(gguf_name(name))
         if one is None:
-            raise InvalidFileError(f"{self.file} lacks the weights {_theirs(name)}", remedy=_REMEDY)
+            raise InvalidFileError(f"{self.file} lacks the weights {gguf_name(name)}", remedy=_REMEDY)
         try:
             made = np.ascontiguousarray(self._dequantize(one.data, one.tensor_type), np.float32)
         except NotImplementedError as error:
@@ -152,9 +153,9 @@ class GgufFile:
             )
         tokens, kinds = self._told("tokenizer.ggml.tokens"), self._told("tokenizer.ggml.token_type", [])
         merges = self._told("tokenizer.ggml.merges")
-        marked = {number for number, kind in enumerate(kinds) if kind in (_CONTROL, _OWN)}
+        marked = {number for number, kind in enumerate(kinds) if kind in (CONTROL, _OWN)}
         added = [
-            {"id": i, "content": tokens[i], "special": kinds[i] == _CONTROL, "single_word": False, "lstrip": False,
+            {"id": i, "content": tokens[i], "special": kinds[i] == CONTROL, "single_word": False, "lstrip": False,
              "rstrip": False, "normalized": False}
             for i in sorted(marked)
         ]  # fmt: skip
@@ -231,12 +232,12 @@ class GgufFile:
         return other[0]
 
 
-def _theirs(name: str) -> str:
+def gguf_name(name: str) -> str:
     """Return llama.cpp's name of a tensor."""
     body, _, end = name.rpartition(".")
     layer = _LAYER.fullmatch(body)
     inner = layer[2] if layer else body
-    theirs = _NAMES.get(inner, inner)
+    theirs = BLOCK_NAMES.get(inner, inner)
     return f"blk.{layer[1]}.{theirs}.{end}" if layer else f"{theirs}.{end}"
 
 

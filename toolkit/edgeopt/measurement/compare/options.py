@@ -35,6 +35,11 @@ class Contest:
     seed: int = seed_option(MEASURED)
     out: Path | None = out_option(MODEL, "compare.json, .md and .html, and the raw samples")
 
+    @property
+    def more_sides(self) -> int:
+        """Sides that stand beside the workloads that are named."""
+        return 0
+
 
 @dataclass(frozen=True)
 class CompareOptions(Contest):

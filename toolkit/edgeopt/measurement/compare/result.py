@@ -98,11 +98,13 @@ class Comparison:
         facts = {
             field.name: getattr(row.facts, field.name)
             for field in dataclasses.fields(row.facts)
-            if field.name not in ("environment", "more")
+            if field.name not in ("environment", "more", "figures", "settings")
         }
         return {
             **facts,
             "more": dict(row.facts.more),
+            "figures": {name: dataclasses.asdict(figure) for name, figure in row.facts.figures.items()},
+            "settings": dict(row.facts.settings),
             "times": {part: dataclasses.asdict(time) for part, time in row.times.items()},
             "ratios": {
                 part: dataclasses.asdict(ratio) | {"more_seconds": self.more_seconds(ratio)}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from edgeopt.measurement.compare import charts
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.samples import FRAME
+from edgeopt.measurement.sides import SideFigure
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, plural
@@ -25,6 +26,7 @@ def summarize(result: Comparison) -> Document:
         sections=(
             Section("Times in ms", _subjects(result), figures=charts.overview(result)),
             Section(f"Speed as a multiple of {result.rows[0].label}'s", _ratios(result)),
+            *_own_sections(result),
             Section("Where the time goes", figures=charts.time_charts(result), is_detail=True),
             Section(notes=result.notes),
             Section("How to read it", values=_how(result), is_detail=True),
@@ -104,6 +106,28 @@ def _subjects(result: Comparison) -> Table:
     ]
     less += [*(f"{part} p50" for part in parts if part not in minor), f"{whole} p99", loss, f"{whole} p50"]
     return make_table(result.rows, columns, words=["front"], less=less)
+
+
+def _own_sections(result: Comparison) -> tuple[Section, ...]:
+    """Return the figures beside those that are judged, and the settings of the engines; none where there are none."""
+    names = dict.fromkeys(name for row in result.rows for name in row.facts.figures)
+    cells = [(name, row, row.facts.figures[name]) for name in names for row in result.rows if name in row.facts.figures]
+    sections = list[Section]()
+    if cells:
+        columns: dict[str, Callable[[tuple[str, Compared, SideFigure]], str]] = {
+            "figure": lambda cell: cell[0],
+            "model": lambda cell: cell[1].label,
+            "median": lambda cell: f"{cell[2]} {cell[2].unit}",
+            "95 % interval": lambda cell: cell[2].interval,
+        }
+        sections.append(Section("Figures", make_table(cells, columns, words=["model"])))
+    if any(row.facts.settings for row in result.rows):
+        values = (
+            Value(row.label, "; ".join(f"{name} {value}" for name, value in row.facts.settings.items()))
+            for row in result.rows
+        )
+        sections.append(Section("Settings", values=tuple(values)))
+    return tuple(sections)
 
 
 def _loss(row: Compared, place: int) -> str:

@@ -135,3 +135,29 @@ class SideOptions(Contest):
         shown="the recipe's own",
     )
     """File that judges; empty: that of the first recipe that names one."""
+    rivals: tuple[str, ...] = option(
+        (),
+        "Other engines beside a language model, each in a process of its own: {}. NAME:FORM keeps the weights so, such "
+        "as llama.cpp:q4_k_m.",
+        group=LANGUAGE,
+        syntax=Syntax.NAMES,
+        metavar="NAME,NAME",
+        shown="none",
+        help_from="edgeopt.measurement.generation.rivals:listed",
+    )
+    """Names, each with a form where it is not to be that of the first model: `llama.cpp:q4_k_m`."""
+    rival_models: tuple[str, ...] = option(
+        (),
+        "A rival's own file or folder, or the model in float that its file is made of; repeatable.",
+        "--rival-model",
+        group=LANGUAGE,
+        metavar="NAME=FILE",
+        repeatable=True,
+        shown="made of the model's own weights",
+    )
+    """`NAME=FILE`, with the name as in `rivals`."""
+
+    @property
+    def more_sides(self) -> int:
+        """Sides that stand beside the models that are named."""
+        return len(self.rivals)

@@ -5,17 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.accuracy.bootstrap import drop_of_means
 from edgeopt.measurement.accuracy.judgement import Word
-from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.processes.time_limit import require_time
 
 WINDOW_TOKENS = 256
 MOST_WINDOWS = 48
+
+
+class Predicts(Protocol):
+    """A language model, of whatever engine."""
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return (tokens, vocabulary) logits behind each token of a text that begins with the first of them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,7 @@ def windows_of(tokens: Sequence[int], context: int) -> list[list[int]]:
     return [list(tokens[starts[i] : starts[i] + length]) for i in kept]
 
 
-def score_text(model: LanguageModel, windows: Sequence[Sequence[int]]) -> TextScore:
+def score_text(model: Predicts, windows: Sequence[Sequence[int]]) -> TextScore:
     """Return how well a model predicts each window, which it sees from its first token on.
 
     Raises:

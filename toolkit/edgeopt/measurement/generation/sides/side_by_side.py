@@ -25,6 +25,7 @@ from edgeopt.measurement.generation.held_out import (
 from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import TextScore, score_text, windows_of
 from edgeopt.measurement.generation.right_writer import open_right_decoder, open_right_pair
+from edgeopt.measurement.generation.sides.apart import ApartWriter
 from edgeopt.measurement.generation.sides.turns import LEAST_ROUNDS, FormTurns, Prompt, measure_in_turns
 from edgeopt.measurement.sides import Tell
 from edgeopt.measurement.turns.interleaved import AGAIN
@@ -59,8 +60,22 @@ class WriterSide:
     recipe: Recipe
 
 
-def open_again(side: WriterSide) -> LanguageModel | EncoderDecoder:
+@dataclass(frozen=True, slots=True)
+class ApartSide:
+    """One language model that is open in a process of its own."""
+
+    label: str
+    model: ApartWriter
+
+
+TimedSide = WriterSide | ApartSide
+OpenModel = LanguageModel | EncoderDecoder | ApartWriter
+
+
+def open_again(side: TimedSide) -> OpenModel:
     """Return the same model, open a second time."""
+    if isinstance(side, ApartSide):
+        return side.model.reopened()
     origin = side.model.origin
     return open_writer(origin.file, origin.threads, origin.entries)
 
@@ -196,7 +211,7 @@ def score_sides(sides: Sequence[WriterSide], text: JudgingText, tell: Tell | Non
     return text_scores
 
 
-Models = Mapping[str, LanguageModel | EncoderDecoder]
+Models = Mapping[str, OpenModel]
 """Open models by label."""
 
 
@@ -213,7 +228,7 @@ def time_alone(side: WriterSide, text: JudgingText, options: SideOptions, tell: 
 
 
 def time_in_legs(
-    sides: Sequence[WriterSide], text: JudgingText, options: SideOptions, tell: Tell | None
+    sides: Sequence[TimedSide], text: JudgingText, options: SideOptions, tell: Tell | None
 ) -> dict[str, FormTurns]:
     """Return the times of answers in turns, and of a second copy of the first: its label and `AGAIN`.
 
@@ -250,7 +265,7 @@ def time_in_legs(
     for leg in range(more):
         with ExitStack() as stack:
             labels = list(named)
-            fresh: dict[str, LanguageModel | EncoderDecoder] = {}
+            fresh: dict[str, OpenModel] = {}
             for label in [*labels[leg + 1 :], *labels[: leg + 1]]:
                 fresh[label] = open_again(named[label])
                 stack.callback(fresh[label].close)
@@ -284,7 +299,7 @@ def _time(
     return measure_in_turns(models, prompts, asked, options.seconds, say, least=least, most=_MOST_ROUNDS, first=first)
 
 
-def prompts_of(model: LanguageModel | EncoderDecoder, text: JudgingText, options: SideOptions) -> list[Prompt]:
+def prompts_of(model: OpenModel, text: JudgingText, options: SideOptions) -> list[Prompt]:
     """Return eight prompts of the length asked for, with what stands before every prompt; or what is heard or read."""
     if text.sources:
         return list(text.sources)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
-from edgeopt.runtime.decoding.generation import AnswerOptions, Generation
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions
 from edgeopt.system.processes.time_limit import require_time
 
 LEAST_ROUNDS, MOST_ROUNDS = 8, 40
@@ -22,6 +23,23 @@ PARTS = ("answer", "TTFT", "TPOT")
 """The whole answer of the lengths asked for; its first token; each one after it."""
 
 
+class Written(Protocol):
+    """An answer on its way, or over: iterate over it for its tokens."""
+
+    @property
+    def account(self) -> Account:
+        """Its times so far."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __enter__(self) -> Written: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class Writes(Protocol):
     """A model that answers prompts: a `LanguageModel`, or another with its own way of asking."""
 
@@ -29,7 +47,7 @@ class Writes(Protocol):
         """Free what is kept of earlier answers."""
         ...
 
-    def generate(self, prompt: Any, asked: AnswerOptions | None = None) -> Generation:
+    def generate(self, prompt: Any, asked: AnswerOptions | None = None) -> Written:
         """Return the answer to a prompt."""
         ...
 
