@@ -124,7 +124,7 @@ def test_a_recorded_load_goes_along_and_figures_name_what_was_typed(board, proje
     text = (project / "here" / "measured" / "bench.json").read_text()
     assert f'"{source}"' in text
     assert load in text
-    assert str(board.root) not in text + printed + said
+    assert str(board.root / "jobs") not in text + printed + said
     code, _, said = finished("bench", "../mine/model.onnx", "-t", "cpu", "--load", "trace:none.csv")
     assert code == 1
     assert "none.csv does not exist" in whole(said)
