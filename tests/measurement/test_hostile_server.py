@@ -203,6 +203,12 @@ def test_numbers_that_are_none_tell_nothing_and_cost_no_answer(usage, timing):
     assert exchange.output_tokens == 2
 
 
+def test_a_name_of_megabytes_is_none():
+    names = json.dumps({"data": [{"id": "x" * (1 << 20)}, {"id": "m"}]}).encode()
+    with serving(lambda _: http(names)) as url:
+        assert Client(parse_place(url), 20.0).models() == ["m"]
+
+
 def test_a_server_that_counts_a_billion_tokens_a_word_is_not_believed():
     counts = itertools.count(1)
 

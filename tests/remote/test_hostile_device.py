@@ -259,6 +259,20 @@ class TestDevice:
         assert run() == ["1 file came back from board"]
         assert json.loads((tmp_path / "out.json").read_text()) == {"source": f"{tmp_path}/frames"}
 
+    def test_a_line_without_end_is_shown_and_not_held(self, hostile):
+        block = b"x" * (1 << 20)
+        head = f'{MARKER}{{"stream": "out", "bytes": {len(block)}}}\n'.encode()
+        hostile(**{**GOOD, "follow": (head + block) * 3 + ended(0)})
+        assert [len(text) for text in run()] == [1 << 20] * 3
+
+    def test_what_lies_deep_in_a_folder_has_its_hash_in_a_manifest_and_stays(self, hostile, tmp_path):
+        text, out = b"/d/files/x", mirrored(tmp_path / "out")
+        files = {f"{out}/bench.json": text, f"{out}/bundle/manifest.json": text, f"{out}/a.npz": text}
+        hostile(**{**GOOD, "bring": f"{MARKER}{{}}\n".encode() + packed(**files)})
+        run()
+        read = [(tmp_path / "out" / name).read_bytes() for name in ("bench.json", "bundle/manifest.json", "a.npz")]
+        assert read == [b"/x", text, text]
+
     def test_an_answer_without_end_is_cut(self, hostile, tmp_path):
         device = hostile(**GOOD)
         script = json.loads((tmp_path / "script.json").read_text())

@@ -101,6 +101,36 @@ def test_absolute_names_lie_elsewhere_there_and_are_read_here_as_they_were_typed
     assert str(board.root) not in printed + said
 
 
+def test_a_recorded_load_goes_along_and_figures_name_what_was_typed(board, project, monkeypatch):
+    (project / "day.csv").write_text("time\n" + "".join(f"{number / 50}\n" for number in range(50)))
+    (project / "here").mkdir()
+    monkeypatch.chdir(project / "here")
+    load, source = "trace:../day.csv@2x", str(project / "mine" / "calib")
+    code, printed, said = finished(
+        "bench",
+        "../mine/model.onnx",
+        "-t",
+        "cpu",
+        "--load",
+        load,
+        "--source",
+        source,
+        "-o",
+        "measured",
+        "--seconds",
+        "0.3",
+    )
+    assert code in (0, 4), said
+    assert load in whole(printed)
+    text = (project / "here" / "measured" / "bench.json").read_text()
+    assert f'"{source}"' in text
+    assert load in text
+    assert str(board.root / "jobs") not in text + printed + said
+    code, _, said = finished("bench", "../mine/model.onnx", "-t", "cpu", "--load", "trace:none.csv")
+    assert code == 1
+    assert "none.csv does not exist" in whole(said)
+
+
 def test_doctor_tells_of_the_device(board, project):
     code, printed, said = finished("doctor", "--json")
     assert code == 0, said

@@ -28,6 +28,8 @@ _MOST_LINE = 1 << 20
 _MOST_BODY = 1 << 22
 _MOST_PIECES, _MOST_STREAM = 1 << 17, 1 << 26
 """Pieces of an answer, and bytes of its stream: what is longer does not end."""
+_LONGEST_NAME = 500
+"""Letters of the name of a model: it stands in each request."""
 _OK = 200
 
 
@@ -122,7 +124,7 @@ class Client:
         try:
             status, body = self._get("/models")
             result = read_json(body)["data"] if status == _OK else []
-            return [str(value["id"]) for value in result]
+            return [name for value in result if len(name := str(value["id"])) <= _LONGEST_NAME]
         except OSError as error:
             raise unreachable(self._place, error) from error
         except (ValueError, KeyError, TypeError) as error:

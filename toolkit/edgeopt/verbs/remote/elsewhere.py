@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -24,6 +25,8 @@ from edgeopt.verbs.remote.search import SearchHere
 from edgeopt.verbs.remote.words import WrittenOption, line_of, written_options
 
 _ERROR, _REMEDY = "error: ", "  -> "
+_KEPT_LINES = 1000
+"""Lines of a command elsewhere that are kept, the last ones: its error is among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class _Heard:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
-        self._lines: list[str] = []
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
 
     def write(self, stream: str, text: bytes) -> None:
         """Take what it prints; on its standard output it shows the result, which comes as a file."""
@@ -117,10 +120,11 @@ class _Heard:
 
     def error(self, address: str) -> EdgeoptError:
         """Return the error with which it ended."""
-        begins = [number for number, line in enumerate(self._lines) if line.startswith(_ERROR)]
+        lines = [*self._lines]
+        begins = [number for number, line in enumerate(lines) if line.startswith(_ERROR)]
         if not begins:
-            last = self._lines[-1] if self._lines else "it says nothing"
+            last = lines[-1] if lines else "it says nothing"
             return EdgeoptError(f"{address} gave no result: {last}", remedy="try the command line: it shows all lines")
-        problem, *after = self._lines[begins[-1] :]
+        problem, *after = lines[begins[-1] :]
         remedy = next((line.removeprefix(_REMEDY) for line in after if line.startswith(_REMEDY)), "")
         return EdgeoptError(f"{address}: {problem.removeprefix(_ERROR)}", remedy=remedy or "try the command line")

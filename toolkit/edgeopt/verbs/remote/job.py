@@ -32,7 +32,7 @@ _LEAVE_S = 5.0
 _MOST_BYTES = 1 << 20
 """Bytes of a frame, as the device's side sends at most."""
 _TEXTS, _MOST_TEXT = frozenset({".json", ".md", ".html", ".csv", ".xml", ".txt"}), 64 << 20
-"""Files that an option names in which places are called as on this machine, and their bytes at most."""
+"""Files in which places are called as on this machine, where an option names them or their folder; bytes at most."""
 _SIGNAL = re.compile(r"(?:SIG[A-Z0-9]{1,12}|signal [0-9]{1,3})?")
 
 Write = Callable[[str, bytes], None]
@@ -150,7 +150,7 @@ class Job:
         Args:
             places: By their names in the mirror: files, or folders with all that is in them.
             named_here: Returns a text of the device in which places are called as on this machine: the figures of a
-                command name what it was given. What lies in a folder stays as it is, as manifests have its hash.
+                command name what it was given. What lies deeper in a folder stays as it is: manifests have its hash.
 
         Raises:
             LostError: If the connection is lost.
@@ -165,7 +165,9 @@ class Job:
             while (line := process.printed.readline(_MOST_BYTES)) and not line.startswith(MARKER):
                 continue
             for member, content in files_of_tar(process.printed):
-                if member.name in places and member.size <= _MOST_TEXT and places[member.name].suffix in _TEXTS:
+                name = PurePosixPath(member.name)
+                is_asked_for = member.name in places or str(name.parent) in places
+                if is_asked_for and name.suffix in _TEXTS and member.size <= _MOST_TEXT:
                     content = io.BytesIO(named_here(content.read()))
                 write_below(member.name, places, content, member.size)
                 count += 1

@@ -26,6 +26,8 @@ _CPU, _COMMON = "cpu", ("serve", "sign")
 _BUILDS = {"onnxruntime-gpu": "gpu", "onnxruntime-webgpu": "webgpu"}
 """Packages that hold ONNX Runtime built for a device, and the extra that brings each in place of `cpu`: two builds in
 one environment overwrite each other's files."""
+_MOST_HELD = 1 << 16
+"""Bytes of a line that is not at its end."""
 _SIGNALS_FROM = 128
 """A shell's exit code of a program that a signal ended is this and the signal's number."""
 
@@ -169,6 +171,8 @@ class _Shown:
     def write(self, stream: str, text: bytes) -> None:
         """Print whole lines; what is none yet is held, as a place may be cut in two."""
         whole, end, rest = (self._held[stream] + text).rpartition(b"\n")
+        if len(rest) > _MOST_HELD:  # no line has an end so far away
+            whole, end, rest = whole + end, rest, b""
         self._held[stream] = rest
         if end:
             self._show(stream, whole + end)

@@ -125,7 +125,7 @@ def _require_room(specs: Sequence[TensorSpec]) -> None:
     if needed * _ROOM > free:
         raise UnsupportedError(
             f"a sample of {', '.join(map(str, specs))} has {format_bytes(needed)}, and {format_bytes(free)} are free",
-            remedy="measure a model with smaller inputs, or fix smaller ones: --shape",
+            remedy="measure a model with smaller inputs; --shape fixes what a server leaves free",
         )
 
 
