@@ -92,14 +92,17 @@ def test_models_of_a_pipeline_are_searched_here_and_the_device_chooses_for_the_w
     Path("shop/halves.py").write_text("def cut(frame):\n    return [frame[:, ::2]]\n\n\ncount = len\n", "utf-8")
     given = ("shop/pipeline.toml", "--code", "shop", "--steps", "simplify,fuse", "--time-limit", "30s")
     code, _, said = finished(*given)
-    assert code in (0, 2, 3, 4), said
     assert "candidates of each model are made here for ssh://board" in said
     out = project / "out" / "halves-cpu"
-    read_pipeline(out)
     stored = json.loads((out / "models" / "detect" / "report.json").read_text("utf-8"))["candidates"]
     assert all(RESUMED.detail in json.dumps(candidate["notes"]) for candidate in stored), "the device makes none"
-    assert names_from_disk(said) == {candidate["name"] for candidate in stored}
+    assert names_from_disk(said) == {candidate["name"] for candidate in stored} >= {"baseline"}
     assert not board.jobs
+    if code == 1:  # of a very busy machine
+        assert "leaves too little time to measure" in " ".join(said.split())
+        return
+    assert code in (0, 2, 3, 4), said
+    assert read_pipeline(out).expected["frame_p50_ms"] > 0
 
 
 def test_without_a_search_here_the_device_makes_them_as_ever(board, project):
