@@ -170,6 +170,9 @@ def test_a_board_whose_engine_is_not_here_searches_itself(monkeypatch):
     here = elsewhere.searched_target("cpu", BOARD, this_processor())
     assert not isinstance(here, str)
     assert here.address == BOARD
+    assert elsewhere.searched_target("rockchip-rk3588", BOARD, ARM, Options()) == (
+        "rockchip-rk3588 compiles on the device"
+    )
     why = elsewhere.searched_target("cpu", BOARD, Processor("riscv64", frozenset({"v"})))
     assert isinstance(why, str)
     assert f"{BOARD} is riscv64" in why
