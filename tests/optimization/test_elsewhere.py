@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -154,6 +157,24 @@ def test_the_profile_is_that_of_the_board(processor, name):
     assert device.why_not_here() == f"candidates are measured on {BOARD}"
     other = find_device_elsewhere("cpu-arm64", BOARD, NARROW)
     assert other.why_untimed() == f"{BOARD} is x86-64, not arm64"
+
+
+def test_a_board_is_described_alike_in_each_process():
+    """Else an interrupted search is taken for another one: a set of texts has another order each time."""
+    code = (
+        "from edgeopt.runtime.devices.availability import find_device_elsewhere\n"
+        "from edgeopt.system.machine.processor import Processor\n"
+        "board = Processor('arm64', frozenset({'asimd', 'asimddp', 'i8mm', 'bf16', 'fp16'}))\n"
+        f"print(repr(find_device_elsewhere('cpu', {BOARD!r}, board)))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(printed) == 1
 
 
 def test_a_board_that_no_profile_fits_is_said_with_the_reasons():
