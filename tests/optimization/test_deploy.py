@@ -39,7 +39,7 @@ def chain(own, candidates, best, device=None):
     run = SimpleNamespace(
         by_rule=False,
         untimed="",
-        plan=SimpleNamespace(threads=2, threads_asked=False, beside=frozenset({"prune"})),
+        plan=SimpleNamespace(threads=2, threads_wanted=0, beside=frozenset({"prune"})),
         context=SimpleNamespace(engine=engine(own), target=own),
         engine_of=lambda one: engine(device if one.profile else own),
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +14,7 @@ from fixture_brief import briefly, ending_after
 
 from edgeopt.errors import Note, NoteKind, UnavailableError
 from edgeopt.executors.onnxruntime import UNFUSED
+from edgeopt.optimization import elsewhere
 from edgeopt.optimization.candidate import RESUMED
 from edgeopt.optimization.candidates.engines import open_engines
 from edgeopt.optimization.elsewhere import make_for, why_not_made_here
@@ -87,6 +91,17 @@ def test_what_was_made_is_not_made_again_so_that_a_command_is_the_same_to_the_bo
     assert (folder / "handover.json").read_bytes() == before
 
 
+@pytest.mark.parametrize(("name", "threads"), [("cpu-arm64", 64), ("raspberry-pi-5", 0)])
+def test_a_board_may_have_more_cores_than_this_machine(tmp_path, monkeypatch, name, threads):
+    """What is asked for there describes the run: the machine that searches takes as many threads as it has."""
+    monkeypatch.setattr("edgeopt.system.machine.threads.logical_cores", lambda: 2)
+    device, options = find_device_elsewhere(name, BOARD, ARM), Options(steps=("simplify",), threads=threads)
+    make_for("digits_detector", device, named=name, out=tmp_path, recipe=None, options=options, listener=None)
+    handover = read_handover(tmp_path)
+    assert handover is not None
+    assert handover.run["plan"]["threads"] == (threads or device.threads) > 2
+
+
 def test_another_run_takes_nothing_up_and_says_by_what_it_differs(tmp_path):
     options = Options(steps=("simplify",), threads=1)
     made_for_a_board(tmp_path / "out", options)
@@ -144,9 +159,44 @@ def test_the_profile_is_that_of_the_board(processor, name):
     assert other.why_untimed() == f"{BOARD} is x86-64, not arm64"
 
 
+def test_a_board_is_described_alike_in_each_process():
+    """Else an interrupted search is taken for another one: a set of texts has another order each time."""
+    code = (
+        "from edgeopt.runtime.devices.availability import find_device_elsewhere\n"
+        "from edgeopt.system.machine.processor import Processor\n"
+        "board = Processor('arm64', frozenset({'asimd', 'asimddp', 'i8mm', 'bf16', 'fp16'}))\n"
+        f"print(repr(find_device_elsewhere('cpu', {BOARD!r}, board)))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(printed) == 1
+
+
 def test_a_board_that_no_profile_fits_is_said_with_the_reasons():
     with pytest.raises(UnavailableError, match=f"{BOARD} is riscv64"):
         find_device_elsewhere("cpu", BOARD, Processor("riscv64", frozenset({"v"})))
+
+
+def test_a_board_whose_engine_is_not_here_searches_itself(monkeypatch):
+    monkeypatch.setattr(elsewhere, "why_unavailable", lambda target: f"no engine of {target.name} is here")
+    assert elsewhere.searched_target("nvidia-cuda", BOARD, this_processor()) == "no engine of nvidia-cuda is here"
+    compiled = elsewhere.searched_target("rockchip-rk3588", BOARD, ARM)
+    assert not isinstance(compiled, str), "why it is left to the board is said of what compiles on it"
+    monkeypatch.undo()
+    here = elsewhere.searched_target("cpu", BOARD, this_processor())
+    assert not isinstance(here, str)
+    assert here.address == BOARD
+    assert elsewhere.searched_target("rockchip-rk3588", BOARD, ARM, Options()) == (
+        "rockchip-rk3588 compiles on the device"
+    )
+    why = elsewhere.searched_target("cpu", BOARD, Processor("riscv64", frozenset({"v"})))
+    assert isinstance(why, str)
+    assert f"{BOARD} is riscv64" in why
 
 
 def test_profiles_beside_it_follow_the_processor_of_the_board():

@@ -69,3 +69,31 @@ def test_the_device_takes_up_the_folder_in_the_time_that_is_left(tmp_path, monke
     assert words[-2:] == ["--", "exported.onnx"]
     assert words.count("--out") == words.count("--time-limit") == 1
     assert "--resume" in command.again
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "options"),
+    [("tiny_lm", "generation", ("--task", "text-generation")), ("pipeline.toml", "pipeline", ("--code", "app"))],
+)
+def test_a_kind_without_options_of_an_export_hands_on_its_own(tmp_path, monkeypatch, source, kind, options):
+    monkeypatch.chdir(tmp_path)
+    Path("pipeline.toml").write_text('name = "p"\n[[stage]]\nname = "a"\nmodel = "digits_detector"\n', "utf-8")
+    result = MadeHere(source, Path("typed"))
+    monkeypatch.setattr(f"edgeopt.workloads.{kind}.optimize.make_elsewhere", lambda *_: result)
+    words = ("optimize", "--target", "cpu", *options, "--resume", "--", source)
+    command = RemoteCommand(tuple(map(CommandWord, words)), "cpu", {})
+    values = {"target": "cpu", "resume": True}
+    made = SearchHere("optimize", source, values, nullcontext).made_here(command, BOARD, lambda _: None)
+    is_kept = kind == "pipeline"  # what a source is exported for is over when it is exported
+    kept = options if is_kept else ()
+    assert [word.text for word in made.words] == [
+        *("optimize", "--resume", "--out", "typed", "--target", "cpu"), *kept, "--", source
+    ]  # fmt: skip
+
+
+def test_why_candidates_are_made_on_the_device_too_is_said_in_one_line(monkeypatch):
+    monkeypatch.setattr("edgeopt.workloads.generation.optimize.make_elsewhere", lambda *_: "its engine is not here")
+    lines: list[str] = []
+    search_lm = SearchHere("optimize", "tiny_lm", {"target": "cpu"}, nullcontext)
+    assert search_lm.made_here(COMMAND, BOARD, lines.append) is COMMAND
+    assert lines == ["candidates are made on board too: its engine is not here"]

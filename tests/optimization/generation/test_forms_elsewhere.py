@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from small_decoders import write_decoder, write_tokenizer
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.outcome import Outcome
@@ -216,6 +217,21 @@ def test_integers_follow_the_processor_of_the_board(tmp_path, options, monkeypat
         weights = [array.astype(int) for array in arrays if array.dtype == np.int8 and array.ndim == 2]
         largest.append(max(np.abs(array[::2] + array[1::2]).max() for array in weights))
     assert largest[0] <= 128 < largest[1]
+
+
+def test_a_network_of_hugging_face_is_exported_here_and_the_board_gets_what_was_exported(tmp_path, options, made):
+    source, out, before = write_decoder(tmp_path / "source", is_tied=True), tmp_path / "out" / "lm", len(made)
+    write_tokenizer(source)
+    device = find_device_elsewhere("cpu", BOARD, this_processor())
+    mine = replace(options, max_drop=1.0)
+    sent = make_language_forms_for(f"hf:{source}", device, named="cpu", out=out, options=mine, listener=Silence())
+    assert sent == MadeHere(str(tmp_path / "out" / "source" / "model.onnx"), out)
+    assert Path(sent.model).is_file()
+    forms, resumed = made[before:], replace(mine, resume=True)
+    assert {*forms} >= {"w8a8", "w8", "w4"}
+    report = optimize_language_model(sent.model, target="cpu", out=out, options=resumed, listener=Silence())
+    assert made[before:] == forms
+    assert {form.name for form in report.forms} > {"w8a8", "w8", "w4"}
 
 
 def test_a_target_that_runs_no_language_model_is_refused_before_anything_is_sent(tmp_path, options):

@@ -24,13 +24,16 @@ from edgeopt.system.declared.target import Target, TargetElsewhere
 from edgeopt.system.machine.processor import Processor
 
 
-def searched_target(name: str, address: str, processor: Processor) -> TargetElsewhere | str:
+def searched_target(
+    name: str, address: str, processor: Processor, options: Options | None = None
+) -> TargetElsewhere | str:
     """Return the target of a device elsewhere, as candidates are made for it here; why none can be, where so.
 
     Args:
         name: Shipped name, or path of a TOML file.
         address: Of the device, as `--on` takes it.
         processor: Of the device.
+        options: What is done with models of frames; None: it is another kind of model.
 
     Raises:
         NotFoundError: If there is no such target.
@@ -40,6 +43,8 @@ def searched_target(name: str, address: str, processor: Processor) -> TargetElse
         target = find_device_elsewhere(name, address, processor)
     except UnavailableError as error:
         return error.problem
+    if options is not None and (why_not := why_not_made_here(target, options)):
+        return why_not
     if is_compiled(target) or is_by_rule(target):
         return target
     return why_unavailable(target) or target

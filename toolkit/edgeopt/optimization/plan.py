@@ -19,7 +19,7 @@ from edgeopt.steps._pruning import Pruning, parse_pruning
 from edgeopt.steps._training import TRAINING_S
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.optional import how_to_install
-from edgeopt.system.declared.target import Target, TargetByTimes
+from edgeopt.system.declared.target import Target, TargetByTimes, TargetElsewhere
 from edgeopt.system.machine.affinity import held_processors, threads_in_words
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import shown_path, typed_duration
@@ -65,7 +65,8 @@ class Plan:
     """Whether labels were given, or a drop that is allowed: what is not decided is then told by the exit code."""
     max_drop: float
     threads: int
-    threads_asked: bool
+    threads_wanted: int
+    """By a person or the profile; 0: nobody says."""
     time_limit_s: float | None
     notes: tuple[Note, ...] = field(default=())
     cores: str = ""
@@ -212,7 +213,9 @@ def make_plan(
         notes.append(Note(NoteKind.INFO, text, "--prune 0.3 lets one be chosen"))
     if not planned and not notes:
         raise EdgeoptError("no step is left to do", remedy=f"choose --steps from {', '.join(known)}")
-    count = engine_threads(options.threads, target.threads or threads)
+    threads_wanted = options.threads or target.threads
+    asked_here = 0 if isinstance(target, TargetElsewhere) else options.threads  # it may have more cores than are here
+    count = engine_threads(asked_here, threads_wanted or threads)
     is_held = target.why_not_here() is not None or held_processors(target.cores, count)
     return Plan(
         steps=planned,
@@ -224,7 +227,7 @@ def make_plan(
         accuracy_asked=bool(options.eval) or (options.max_drop is not None and recipe.reads_labels),
         max_drop=recipe.evaluation.max_drop if options.max_drop is None else options.max_drop,
         threads=count,
-        threads_asked=bool(options.threads or target.threads),
+        threads_wanted=threads_wanted,
         time_limit_s=options.time_limit_s,
         notes=tuple(notes),
         cores=target.cores if is_held else "",

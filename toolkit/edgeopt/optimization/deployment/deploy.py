@@ -217,7 +217,7 @@ def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Pa
 
 def _part(run: Run, name: str, candidate: Candidate) -> _Part:
     """Return a candidate as a part, opened there as it was here: this machine's cores say nothing of another's."""
-    asked = run.plan.threads if run.plan.threads_asked else 0
+    asked = run.plan.threads if run.plan.threads_wanted else 0
     engine = run.engine_of(candidate)
     if engine.executor.own_suffix and not candidate.compiled:
         name = str(Path(name).with_suffix(engine.executor.own_suffix))

@@ -127,7 +127,7 @@ def optimize_encoder_decoder(
     began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
     threads, path = engine_threads(options.threads), _folder_of(model, target, out, options, listener)
     shares = TimeShares(options.time_limit_s, listener, began_s)
-    with started_pair(path, device, named=target, out=out, options=options) as start:
+    with started_pair(path, device, named=target, out=out, options=options, threads=threads) as start:
         original, files, sources, left = start.original, start.original.files, start.sources, start.left
         require_room((_COPIES if left.handover is None else JUDGED_COPIES) * original.size_bytes)
         shares.say()
@@ -218,7 +218,8 @@ def make_pair_forms_for(
     began_s = monotonic() if began_s is None else began_s
     is_exported, path = names_pair(model), _folder_of(model, named, out, options, listener)
     shares = TimeShares(options.time_limit_s, listener, began_s)
-    with started_pair(path, target, named=named, out=out, options=options) as start:
+    threads = engine_threads(0, options.threads)  # those of the device, as far as they are here
+    with started_pair(path, target, named=named, out=out, options=options, threads=threads) as start:
         if not start.left.is_complete:
             require_room(_COPIES * start.original.size_bytes)
             shares.say_here(target.address)

@@ -22,7 +22,6 @@ from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, EncoderDecod
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair
 from edgeopt.system.declared.target import Target
-from edgeopt.system.machine.threads import engine_threads
 
 IN_FLOAT = f"{FLOAT}-{FLOAT}"
 """Name of the pair that a model of more graphs becomes."""
@@ -41,7 +40,7 @@ class PairStart:
 
 @contextmanager
 def started_pair(
-    path: Path, device: Target, *, named: str, out: Path | None, options: LanguageOptions
+    path: Path, device: Target, *, named: str, out: Path | None, options: LanguageOptions, threads: int
 ) -> Iterator[PairStart]:
     """Open an encoder with a decoder, read what it hears or reads, and take the output folder.
 
@@ -51,11 +50,12 @@ def started_pair(
         named: The target as it was named.
         out: Folder to write; None: `out/MODEL-TARGET`.
         options: What is asked.
+        threads: Of the engine.
 
     Raises:
         EdgeoptError: If the model and the sounds or texts do not fit, or the folder holds something else.
     """
-    with open_right_pair(path, engine_threads(options.threads)) as original:
+    with open_right_pair(path, threads) as original:
         files = original.files
         require_answers(original, options.output_tokens)
         sources, folder = read_sources(options.eval, original), folder_of_run(out, files.name, named)

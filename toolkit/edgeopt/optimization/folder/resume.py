@@ -75,7 +75,7 @@ def _plan_values(plan: Plan) -> Mapping[str, object]:
         "keep_layers": sorted(plan.pruning.keep_layers),
         **({"seed": plan.seed} if plan.seed else {}),
         **({"finetune_s": plan.training_s} if FINETUNE in plan.steps else {}),
-        "threads": plan.threads if plan.threads_asked else 0,  # measured ones may differ when a run is resumed
+        "threads": plan.threads_wanted,  # measured ones may differ when a run is resumed
     }
 
 

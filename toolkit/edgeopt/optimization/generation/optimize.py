@@ -152,7 +152,8 @@ def make_language_forms_for(
         KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
     """
     require_processor(target)
-    began_s, threads = monotonic() if began_s is None else began_s, engine_threads(options.threads)
+    began_s = monotonic() if began_s is None else began_s
+    threads = engine_threads(0, options.threads)  # those of the device, as far as they are here
     is_exported, file = names_decoder(model), _file_of(model, named, out, options, listener)
     shares = TimeShares(options.time_limit_s, listener, began_s)
     with started(file, target, named=named, out=out, options=options, threads=threads) as start:

@@ -135,7 +135,8 @@ def taken_over(start: DecoderStart, forms: tuple[MatrixForm, ...], listener: Lis
     handover = start.left.handover
     assert handover is not None
     require_room(JUDGED_COPIES * start.loaded.size_bytes)
-    listener.say(f"forms are taken up: {', '.join(handover.steps)}")
+    made = [name for name in handover.steps if (start.left.place(name) / MODEL).is_file()]
+    listener.say(f"forms are taken up: {', '.join(made) or 'none'}")
     tried = (FUSED, *forms) if FUSED.name in handover.steps else forms
     return DecoderForms(tried, None, False, handover.told)
 

@@ -63,7 +63,7 @@ def make_stages_for(
     if handed_over(start.folder, described, resume=options.resume) is None:
         forget_handover(start.folder)
         try:
-            opened = open_original(start, target.profile)
+            opened = open_original(start, target.profile, 0)
             with closing(opened.open()) as pipeline:
                 observe_original(pipeline, start.pictures, start.inputs, hears.progress)
         except EdgeoptError as error:

@@ -79,7 +79,7 @@ def optimize_pipeline(
     began_s = monotonic() if began_s is None else began_s
     options, hears = options or Options(), listener or Silence()
     start = started_pipeline(Path(asked), named=target, code=code, out=out, options=options)
-    pipeline = open_original(start, target)
+    pipeline = open_original(start, target, options.threads)
     handover = handed_over(start.folder, start.described(pipeline.target.name), resume=options.resume)
     if handover is None:
         forget_handover(start.folder)

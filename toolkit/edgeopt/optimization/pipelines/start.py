@@ -128,9 +128,9 @@ def require_possible(path: Path, options: Options) -> None:
         raise EdgeoptError("a pipeline is chosen by its budget", remedy="leave --prefer out")
 
 
-def open_original(start: PipelineStart, target: str | Target) -> OpenedPipeline:
+def open_original(start: PipelineStart, target: str | Target, threads: int) -> OpenedPipeline:
     """Return the pipeline with its models as they came, bundles of which lie in the output folder."""
-    folder, threads = start.folder / "combinations" / BASELINE, start.options.threads
+    folder = start.folder / "combinations" / BASELINE
     return open_pipeline(str(start.file), target=target, threads=threads, code=start.code, folder=folder)
 
 

@@ -23,6 +23,10 @@ class Processor:
     flags: Set[str]
     """As `cpu_flags`."""
 
+    def __repr__(self) -> str:
+        """Return the same text in each process, by which an interrupted run is known again: sets have no order."""
+        return f"Processor({self.architecture!r}, {sorted(self.flags)})"
+
 
 def this_processor() -> Processor:
     """Return the processor of this machine, or of the one that computes for it."""

@@ -8,7 +8,7 @@ from typing import Any
 from edgeopt.export.network import NetworkInput
 from edgeopt.measurement.accuracy.cluster.address import read_cluster_address
 from edgeopt.measurement.accuracy.cluster.pool import ClusterPool
-from edgeopt.optimization.elsewhere import make_for, searched_target, why_not_made_here
+from edgeopt.optimization.elsewhere import make_for, searched_target
 from edgeopt.optimization.folder.handover import MadeHere
 from edgeopt.optimization.optimize import optimize, show_plan
 from edgeopt.optimization.report.summary import summarize as summarize_report
@@ -55,13 +55,12 @@ def make_elsewhere(
     options = with_budget_of_fps(options)
     if options.dry_run:
         return "a plan is made where it runs"
-    target = searched_target(options.target, address, processor)
+    target = searched_target(options.target, address, processor, options)
     if isinstance(target, str):
         return target
     if has_one_engine:
         target = replace(target, alternatives=())
-    why_not = why_not_made_here(target, options)
-    return why_not or make_for(source, target, named=options.target, **_arguments(options, listener))
+    return make_for(source, target, named=options.target, **_arguments(options, listener))
 
 
 def _arguments(options: FrameOptimize, listener: Listener | None) -> dict[str, Any]:

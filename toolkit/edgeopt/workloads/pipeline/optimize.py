@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgeopt.optimization.elsewhere import searched_target, why_not_made_here
+from edgeopt.optimization.elsewhere import searched_target
 from edgeopt.optimization.folder.handover import MadeHere
 from edgeopt.optimization.pipelines.elsewhere import make_stages_for
 from edgeopt.optimization.pipelines.optimize import optimize_pipeline
@@ -33,11 +33,10 @@ def make_elsewhere(
         EdgeoptError: As `work`, for everything that can be known before candidates are measured.
     """
     options = with_budget_of_fps(options)
-    target = searched_target(options.target, address, processor)
+    target = searched_target(options.target, address, processor, options)
     if isinstance(target, str):
         return target
-    why_not = why_not_made_here(target, options)
-    return why_not or make_stages_for(source, target, named=options.target, **_arguments(options, listener))
+    return make_stages_for(source, target, named=options.target, **_arguments(options, listener))
 
 
 def _arguments(options: PipelineOptimize, listener: Listener | None) -> dict[str, Any]:
