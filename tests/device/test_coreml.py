@@ -22,10 +22,10 @@ from engine_ops import right as reference
 from fixture_brief import briefly
 from npu_models import numbers, parse
 
-from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError, UnsupportedError
+from edgeopt.errors import EdgeoptError, InvalidFileError, NoteKind, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.coreml import EXECUTOR, CoreMLSession
-from edgeopt.executors.coreml.conversion import FLOAT_FORMS, INTEGER_FORMS, Form, forms_of, to_package
+from edgeopt.executors.coreml.conversion import FLOAT_FORMS, INTEGER_FORMS, PackageForm, forms_of, to_package
 from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import Model, load_model
 from edgeopt.optimization.optimize import optimize
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 HEADS = Path(__file__).parents[1] / "heads"
 HALF, FLOAT = FLOAT_FORMS
 ROUNDED, WEIGHTS = INTEGER_FORMS
-EXACT = Form("exact.mlpackage", "fp32", "int8", "")
+EXACT = PackageForm("exact.mlpackage", "fp32", "int8", "")
 """As `ROUNDED`, in float32: what half precision rounds to another integer is none of the writer."""
 REFUSED_OPS = {"order of windows", "a number alone", "bytes of a picture"}
 GRIDS = "u = QuantizeLinear(c, s2, zu) y = DequantizeLinear(u, s2, zu) }"
@@ -53,7 +53,7 @@ def quick_collections():
     gc.unfreeze()
 
 
-def session_of(model: Model, form: Form, folder: Path) -> CoreMLSession:
+def session_of(model: Model, form: PackageForm, folder: Path) -> CoreMLSession:
     for path, data in to_package(model, form).files.items():
         file = folder / form.file / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -294,7 +294,8 @@ def test_the_packages_of_a_run_hold_its_choice_and_say_that_no_core_ml_ran(optim
     assert facts["packages"][FLOAT.file]["sqnr_db"] > 80
     assert facts["packages"][HALF.file]["sqnr_db"] > 40
     note = next(note for note in optimized.notes if note.detail.startswith("emitted/coreml"))
-    assert "not run by Core ML" in note.detail
+    assert "not run, which takes Core ML" in note.detail
+    assert note.kind is NoteKind.WARNING, "a terminal shows it"
 
 
 def test_without_coremltools_it_is_refused_before_any_work(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.executors._windows import Windows
+from edgeopt.executors._conversion.windows import Windows
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import any_grids, bias_steps, stored_weights
 from edgeopt.executors.litert.conversion.network import Grid
