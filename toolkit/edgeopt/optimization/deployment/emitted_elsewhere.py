@@ -34,6 +34,7 @@ def written_for_elsewhere(run: Run, name: str, candidates: Sequence[Candidate], 
         StepError: If the numbers of a file are far from the candidate's.
     """
     executor, first = load_executor(name), None
+    run.context.listener.say(f"writing files for {executor.foreign_runtime} and computing their numbers")
     for candidate in _in_order(candidates, best):
         model = load_model(run.workspace.path(candidate.file), candidate.name)
         try:
