@@ -131,7 +131,7 @@ class Options:
     """What the bundle stores to test its numbers."""
     emit: tuple[str, ...] = option(
         (),
-        "Engines whose own files are written too, for an app that brings its runtime, such as ncnn or litert.",
+        "Engines whose own files are written too, for an app that brings its runtime, such as litert or coreml.",
         group=BUNDLE,
         syntax=Syntax.NAMES,
         repeatable=True,

@@ -10,8 +10,8 @@ from edgeopt.executors import SessionOptions, arithmetic
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.engines import Engines
+from edgeopt.optimization.deployment.app_files import AppFiles, original_db, read_by_apps
 from edgeopt.optimization.deployment.emitted_elsewhere import written_for_elsewhere
-from edgeopt.optimization.deployment.written import Written, original_db, read_by_apps
 from edgeopt.optimization.run import Run
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.system.declared import registry
@@ -85,12 +85,12 @@ def _emitted(run: Run, name: str, candidates: Sequence[Candidate], best: Candida
     run.workspace.write(f"{FOLDER}/{name}/{FACTS}", json.dumps(facts, indent=1) + "\n")
     size = format_bytes(sum(map(len, written.files.values())))
     detail = f"{FOLDER}/{name} holds {candidate.name}: {written.standing}, {size}"
-    is_choice = candidate is best
-    remedy = "" if is_choice else "it is not the choice"
-    return Note(NoteKind.INFO if is_choice else NoteKind.WARNING, detail, remedy)
+    remedy = "" if candidate is best else "it is not the choice"
+    is_known = candidate is best and candidate.executor == name
+    return Note(NoteKind.INFO if is_known else NoteKind.WARNING, detail, remedy)
 
 
-def _of_engine(run: Run, name: str, candidates: Sequence[Candidate], best: Candidate) -> Written:
+def _of_engine(run: Run, name: str, candidates: Sequence[Candidate], best: Candidate) -> AppFiles:
     """Return the files of an engine that ran here, with what was measured on it."""
     candidate = _best_of(name, candidates, best)
     engine = next(own for own in (run.context.engine, *run.context.alternatives) if own.target.executor == name)
@@ -111,7 +111,7 @@ def _of_engine(run: Run, name: str, candidates: Sequence[Candidate], best: Candi
         "speed_verdict": None if candidate.speed is None else str(candidate.speed.verdict),
     }
     numbers = "" if sqnr_db is None else f", {sqnr_db:.0f} dB from the original"
-    return Written(candidate, files, facts, f"{_standing(candidate)}{numbers}")
+    return AppFiles(candidate, files, facts, f"{_standing(candidate)}{numbers}")
 
 
 def _best_of(name: str, candidates: Sequence[Candidate], best: Candidate) -> Candidate:

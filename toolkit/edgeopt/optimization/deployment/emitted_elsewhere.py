@@ -18,7 +18,7 @@ from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.optimization.candidate import Candidate
-from edgeopt.optimization.deployment.written import Written, answers, distance_db
+from edgeopt.optimization.deployment.app_files import AppFiles, answers, distance_db
 from edgeopt.optimization.run import Run
 from edgeopt.runtime.devices.availability import load_executor
 
@@ -26,7 +26,7 @@ _LEAST_DB = 12.0
 """As INT8 forms must reach at least; half precision reaches 50, and a wrong op is near 0."""
 
 
-def written_for_elsewhere(run: Run, name: str, candidates: Sequence[Candidate], best: Candidate) -> Written:
+def written_for_elsewhere(run: Run, name: str, candidates: Sequence[Candidate], best: Candidate) -> AppFiles:
     """Return the files of the choice, or of the best candidate that the engine holds, with their numbers.
 
     Raises:
@@ -34,6 +34,7 @@ def written_for_elsewhere(run: Run, name: str, candidates: Sequence[Candidate], 
         StepError: If the numbers of a file are far from the candidate's.
     """
     executor, first = load_executor(name), None
+    run.context.listener.say(f"writing files for {executor.foreign_runtime} and computing their numbers")
     for candidate in _in_order(candidates, best):
         model = load_model(run.workspace.path(candidate.file), candidate.name)
         try:
@@ -52,7 +53,7 @@ def _in_order(candidates: Sequence[Candidate], best: Candidate) -> list[Candidat
     return [candidate for candidate in (best, *others) if not candidate.compiled]
 
 
-def _checked(run: Run, executor: Executor, candidate: Candidate, model: Model, files: Mapping[str, bytes]) -> Written:
+def _checked(run: Run, executor: Executor, candidate: Candidate, model: Model, files: Mapping[str, bytes]) -> AppFiles:
     plain = SessionOptions(("CPUExecutionProvider",), 1, UNOPTIMIZED)
     expected = answers(run, lambda: ONNXRUNTIME.open(model.source, plain), model)
     packages = dict[str, Any]()
@@ -74,10 +75,10 @@ def _checked(run: Run, executor: Executor, candidate: Candidate, model: Model, f
         "checked": executor.own_check,
         "judged_on": candidate.executor,
         "speed": None,
-        "speed_verdict": f"not measured: it runs on {executor.foreign_runtime}",
+        "speed_verdict": f"not measured: it takes {executor.foreign_runtime}",
         "packages": packages,
     }
-    return Written(candidate, files, facts, _standing(candidate, executor, packages))
+    return AppFiles(candidate, files, facts, _standing(executor, packages))
 
 
 def _numbers(
@@ -94,15 +95,13 @@ def _numbers(
     return {**facts, "candidate_sqnr_db": round(distance_db(expected, made), 1)}
 
 
-def _standing(candidate: Candidate, executor: Executor, packages: Mapping[str, Mapping[str, Any]]) -> str:
+def _standing(executor: Executor, packages: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what is known of the packages, in one line."""
-    each = []
-    for package, facts in packages.items():
-        numbers = next((facts[key] for key in ("sqnr_db", "candidate_sqnr_db") if key in facts), None)
-        each.append(
-            f"{package} not checked ({facts['unchecked']})" if numbers is None else f"{package} {numbers:.0f} dB"
-        )
-    return (
-        f"{', '.join(each)} from the original by {executor.own_check}, not run by {executor.foreign_runtime}; "
-        f"accuracy {candidate.word or 'not judged'} on {candidate.executor}"
-    )
+    key = "sqnr_db" if any("sqnr_db" in facts for facts in packages.values()) else "candidate_sqnr_db"
+    origin = "the original" if key == "sqnr_db" else "the candidate"
+    near = [f"{package} {facts[key]:.0f} dB" for package, facts in packages.items() if key in facts]
+    unread = [
+        f"{package} not compared: {facts['unchecked']}" for package, facts in packages.items() if key not in facts
+    ]
+    compared = [f"{', '.join(near)} from {origin}, computed by {executor.own_check}"] if near else []
+    return "; ".join([f"not run, which takes {executor.foreign_runtime}", *compared, *unread])

@@ -77,8 +77,15 @@ def _runs(checkup: Checkup) -> Table:
     for target in checkup.targets:
         if target.executor:
             engines.setdefault(target.executor, []).append(target.name)
-    rows = tuple((name, ", ".join(names) or "no target: it checks other engines") for name, names in engines.items())
+    rows = tuple((name, ", ".join(names) or _without_target(name)) for name, names in engines.items())
     return Table(("runs here", "targets"), rows, frozenset({"targets"}))
+
+
+def _without_target(name: str) -> str:
+    """Return what an engine that no target names is for."""
+    known = name in registry.names(executors)
+    foreign = registry.load(executors, name).EXECUTOR.foreign_runtime if known else ""
+    return f"no target: --emit {name} writes files for {foreign}" if foreign else "no target: it checks other engines"
 
 
 def _missing(checkup: Checkup) -> Table:

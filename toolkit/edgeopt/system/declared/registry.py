@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
+from typing import Any
 
 from edgeopt.errors import NotFoundError
 
@@ -47,3 +48,11 @@ def load(package: ModuleType, name: str) -> ModuleType:
     if name not in known:
         raise NotFoundError(package.__name__.split(".")[-1].removesuffix("s"), name, known)
     return import_module(_installed(package.__name__).get(name, f"{package.__name__}.{name}"))
+
+
+def joined(package: ModuleType, table: str) -> dict[str, Any]:
+    """Return the tables of that name in all parts of a package as one; a part may have none."""
+    made = dict[str, Any]()
+    for name in names(package):
+        made |= getattr(load(package, name), table, {})
+    return made

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.executors._folding import fold, join_gelus
-from edgeopt.executors._integer_ops import split_integer_ops
+from edgeopt.executors._conversion.folding import fold, join_gelus
+from edgeopt.executors._conversion.integer_ops import split_integer_ops
 from edgeopt.executors.coreml.conversion.conversion import REMEDY, MilConversion
 from edgeopt.executors.coreml.conversion.ops import known_ops
 from edgeopt.executors.coreml.loading import OPENS_ON, PURPOSE, coremltools, target
@@ -24,7 +24,7 @@ from edgeopt.system.declared.optional import require
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PackageForm:
     """How a model is written."""
 
     file: str
@@ -40,12 +40,12 @@ class Form:
 
 
 FLOAT_FORMS = (
-    Form("model_float16.mlpackage", "fp16", "float16", "float16"),
-    Form("model_float32.mlpackage", "fp32", "float32", "float32"),
+    PackageForm("model_float16.mlpackage", "fp16", "float16", "float16"),
+    PackageForm("model_float32.mlpackage", "fp32", "float32", "float32"),
 )
 INTEGER_FORMS = (
-    Form("model_int8.mlpackage", "fp16", "int8", "8-bit integers where the model rounds, float16 elsewhere"),
-    Form("model_weights8.mlpackage", "fp16", "int8", "float16", rounds=False),
+    PackageForm("model_int8.mlpackage", "fp16", "int8", "8-bit integers where the model rounds, float16 elsewhere"),
+    PackageForm("model_weights8.mlpackage", "fp16", "int8", "float16", rounds=False),
 )
 
 
@@ -70,13 +70,13 @@ _MOVES = frozenset(
 """Ops that move integers, or choose among them."""
 
 
-def forms_of(model: Model) -> tuple[Form, ...]:
+def forms_of(model: Model) -> tuple[PackageForm, ...]:
     """Return the forms that a model is written in: whether it holds 8-bit integers decides."""
     ops = {node.op_type for node in model.proto.graph.node}
     return INTEGER_FORMS if ops & {"QuantizeLinear", "DequantizeLinear", "QLinearConv"} else FLOAT_FORMS
 
 
-def to_package(model: Model, form: Form) -> Package:
+def to_package(model: Model, form: PackageForm) -> Package:
     """Return a model as a Core ML package.
 
     Args:

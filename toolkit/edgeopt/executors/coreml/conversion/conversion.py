@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors._dequantized import dequantized, stored_weights
+from edgeopt.executors._conversion.dequantized import dequantized, stored_weights
 from edgeopt.executors.coreml.loading import builder
 from edgeopt.graph.graph import Graph, Node, Value, op_name
 
@@ -33,7 +33,7 @@ Order: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grid:
+class MilGrid:
     """The integers of a tensor: number = scale * (integer - zero)."""
 
     scale: NDArray[np.float32]
@@ -43,7 +43,7 @@ class Grid:
     axis: int | None
     """None: one scale for all."""
 
-    def is_like(self, other: Grid) -> bool:
+    def is_like(self, other: MilGrid) -> bool:
         """Whether another holds the same numbers."""
         alike = self.axis == other.axis and self.zero.dtype == other.zero.dtype
         return alike and np.array_equal(self.scale, other.scale) and np.array_equal(self.zero, other.zero)
@@ -64,7 +64,7 @@ class MilConversion:
         self.mb = builder()
         self._carriers: dict[Value, Any] = {}
         self._turned: dict[Value, tuple[Any, Order]] = {}
-        self._grids: dict[Value, Grid] = {}
+        self._grids: dict[Value, MilGrid] = {}
         self.order: Order | None = None
         """Order in which `var` and `set` take tensors at the moment; None: the model's."""
 
@@ -192,11 +192,11 @@ class MilConversion:
 
     # Integers
 
-    def grid(self, value: Value | None) -> Grid | None:
+    def grid(self, value: Value | None) -> MilGrid | None:
         """Return the grid of a tensor of integers; None: it holds other numbers."""
         return self._grids.get(value) if value is not None else None
 
-    def set_grid(self, value: Value, grid: Grid) -> None:
+    def set_grid(self, value: Value, grid: MilGrid) -> None:
         """Let a tensor hold integers of a grid."""
         self._grids[value] = grid
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.executors._folding import fold, join_gelus
+from edgeopt.executors._conversion.folding import fold, join_gelus
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.fusions import with_activations
 from edgeopt.executors.litert.conversion.grids import step_of

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors._dequantized import dequantized
+from edgeopt.executors._conversion.dequantized import dequantized
 from edgeopt.executors.litert.conversion.network import Grid, TfliteNetwork
 from edgeopt.graph.graph import Graph, Node, Value, attribute, op_name
 

@@ -7,7 +7,7 @@ with the node at fault, and nothing is believed: callers compare numbers.
 
 from __future__ import annotations
 
-from edgeopt.executors._folding import fold, join_gelus
+from edgeopt.executors._conversion.folding import fold, join_gelus
 from edgeopt.executors.ncnn.conversion.conversion import Conversion
 from edgeopt.executors.ncnn.conversion.fusions import fused, with_copies
 from edgeopt.executors.ncnn.conversion.network import text_of, weights_of, with_splits, without_unread

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.executors._windows import Windows, windows_of
+from edgeopt.executors._conversion.windows import Windows, windows_of
 from edgeopt.executors.coreml.conversion.conversion import MilConversion
 from edgeopt.graph.graph import Node, attribute
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.executors._windows import Windows, counted, lies_in_padding
+from edgeopt.executors._conversion.windows import Windows, counted, lies_in_padding
 from edgeopt.executors.coreml.conversion.conversion import Convert, MilConversion
 from edgeopt.executors.coreml.conversion.ops.convolution import flat_pads, windows_of_node
 from edgeopt.graph.graph import Node, attribute

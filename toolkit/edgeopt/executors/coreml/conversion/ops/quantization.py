@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.executors.coreml.conversion.conversion import Grid, MilConversion
+from edgeopt.executors.coreml.conversion.conversion import MilConversion, MilGrid
 from edgeopt.executors.coreml.conversion.ops.activations import limited
 from edgeopt.graph.graph import Node, attribute
 
 _NEVER_BELOW_ZERO = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
 
 
-def _grid(conversion: MilConversion, node: Node) -> Grid:
+def _grid(conversion: MilConversion, node: Node) -> MilGrid:
     parts = conversion.graph.constants(node.inputs[1:])
     if parts is None or attribute(node, "block_size", 0) or parts[0].ndim > 1:
         raise conversion.refuse(node, "in blocks, or by a scale that is computed")
@@ -23,7 +23,7 @@ def _grid(conversion: MilConversion, node: Node) -> Grid:
     if zero.dtype not in (np.int8, np.uint8) or not (np.isfinite(scale) & (scale >= np.finfo(np.float32).tiny)).all():
         raise conversion.refuse(node, "to other than 8 bits, or by a scale that is not above zero")
     zero = np.broadcast_to(zero, scale.shape).astype(zero.dtype)
-    return Grid(scale, zero, attribute(node, "axis", 1) if scale.size > 1 else None)
+    return MilGrid(scale, zero, attribute(node, "axis", 1) if scale.size > 1 else None)
 
 
 def _quantize(conversion: MilConversion, node: Node) -> None:
@@ -42,7 +42,7 @@ def _quantize(conversion: MilConversion, node: Node) -> None:
     conversion.set(node.outputs[0], conversion.mb.dequantize(input=whole, **options))
 
 
-def _limited(conversion: MilConversion, node: Node, grid: Grid, x: Any) -> Any:
+def _limited(conversion: MilConversion, node: Node, grid: MilGrid, x: Any) -> Any:
     """Return a tensor between the limits that a Relu may have left to its integers; others cut off what is rare."""
     if grid.axis is not None:
         return x

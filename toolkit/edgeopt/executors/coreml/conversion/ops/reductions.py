@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeopt.executors._reduced_axes import reduced_axes
+from edgeopt.executors._conversion.reduced_axes import reduced_axes
 from edgeopt.executors.coreml.conversion.conversion import Convert, MilConversion
 from edgeopt.graph.graph import Node, attribute
 

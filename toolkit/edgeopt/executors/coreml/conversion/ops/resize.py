@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.executors._resizing import is_repetition, nearest_places, positions_of
+from edgeopt.executors._conversion.resizing import is_repetition, nearest_places, positions_of
 from edgeopt.executors.coreml.conversion.conversion import MilConversion
 from edgeopt.graph.graph import Node, attribute
 

@@ -15,8 +15,4 @@ from edgeopt.system.declared import registry
 @cache
 def known_ops() -> dict[str, Read]:
     """Return what reads each op, by its name in MIL."""
-    package = sys.modules[__name__]
-    ops: dict[str, Read] = {}
-    for name in registry.names(package):
-        ops |= registry.load(package, name).OPS
-    return ops
+    return registry.joined(sys.modules[__name__], "OPS")

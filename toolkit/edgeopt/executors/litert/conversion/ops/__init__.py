@@ -23,28 +23,16 @@ Convert: TypeAlias = Callable[[TfliteConversion, TfliteStep], None]
 @cache
 def known_ops() -> dict[str, Convert]:
     """Return what writes each op, by its name; those of another domain than ONNX's as `domain.name`."""
-    package = sys.modules[__name__]
-    ops: dict[str, Convert] = {}
-    for name in registry.names(package):
-        ops |= registry.load(package, name).OPS
-    return ops
+    return registry.joined(sys.modules[__name__], "OPS")
 
 
 @cache
 def integer_ops() -> dict[str, Fits]:
     """Return on which grids each op may be computed on integers, by its name."""
-    package = sys.modules[__name__]
-    ops: dict[str, Fits] = {}
-    for name in registry.names(package):
-        ops |= getattr(registry.load(package, name), "ON_INTEGERS", {})
-    return ops
+    return registry.joined(sys.modules[__name__], "ON_INTEGERS")
 
 
 @cache
 def other_types() -> dict[str, frozenset[str]]:
     """Return the types of the tensors that an op reads and makes, where it takes more than float32."""
-    package = sys.modules[__name__]
-    types: dict[str, frozenset[str]] = {}
-    for name in registry.names(package):
-        types |= getattr(registry.load(package, name), "OTHER_TYPES", {})
-    return types
+    return registry.joined(sys.modules[__name__], "OTHER_TYPES")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.executors._windows import Windows
-from edgeopt.executors._windows import windows_of as _windows_of
+from edgeopt.executors._conversion.windows import Windows
+from edgeopt.executors._conversion.windows import windows_of as _windows_of
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 
 

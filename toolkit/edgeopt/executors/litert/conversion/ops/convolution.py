@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from edgeopt.executors._windows import Windows
+from edgeopt.executors._conversion.windows import Windows
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import any_grids, bias_steps, stored_weights
 from edgeopt.executors.litert.conversion.network import Grid
@@ -135,19 +136,59 @@ def _convolution(conversion: TfliteConversion, step: TfliteStep) -> None:
 
 
 def _transposed(conversion: TfliteConversion, step: TfliteStep) -> None:
-    weight = conversion.shape(step.node.inputs[1])
+    """Write a transposed convolution; of groups one a group, as LiteRT has none of groups."""
+    weight, group = conversion.shape(step.node.inputs[1]), step.attribute("group", 1)
     kernel, axes = weight[2:], len(weight) - 2
-    ones = (1,) * axes
-    if (
-        axes != _PICTURE
-        or step.attribute("group", 1) > 1
-        or any(size > 1 for size in step.attribute("dilations", ones))
-    ):
-        raise conversion.refuse(step.node, "over lines, in groups or with holes")
+    if axes != _PICTURE or any(size > 1 for size in step.attribute("dilations", (1,) * axes)):
+        raise conversion.refuse(step.node, "over lines, or with holes")
     if step.attribute("output_shape", ()) or step.attribute("auto_pad", "NOTSET") not in ("NOTSET", "", "VALID"):
         raise conversion.refuse(step.node, "with output_shape or auto_pad")
-    strides, pads = step.attribute("strides", ones), step.attribute("pads", (0,) * 4)
     place = conversion.tensor(step.inputs[0], channels_last(4))
+    if group == 1:
+        places = weight_and_bias(conversion, step, (1, 2, 3, 0), 1, (weight[1], *kernel, weight[0]), 0)
+        made = _spread(conversion, step, place, places, kernel)
+    else:
+        made = _spread_groups(conversion, step, place, group)
+    conversion.set(step.outputs[0], made, channels_last(4))
+
+
+def _spread_groups(conversion: TfliteConversion, step: TfliteStep, place: int, group: int) -> int:
+    """Return the results of all groups, behind one another along the channels. Raises UnsupportedError on integers."""
+    weight, bias = conversion.numbers(step.node, 1), conversion.numbers(step.node, 2)
+    if step.is_integer or weight is None:
+        raise conversion.refuse(step.node, "in groups on integers")
+    if bias is None:
+        bias = np.zeros(weight.shape[1] * group, np.float32)
+    if weight.shape[0] % group or bias.size != weight.shape[1] * group:
+        raise conversion.refuse(step.node, f"with a bias of {bias.size}, or channels that are no multiple of {group}")
+    shape, name = conversion.shown(place), str(step.outputs[0].name)
+    axis = conversion.network.constant("axis", np.array(3, np.int32))
+    parts = [conversion.network.like(place, f"{name}_part{i}", (*shape[:3], shape[3] // group)) for i in range(group)]
+    conversion.network.add("SPLIT", [axis, place], parts, numSplits=group)
+    made = []
+    for i, (part, rows, row) in enumerate(zip(parts, np.split(weight, group), np.split(bias, group), strict=True)):
+        tables = (rows.transpose(1, 2, 3, 0), row.reshape(-1))
+        places = [
+            conversion.network.constant(f"{name}_group{i}_{table.ndim}", table.astype(np.float32)) for table in tables
+        ]
+        made.append(_spread(conversion, step, part, places, weight.shape[2:]))
+    whole = (*conversion.shown(made[0])[:3], weight.shape[1] * group)
+    return conversion.apply("CONCATENATION", made, whole, axis=3)
+
+
+def _spread(
+    conversion: TfliteConversion, step: TfliteStep, place: int, places: Sequence[int], kernel: Sequence[int]
+) -> int:
+    """Return what a transposed convolution makes of a picture; padding that LiteRT has no word for is cut off.
+
+    Args:
+        conversion: The conversion.
+        step: The transposed convolution.
+        place: The picture, channels last.
+        places: Its weights, output channels first, and its bias.
+        kernel: Height and width of its windows.
+    """
+    strides, pads = step.attribute("strides", (1, 1)), step.attribute("pads", (0,) * 4)
     sizes, wanted = conversion.shown(place)[1:3], conversion.shape(step.node.outputs[0])[2:]
     full = [(size - 1) * stride + width for size, stride, width in zip(sizes, strides, kernel, strict=True)]
     cut = [max(have - want, 0) for have, want in zip(full, wanted, strict=True)]
@@ -155,35 +196,26 @@ def _transposed(conversion: TfliteConversion, step: TfliteStep) -> None:
         have >= want and before == total // 2 and -(-want // stride) == size
         for have, want, before, total, stride, size in zip(full, wanted, pads, cut, strides, sizes, strict=False)
     )
-    count, channels = conversion.shown(place)[0], weight[1]
-    places = weight_and_bias(conversion, step, (1, 2, 3, 0), 1, (channels, *kernel, weight[0]), 0)
-    options = {"strideH": strides[0], "strideW": strides[1], "fusedActivationFunction": step.activation}
-    if is_same or full == list(wanted):
-        shape, padding = (count, *wanted, channels), "SAME" if is_same else "VALID"
-        made = _result(conversion, step, place, shape)
-        conversion.network.add(
-            "TRANSPOSE_CONV",
-            [conversion.integers(shape), places[0], place, places[1]],
-            [made],
-            padding=padding,
-            **options,
-        )
-    else:
-        ends = [max(have, before + want) for have, before, want in zip(full, pads, wanted, strict=False)]
-        if ends != full:
-            raise conversion.refuse(step.node, "with output_padding beyond its windows")
-        shape = (count, *full, channels)
-        whole = _result(conversion, step, place, shape)
-        conversion.network.add(
-            "TRANSPOSE_CONV",
-            [conversion.integers(shape), places[0], place, places[1]],
-            [whole],
-            padding="VALID",
-            **options,
-        )
-        begins, extents = conversion.integers([0, *pads[:2], 0]), conversion.integers([count, *wanted, channels])
-        made = conversion.apply("SLICE", [whole, begins, extents], (count, *wanted, channels))
-    conversion.set(step.outputs[0], made, channels_last(4))
+    count, channels = conversion.shown(place)[0], conversion.shown(places[0])[0]
+    is_whole = is_same or full == list(wanted)
+    ends = [max(have, before + want) for have, before, want in zip(full, pads, wanted, strict=False)]
+    if not is_whole and ends != full:
+        raise conversion.refuse(step.node, "with output_padding beyond its windows")
+    shape = (count, *(wanted if is_whole else full), channels)
+    made = _result(conversion, step, place, shape)
+    conversion.network.add(
+        "TRANSPOSE_CONV",
+        [conversion.integers(shape), places[0], place, places[1]],
+        [made],
+        padding="SAME" if is_same else "VALID",
+        strideH=strides[0],
+        strideW=strides[1],
+        fusedActivationFunction=step.activation,
+    )
+    if is_whole:
+        return made
+    begins, extents = conversion.integers([0, *pads[:2], 0]), conversion.integers([count, *wanted, channels])
+    return conversion.apply("SLICE", [made, begins, extents], (count, *wanted, channels))
 
 
 OPS = {"Conv": _convolution, "ConvTranspose": _transposed}

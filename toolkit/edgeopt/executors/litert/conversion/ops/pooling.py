@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.executors._windows import Windows, counted, lies_in_padding
+from edgeopt.executors._conversion.windows import Windows, counted, lies_in_padding
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import any_grids, one_grid
 from edgeopt.executors.litert.conversion.ops._windows import padded, padding_of, windows_of

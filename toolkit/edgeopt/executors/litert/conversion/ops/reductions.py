@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgeopt.executors._reduced_axes import reduced_axes
+from edgeopt.executors._conversion.reduced_axes import reduced_axes
 from edgeopt.executors.litert.conversion.conversion import Order, TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import any_grids, one_grid
 from edgeopt.executors.litert.conversion.network import type_name

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.executors._resizing import is_repetition, nearest_places, positions_of
+from edgeopt.executors._conversion.resizing import is_repetition, nearest_places, positions_of
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, channels_last
 from edgeopt.executors.litert.conversion.grids import one_grid
 

@@ -20,8 +20,4 @@ Convert: TypeAlias = Callable[[Conversion, Node], None]
 @cache
 def known_ops() -> dict[str, Convert]:
     """Return what writes each op, by its name; those of another domain than ONNX's as `domain.name`."""
-    package = sys.modules[__name__]
-    ops: dict[str, Convert] = {}
-    for name in registry.names(package):
-        ops |= registry.load(package, name).OPS
-    return ops
+    return registry.joined(sys.modules[__name__], "OPS")

@@ -16,8 +16,4 @@ from edgeopt.system.declared import registry
 @cache
 def known_ops() -> dict[str, Compute]:
     """Return what computes each op, by its name; those of another domain than ONNX's as `domain.name`."""
-    package = sys.modules[__name__]
-    ops: dict[str, Compute] = {}
-    for name in registry.names(package):
-        ops |= registry.load(package, name).OPS
-    return ops
+    return registry.joined(sys.modules[__name__], "OPS")

@@ -12,7 +12,7 @@ from edgeopt.graph.graph import Graph, Value, attribute
 
 
 @dataclass(frozen=True, slots=True)
-class StoredIntegers:
+class StoredTable:
     """Weights in 8-bit integers: number = scale * (integer - zero)."""
 
     integers: NDArray[np.int8] | NDArray[np.uint8]
@@ -23,7 +23,7 @@ class StoredIntegers:
     axis: int
 
 
-def stored_weights(graph: Graph, value: Value | None) -> StoredIntegers | None:
+def stored_weights(graph: Graph, value: Value | None) -> StoredTable | None:
     """Return a constant behind a DequantizeLinear as it is stored; None where it is no table of 8-bit integers."""
     node = graph.producer(value, "DequantizeLinear")
     parts = graph.constants(node.inputs) if node is not None else None
@@ -36,7 +36,7 @@ def stored_weights(graph: Graph, value: Value | None) -> StoredIntegers | None:
     if not np.isfinite(scale).all():
         return None
     axis = attribute(node, "axis", 1) % integers.ndim if scale.size > 1 else 0
-    return StoredIntegers(integers, scale, np.broadcast_to(zero, scale.shape).astype(integers.dtype), axis)
+    return StoredTable(integers, scale, np.broadcast_to(zero, scale.shape).astype(integers.dtype), axis)
 
 
 def dequantized(graph: Graph, value: Value | None) -> NDArray[Any] | None:

@@ -22,11 +22,11 @@ _READ = ("name", "task", "class_names", "input", "preprocess", "postprocess")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class AppFiles:
     """Files of one engine."""
 
     candidate: Candidate
-    """That they hold."""
+    """The one whose model they hold."""
     files: Mapping[str, bytes]
     facts: Mapping[str, Any]
     """As JSON, for `edgeopt.json`."""
