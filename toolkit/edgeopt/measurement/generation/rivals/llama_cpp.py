@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, Rival, Weights
+from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, RivalEngine, RivalWeights
 from edgeopt.measurement.generation.rivals._clock import TokenTimes
 from edgeopt.system.machine.processor import cpu_flags
 
@@ -51,7 +51,7 @@ class _LlamaEngine:
             "context": str(int(llama_cpp.llama_n_ctx(self._context))),
             "batch": f"{int(params.n_batch)}, at once {int(params.n_ubatch)}",
             "cache": " and ".join(dict.fromkeys(_CACHE_TYPES.get(kind, str(kind)) for kind in _kinds(params))),
-            "build": f"{_lacking(info)}{' '.join(info.split())}",
+            "build": f"{_lacking(info)}{_features(info)}",
         }
 
     def answer(self, prompt: Sequence[int], count: int) -> EngineAnswer:
@@ -90,6 +90,13 @@ class _LlamaEngine:
         return np.stack([np.ctypeslib.as_array(row, (self._vocabulary,)).copy() for row in rows])
 
 
+def _features(info: str) -> str:
+    """Return what a build uses, in llama.cpp's words, without what it leaves unused."""
+    pairs = (entry.rpartition(":")[2].partition("=") for entry in info.split("|") if "=" in entry)
+    used = {name.strip(): value.strip() for name, _, value in pairs if value.strip() != "0"}
+    return " ".join(name if value == "1" else f"{name}={value}" for name, value in used.items())
+
+
 def _lacking(info: str) -> str:
     """Return that a build leaves wide instructions of this processor unused; empty: it does not."""
     has = any(flag.startswith("avx512") for flag in cpu_flags())
@@ -121,11 +128,11 @@ def quantize(request: EngineRequest) -> Path:
     return made
 
 
-RIVAL = Rival(
+RIVAL = RivalEngine(
     name="llama.cpp",
     package="llama-cpp-python",
     module="llama_cpp",
-    weights=Weights.GGUF,
+    weights=RivalWeights.GGUF,
     forms={4: "q4_0", 8: "q8_0", 16: "f16", 32: "f32"},
     open=_LlamaEngine,
     more_forms=tuple(name for name in _FILE_TYPES if "_k" in name),
