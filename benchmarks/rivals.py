@@ -84,8 +84,9 @@ def model_of(work: Path, shape: str, bits: int) -> Path:
         return file
     write = WRITERS[shape]
     if bits == 16 and write:
-        write(work / f"{shape}-weights")
-        export(f"hf:{work / shape / 'folder'}", out=file)
+        weights = work / f"{shape}-weights"
+        write(weights)
+        export(f"hf:{weights}", out=file)
     elif bits == 16:
         shutil.copytree(SHIPPED, place, dirs_exist_ok=True)
     else:

@@ -15,6 +15,7 @@ import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, NotFoundError
 from edgeopt.graph.model import load_model, save_model
+from edgeopt.measurement.compare.result import Comparison
 from edgeopt.measurement.generation import rivals
 from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.rivals import OWN, EngineRequest
@@ -23,6 +24,7 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.steps.convert.weight_only import make_weight_only
+from edgeopt.verbs.remote.results import read_result, store_result
 from edgeopt.workloads.generation import rival_sides
 
 SHIPPED = Path(__file__).parents[2] / "models" / "tiny_lm"
@@ -124,10 +126,17 @@ def test_an_engine_that_refuses_its_file_says_so(own: ApartModel, tmp_path: Path
 
 def test_onnxruntime_genai_gives_our_tokens_and_every_figure(tmp_path: Path):
     require("onnxruntime-genai")
-    options = ("--eval", str(SHIPPED / "held_out.txt"), "--format", "json", "--out", str(tmp_path / "out"))
-    done = run("compare", "tiny_lm", "--rivals", "onnxruntime-genai", *BRIEF, *options)
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    options = SideOptions(
+        rivals=("onnxruntime-genai",),
+        prompt_tokens=12,
+        output_tokens=4,
+        seconds=0.1,
+        threads=1,
+        eval=str(SHIPPED / "held_out.txt"),
+        out=tmp_path / "out",
+    )
+    result = edgeopt.compare("tiny_lm", options=options)
+    told = json.loads((tmp_path / "out" / "compare.json").read_text("utf-8"))
     mine, other = told["rows"]
     assert other["label"] == "onnxruntime-genai"
     same, of = other["more"]["same answers"].split(" of ")
@@ -144,6 +153,9 @@ def test_onnxruntime_genai_gives_our_tokens_and_every_figure(tmp_path: Path):
     page = (tmp_path / "out" / "compare.md").read_text("utf-8")
     assert "cold start" in page
     assert "onnxruntime-genai" in page
+    store_result(result, tmp_path / "result.npz")
+    read = read_result(tmp_path / "result.npz", Comparison, None, "ssh://board", "/@")
+    assert read.rows[1].facts.figures == result.rows[1].facts.figures
 
 
 def test_a_rival_that_fails_costs_one_line_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -225,9 +225,16 @@ def open_rivals(sources: Sequence[str], options: SideOptions) -> RivalSides:
             stack.callback(writer.close)
             contenders.append(ApartSide(writer.model.label, writer))
         if len(contenders) < 2:
-            raise failures[0]
+            raise _joined(failures)
         sides.stack = stack.pop_all()
         return sides
+
+
+def _joined(failures: Sequence[EdgeoptError]) -> EdgeoptError:
+    """Return one error that says why none of the rivals opens."""
+    if len(failures) == 1:
+        return failures[0]
+    return EdgeoptError("; ".join(error.problem for error in failures), remedy=failures[0].remedy)
 
 
 def _opened(wish: RivalWish, files: RivalFiles) -> ApartWriter:

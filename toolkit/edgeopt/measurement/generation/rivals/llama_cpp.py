@@ -35,12 +35,12 @@ class _LlamaEngine:
         opened.n_gpu_layers = 0
         self._model = llama_cpp.llama_model_load_from_file(str(request.file).encode(), opened)
         if not self._model:
-            raise UnsupportedError(f"llama.cpp does not read {request.file.name}", remedy=_REMEDY)
+            raise UnsupportedError(f"{request.file.name} is not read", remedy=_REMEDY)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_threads, params.n_threads_batch = request.context, request.threads, request.threads
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
-            raise UnsupportedError(f"llama.cpp opens no context of {request.context} tokens", remedy=_REMEDY)
+            raise UnsupportedError(f"no context of {request.context} tokens opens", remedy=_REMEDY)
         self._greedy = llama_cpp.llama_sampler_init_greedy()
         self._vocabulary = int(llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model)))
         info = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
@@ -124,7 +124,7 @@ def quantize(request: EngineRequest) -> Path:
     made = request.work / f"{request.form}.gguf"
     code = llama_cpp.llama_model_quantize(str(request.file).encode(), str(made).encode(), ctypes.byref(params))
     if code or not made.is_file():
-        raise UnsupportedError(f"llama.cpp's quantizer ended with {code} for {request.form}", remedy=_REMEDY)
+        raise UnsupportedError(f"the quantizer ended with {code} for {request.form}", remedy=_REMEDY)
     return made
 
 
