@@ -18,7 +18,7 @@ from edgeopt.graph.model import load_model, save_model
 from edgeopt.measurement.compare.result import Comparison
 from edgeopt.measurement.generation import rivals
 from edgeopt.measurement.generation.options import SideOptions
-from edgeopt.measurement.generation.rivals import OWN, EngineRequest
+from edgeopt.measurement.generation.rivals import OWN, EngineRequest, llama_cpp
 from edgeopt.measurement.generation.sides.apart import ApartModel, ApartWriter, EngineFailure
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import Origin
@@ -200,6 +200,16 @@ def test_a_form_in_blocks_meets_rivals_with_as_many_bits(tmp_path: Path, monkeyp
     result = edgeopt.compare(str(tmp_path), options=options, rival_models=named)
     assert [row.label for row in result.rows][1:] == ["openvino-genai q4_0"]
     assert result.rows[1].size_bytes < 1 << 20
+
+
+def test_a_build_of_llama_cpp_that_leaves_avx512_unused_is_told(monkeypatch: pytest.MonkeyPatch):
+    info = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 0 | OPENMP = 1 | LIMIT = 4 | "
+    assert llama_cpp._features(info) == "SSE3 AVX2 OPENMP LIMIT=4"
+    for flags, said in ((frozenset({"avx512f", "avx2"}), "without the AVX-512"), (frozenset({"avx2"}), "")):
+        monkeypatch.setattr(llama_cpp, "cpu_flags", lambda flags=flags: flags)
+        assert llama_cpp._lacking("CPU : AVX2 = 1 | ").startswith(said)
+        assert bool(llama_cpp._lacking("CPU : AVX2 = 1 | ")) == bool(said)
+    assert not llama_cpp._lacking("CPU : AVX2 = 1 | AVX512 = 1 | ")
 
 
 def test_no_rival_is_found_by_a_path():

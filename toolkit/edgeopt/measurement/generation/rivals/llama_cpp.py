@@ -38,6 +38,7 @@ class _LlamaEngine:
             raise UnsupportedError(f"{request.file.name} is not read", remedy=_REMEDY)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_threads, params.n_threads_batch = request.context, request.threads, request.threads
+        params.n_batch = max(params.n_batch, request.context)  # a prompt is one call, which takes no more
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
             raise UnsupportedError(f"no context of {request.context} tokens opens", remedy=_REMEDY)
@@ -57,9 +58,9 @@ class _LlamaEngine:
     def answer(self, prompt: Sequence[int], count: int) -> EngineAnswer:
         """Answer a prompt: one batch of it, then each token by itself."""
         lib = self._lib
-        lib.llama_memory_clear(lib.llama_get_memory(self._context), False)
         tokens = (lib.llama_token * len(prompt))(*prompt)
         times = TokenTimes()
+        lib.llama_memory_clear(lib.llama_get_memory(self._context), False)
         self._decode(lib.llama_batch_get_one(tokens, len(prompt)))
         token = (lib.llama_token * 1)()
         for i in range(count):
