@@ -15,14 +15,17 @@ import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, NotFoundError
 from edgeopt.graph.model import load_model, save_model
+from edgeopt.measurement.compare.result import Comparison
 from edgeopt.measurement.generation import rivals
 from edgeopt.measurement.generation.options import SideOptions
-from edgeopt.measurement.generation.rivals import OWN, EngineRequest
+from edgeopt.measurement.generation.rivals import OWN, EngineRequest, llama_cpp
 from edgeopt.measurement.generation.sides.apart import ApartModel, ApartWriter, EngineFailure
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.steps.convert.weight_only import make_weight_only
+from edgeopt.verbs.remote.results import read_result, store_result
+from edgeopt.workloads.generation import rival_sides
 
 SHIPPED = Path(__file__).parents[2] / "models" / "tiny_lm"
 BRIEF = ("--prompt-tokens", "12", "--output-tokens", "4", "--seconds", "0.1s", "--threads", "1")
@@ -75,7 +78,7 @@ def test_one_model_alone_is_no_comparison():
 
 
 def test_a_model_of_frames_takes_no_rivals():
-    done = run("compare", "shapes", "shapes", "--rivals", "llama.cpp")
+    done = run("compare", "digits_detector", "digits_detector", "--rivals", "llama.cpp")
     assert done.exit_code == 1
     assert "--rivals is for a language model" in done.output
 
@@ -123,10 +126,17 @@ def test_an_engine_that_refuses_its_file_says_so(own: ApartModel, tmp_path: Path
 
 def test_onnxruntime_genai_gives_our_tokens_and_every_figure(tmp_path: Path):
     require("onnxruntime-genai")
-    options = ("--eval", str(SHIPPED / "held_out.txt"), "--format", "json", "--out", str(tmp_path / "out"))
-    done = run("compare", "tiny_lm", "--rivals", "onnxruntime-genai", *BRIEF, *options)
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    options = SideOptions(
+        rivals=("onnxruntime-genai",),
+        prompt_tokens=12,
+        output_tokens=4,
+        seconds=0.1,
+        threads=1,
+        eval=str(SHIPPED / "held_out.txt"),
+        out=tmp_path / "out",
+    )
+    result = edgeopt.compare("tiny_lm", options=options)
+    told = json.loads((tmp_path / "out" / "compare.json").read_text("utf-8"))
     mine, other = told["rows"]
     assert other["label"] == "onnxruntime-genai"
     same, of = other["more"]["same answers"].split(" of ")
@@ -143,9 +153,13 @@ def test_onnxruntime_genai_gives_our_tokens_and_every_figure(tmp_path: Path):
     page = (tmp_path / "out" / "compare.md").read_text("utf-8")
     assert "cold start" in page
     assert "onnxruntime-genai" in page
+    store_result(result, tmp_path / "result.npz")
+    read = read_result(tmp_path / "result.npz", Comparison, None, "ssh://board", "/@")
+    assert read.rows[1].facts.figures == result.rows[1].facts.figures
 
 
-def test_a_rival_that_fails_costs_one_line_and_the_others_go_on(tmp_path: Path):
+def test_a_rival_that_fails_costs_one_line_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rival_sides, "STARTS", 1)
     require("onnxruntime-genai")
     (tmp_path / "genai_config.json").write_text('{"model": {}}', "utf-8")
     models = ("tiny_lm", str(SHIPPED / "model.onnx"))
@@ -163,6 +177,7 @@ def test_an_engine_of_gguf_gives_our_tokens(name: str):
     held_out = str(SHIPPED / "held_out.txt")
     options = SideOptions(rivals=(name,), prompt_tokens=12, output_tokens=4, seconds=0.1, threads=1, eval=held_out)
     mine, other = edgeopt.compare("tiny_lm", options=options).rows
+    assert other.facts.more["same answers"].startswith("8 of 8") or name == "openvino-genai:f16"
     assert other.label == name.replace(":", " ")
     assert abs(other.quality.loss.value) < 0.01
     assert other.quality.agreement > 0.95
@@ -170,8 +185,9 @@ def test_an_engine_of_gguf_gives_our_tokens(name: str):
     assert mine.facts.settings["engine"] != other.facts.settings["engine"]
 
 
-def test_a_form_in_blocks_meets_rivals_with_as_many_bits(tmp_path: Path):
+def test_a_form_in_blocks_meets_rivals_with_as_many_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     require("openvino-genai")
+    monkeypatch.setattr(rival_sides, "STARTS", 1)
     for file in ("recipe.toml", "tokenizer.json"):
         text = (SHIPPED / file).read_text("utf-8")
         text = text.replace('calib = "held_out.txt"', "").replace('draft = "draft/model.onnx"', "")
@@ -184,6 +200,16 @@ def test_a_form_in_blocks_meets_rivals_with_as_many_bits(tmp_path: Path):
     result = edgeopt.compare(str(tmp_path), options=options, rival_models=named)
     assert [row.label for row in result.rows][1:] == ["openvino-genai q4_0"]
     assert result.rows[1].size_bytes < 1 << 20
+
+
+def test_a_build_of_llama_cpp_that_leaves_avx512_unused_is_told(monkeypatch: pytest.MonkeyPatch):
+    info = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 0 | OPENMP = 1 | LIMIT = 4 | "
+    assert llama_cpp._features(info) == "SSE3 AVX2 OPENMP LIMIT=4"
+    for flags, said in ((frozenset({"avx512f", "avx2"}), "without the AVX-512"), (frozenset({"avx2"}), "")):
+        monkeypatch.setattr(llama_cpp, "cpu_flags", lambda flags=flags: flags)
+        assert llama_cpp._lacking("CPU : AVX2 = 1 | ").startswith(said)
+        assert bool(llama_cpp._lacking("CPU : AVX2 = 1 | ")) == bool(said)
+    assert not llama_cpp._lacking("CPU : AVX2 = 1 | AVX512 = 1 | ")
 
 
 def test_no_rival_is_found_by_a_path():

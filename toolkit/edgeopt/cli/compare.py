@@ -28,7 +28,7 @@ def compare(ctx: click.Context, /, *, subjects: tuple[str, ...], form: str, **op
     del options
     from edgeopt.verbs._sides import compared
 
-    values = read_values(ctx, *subjects)
+    values = read_values(ctx, *subjects) if subjects else {}
     with Progress(quiet=form != TERMINAL) as progress:
         done = compared(subjects, None, values, progress.progress)
     finish(ctx, done, form)

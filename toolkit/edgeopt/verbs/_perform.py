@@ -106,7 +106,7 @@ def require_two(sources: tuple[str, ...]) -> None:
     if len(sources) < 2:
         raise EdgeoptError(
             f"a comparison needs two, {len(sources)} given",
-            remedy="name the model to compare with first, then the others; edgeopt bench measures one",
+            remedy="name the model to compare with first, then the others (or --rivals); edgeopt bench measures one",
         )
 
 

@@ -14,7 +14,7 @@ from edgeopt.export.decoder.tensors_file import NamedTensors, TensorFiles
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.generation import rivals
 from edgeopt.measurement.generation.options import SideOptions
-from edgeopt.measurement.generation.rivals import EngineRequest, Rival, Weights
+from edgeopt.measurement.generation.rivals import EngineRequest, RivalEngine, RivalWeights
 from edgeopt.measurement.generation.sides.apart import ApartModel, prepared
 from edgeopt.measurement.generation.sides.side_by_side import WriterSide
 from edgeopt.recipes.drafting.generation_drafting import TOKENIZER
@@ -24,7 +24,7 @@ from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.opening import decoder_file, recipe_beside
 
 _FLOAT_BITS = 16
-"""Weights in float are compared with rivals' 16 bits, their usual form; `NAME:f32` asks for all 32."""
+"""RivalWeights in float are compared with rivals' 16 bits, their usual form; `NAME:f32` asks for all 32."""
 _PACKED = "MatMulNBits"
 _OPTION = "--rival-model"
 _CONFIG = "config.json"
@@ -36,7 +36,7 @@ _OWN_MARKS = ("openvino_model.xml", "genai_config.json")
 class RivalWish:
     """One rival, as the user asked for it."""
 
-    rival: Rival
+    rival: RivalEngine
     form: str
     """Empty: the one with the bits of the first side."""
     file: str
@@ -137,7 +137,7 @@ class RivalFiles:
         if not made or wish.rival.prepare is None:
             return model
         ready = prepared(model)
-        if wish.rival.weights is Weights.GRAPH:  # the file is the compared one, with a configuration beside it
+        if wish.rival.weights is RivalWeights.GRAPH:  # the file is the compared one, with a configuration beside it
             return ready
         origin = Origin(ready.request.file, size_of(ready.request.file), self._threads)
         return ApartModel(label, model.engine, ready.request, model.begin, origin, model.tokenizer)
@@ -149,7 +149,7 @@ class RivalFiles:
             if not path.exists():
                 raise EdgeoptError(f"{path} is not there", remedy=f"name {wish.rival.own_files} in {_OPTION}")
             return path, False
-        if wish.rival.weights is Weights.GRAPH:
+        if wish.rival.weights is RivalWeights.GRAPH:
             if wish.file:
                 problem = f"{wish.file} is nothing that {wish.rival.name} opens"
                 raise EdgeoptError(problem, remedy=f"name {wish.rival.own_files}, or leave {_OPTION} out")

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 
 import numpy as np
 
@@ -125,19 +126,21 @@ class RivalSides:
         """Answer prompts with all of them in turns, then start each in fresh processes."""
         options = replace(self.options, seconds=seconds)
         while True:
-            readings, anchors = [take_reading()], [measure_anchor()]
+            readings, anchors, began_s = [take_reading()], [measure_anchor()], monotonic()
             try:
                 timed = time_in_legs(self.contenders, self.own.text, options, tell)
                 break
             except EngineFailure as failure:  # the others begin anew, without it
                 self._lose(failure)
+        took_s = monotonic() - began_s
         readings.append(take_reading())
         anchors.append(measure_anchor())
         starts = self._start_fresh(tell)
         labels = [side.label for side in self.contenders]
         timed = {label: timed[label] for label in [*labels, labels[0] + AGAIN]}
         self.figures = {label: _figures(timed[label], starts[label]) for label in labels}
-        return turns_of(timed, labels[0], readings, anchors, self.contenders[0].model.origin.threads)
+        turns = turns_of(timed, labels[0], readings, anchors, self.contenders[0].model.origin.threads)
+        return replace(turns, seconds=took_s)  # pauses and the way between processes are in it
 
     def _start_fresh(self, tell: Tell | None) -> dict[str, list[FreshRun]]:
         """Return what fresh processes took, in turns."""
@@ -225,9 +228,16 @@ def open_rivals(sources: Sequence[str], options: SideOptions) -> RivalSides:
             stack.callback(writer.close)
             contenders.append(ApartSide(writer.model.label, writer))
         if len(contenders) < 2:
-            raise failures[0]
+            raise _joined(failures)
         sides.stack = stack.pop_all()
         return sides
+
+
+def _joined(failures: Sequence[EdgeoptError]) -> EdgeoptError:
+    """Return one error that says why none of the rivals opens."""
+    if len(failures) == 1:
+        return failures[0]
+    return EdgeoptError("; ".join(error.problem for error in failures), remedy=failures[0].remedy)
 
 
 def _opened(wish: RivalWish, files: RivalFiles) -> ApartWriter:

@@ -26,8 +26,8 @@ OWN = "_own"
 """The file with our own engine, which answers in such a process too: what is compared is then measured alike."""
 
 
-class Weights(StrEnum):
-    """What a rival reads, where the user names no file of its own."""
+class RivalWeights(StrEnum):
+    """Files that rivals read, where the user names none of their own."""
 
     GGUF = "gguf"
     """A file of llama.cpp, which edgeopt writes from the weights in float."""
@@ -37,7 +37,7 @@ class Weights(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What an engine is opened with."""
+    """A model for an engine to open."""
 
     file: Path
     """Its file or folder."""
@@ -49,7 +49,7 @@ class EngineRequest:
     work: Path = Path()
     """A folder for files of its own."""
     entries: Mapping[str, str] | None = None
-    """Of our own session."""
+    """Entries of our own session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class EngineAnswer:
     """When each token was there, since it began."""
 
 
-class Engine(Protocol):
+class AnsweringEngine(Protocol):
     """An engine that is open with its model."""
 
     @property
@@ -81,7 +81,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class RivalEngine:
     """One engine beside ours."""
 
     name: str
@@ -90,15 +90,15 @@ class Rival:
     """As pip knows it."""
     module: str
     """As Python imports it."""
-    weights: Weights
+    weights: RivalWeights
     forms: Mapping[int, str]
     """The form by the bits of the compared model's weights; none: it reads the same file."""
-    open: Callable[[EngineRequest], Engine]
+    open: Callable[[EngineRequest], AnsweringEngine]
     """Called in the rival's own process."""
     more_forms: tuple[str, ...] = ()
     """Further forms that it makes where asked."""
     own_files: str = ""
-    """What the user may name in place of a file that edgeopt writes."""
+    """Files that the user may name in place of one that edgeopt writes."""
     prepare: Callable[[EngineRequest], Path] | None = None
     """Makes the file that is opened of the one written for it, once, in a process of its own; None: it is opened."""
 
@@ -117,7 +117,7 @@ class Rival:
 def names() -> tuple[str, ...]:
     """Return the names of all rivals, as users write them."""
     package = sys.modules[__name__]
-    rivals: list[Rival] = [registry.load(package, name).RIVAL for name in registry.names(package)]
+    rivals: list[RivalEngine] = [registry.load(package, name).RIVAL for name in registry.names(package)]
     return tuple(rival.name for rival in rivals)
 
 
@@ -126,14 +126,7 @@ def listed() -> str:
     return ", ".join(names())
 
 
-def own() -> Rival:
-    """Return our own engine, which users do not name."""
-    from edgeopt.measurement.generation.rivals import _own
-
-    return _own.RIVAL
-
-
-def find(name: str) -> Rival:
+def find(name: str) -> RivalEngine:
     """Return a rival by its name.
 
     Raises:
@@ -143,7 +136,7 @@ def find(name: str) -> Rival:
     file = file_of(name)
     if file not in registry.names(package):
         raise NotFoundError("rival", name, names())
-    rival: Rival = registry.load(package, file).RIVAL
+    rival: RivalEngine = registry.load(package, file).RIVAL
     return rival
 
 

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, Rival, Weights
+from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, RivalEngine, RivalWeights
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 
@@ -39,11 +39,11 @@ class _OwnEngine:
         return self._model.logits(tokens)
 
 
-RIVAL = Rival(
+RIVAL = RivalEngine(
     name="edgeopt",
     package="edgeopt",
     module="edgeopt",
-    weights=Weights.GRAPH,
+    weights=RivalWeights.GRAPH,
     forms={},
     open=_OwnEngine,
 )

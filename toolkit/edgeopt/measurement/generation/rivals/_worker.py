@@ -9,7 +9,7 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.generation import rivals
-from edgeopt.measurement.generation.rivals import Engine, EngineRequest, Rival
+from edgeopt.measurement.generation.rivals import OWN, AnsweringEngine, EngineRequest, RivalEngine, _own
 from edgeopt.system.declared import registry
 from edgeopt.system.processes.messages import Message, replies_apart, serve_messages, told_error
 
@@ -17,9 +17,9 @@ from edgeopt.system.processes.messages import Message, replies_apart, serve_mess
 class _Worker:
     """One engine, from its opening to its last answer."""
 
-    def __init__(self, rival: Rival) -> None:
+    def __init__(self, rival: RivalEngine) -> None:
         self._rival = rival
-        self._engine: Engine | None = None
+        self._engine: AnsweringEngine | None = None
 
     def prepare(self, message: Message) -> Message:
         """Make the file that is opened."""
@@ -78,7 +78,7 @@ def main() -> None:
     """Serve until the parent closes the pipe."""
     replies = replies_apart()
     name = sys.argv[1]
-    worker = _Worker(rivals.own() if name == rivals.OWN else registry.load(rivals, name).RIVAL)
+    worker = _Worker(_own.RIVAL if name == OWN else registry.load(rivals, name).RIVAL)
     handlers = {
         "prepare": worker.prepare,
         "open": worker.open,

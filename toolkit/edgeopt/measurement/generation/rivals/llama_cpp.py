@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, Rival, Weights
+from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, RivalEngine, RivalWeights
 from edgeopt.measurement.generation.rivals._clock import TokenTimes
 from edgeopt.system.machine.processor import cpu_flags
 
@@ -35,12 +35,13 @@ class _LlamaEngine:
         opened.n_gpu_layers = 0
         self._model = llama_cpp.llama_model_load_from_file(str(request.file).encode(), opened)
         if not self._model:
-            raise UnsupportedError(f"llama.cpp does not read {request.file.name}", remedy=_REMEDY)
+            raise UnsupportedError(f"{request.file.name} is not read", remedy=_REMEDY)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_threads, params.n_threads_batch = request.context, request.threads, request.threads
+        params.n_batch = max(params.n_batch, request.context)  # a prompt is one call, which takes no more
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
-            raise UnsupportedError(f"llama.cpp opens no context of {request.context} tokens", remedy=_REMEDY)
+            raise UnsupportedError(f"no context of {request.context} tokens opens", remedy=_REMEDY)
         self._greedy = llama_cpp.llama_sampler_init_greedy()
         self._vocabulary = int(llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model)))
         info = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
@@ -51,15 +52,15 @@ class _LlamaEngine:
             "context": str(int(llama_cpp.llama_n_ctx(self._context))),
             "batch": f"{int(params.n_batch)}, at once {int(params.n_ubatch)}",
             "cache": " and ".join(dict.fromkeys(_CACHE_TYPES.get(kind, str(kind)) for kind in _kinds(params))),
-            "build": f"{_lacking(info)}{' '.join(info.split())}",
+            "build": f"{_lacking(info)}{_features(info)}",
         }
 
     def answer(self, prompt: Sequence[int], count: int) -> EngineAnswer:
         """Answer a prompt: one batch of it, then each token by itself."""
         lib = self._lib
-        lib.llama_memory_clear(lib.llama_get_memory(self._context), False)
         tokens = (lib.llama_token * len(prompt))(*prompt)
         times = TokenTimes()
+        lib.llama_memory_clear(lib.llama_get_memory(self._context), False)
         self._decode(lib.llama_batch_get_one(tokens, len(prompt)))
         token = (lib.llama_token * 1)()
         for i in range(count):
@@ -90,6 +91,13 @@ class _LlamaEngine:
         return np.stack([np.ctypeslib.as_array(row, (self._vocabulary,)).copy() for row in rows])
 
 
+def _features(info: str) -> str:
+    """Return what a build uses, in llama.cpp's words, without what it leaves unused."""
+    pairs = (entry.rpartition(":")[2].partition("=") for entry in info.split("|") if "=" in entry)
+    used = {name.strip(): value.strip() for name, _, value in pairs if value.strip() != "0"}
+    return " ".join(name if value == "1" else f"{name}={value}" for name, value in used.items())
+
+
 def _lacking(info: str) -> str:
     """Return that a build leaves wide instructions of this processor unused; empty: it does not."""
     has = any(flag.startswith("avx512") for flag in cpu_flags())
@@ -117,15 +125,15 @@ def quantize(request: EngineRequest) -> Path:
     made = request.work / f"{request.form}.gguf"
     code = llama_cpp.llama_model_quantize(str(request.file).encode(), str(made).encode(), ctypes.byref(params))
     if code or not made.is_file():
-        raise UnsupportedError(f"llama.cpp's quantizer ended with {code} for {request.form}", remedy=_REMEDY)
+        raise UnsupportedError(f"the quantizer ended with {code} for {request.form}", remedy=_REMEDY)
     return made
 
 
-RIVAL = Rival(
+RIVAL = RivalEngine(
     name="llama.cpp",
     package="llama-cpp-python",
     module="llama_cpp",
-    weights=Weights.GGUF,
+    weights=RivalWeights.GGUF,
     forms={4: "q4_0", 8: "q8_0", 16: "f16", 32: "f32"},
     open=_LlamaEngine,
     more_forms=tuple(name for name in _FILE_TYPES if "_k" in name),

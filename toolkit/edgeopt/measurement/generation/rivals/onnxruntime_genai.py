@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.files.outside_weights import outside_files
-from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, Rival, Weights, link_file
+from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, RivalEngine, RivalWeights, link_file
 from edgeopt.measurement.generation.rivals._clock import TokenTimes
 
 CONFIG = "genai_config.json"
@@ -128,11 +128,11 @@ def _heads(proto: Any) -> int:
     return 0
 
 
-RIVAL = Rival(
+RIVAL = RivalEngine(
     name="onnxruntime-genai",
     package="onnxruntime-genai",
     module="onnxruntime_genai",
-    weights=Weights.GRAPH,
+    weights=RivalWeights.GRAPH,
     forms={},
     open=_GenaiEngine,
     own_files=f"a folder with {CONFIG}",

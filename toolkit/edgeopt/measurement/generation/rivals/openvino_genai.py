@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, Rival, Weights, link_file
+from edgeopt.measurement.generation.rivals import EngineAnswer, EngineRequest, RivalEngine, RivalWeights, link_file
 from edgeopt.measurement.generation.rivals._clock import TokenTimes
 
 MODEL = "openvino_model.xml"
@@ -120,11 +120,11 @@ def _word_of(core: Any, name: str) -> str:
         return "not told"
 
 
-RIVAL = Rival(
+RIVAL = RivalEngine(
     name="openvino-genai",
     package="openvino-genai",
     module="openvino_genai",
-    weights=Weights.GGUF,
+    weights=RivalWeights.GGUF,
     forms={4: "q4_0", 8: "q8_0", 16: "f16", 32: "f16"},
     open=_OpenVinoEngine,
     own_files="a .gguf file, or a folder of optimum-intel's export",

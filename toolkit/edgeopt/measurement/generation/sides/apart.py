@@ -72,7 +72,7 @@ class ApartModel:
 
 @dataclass(frozen=True, slots=True)
 class FreshRun:
-    """What a fresh process took to its first token, and the most memory it held."""
+    """The time of a fresh process to its first token, and the most memory it held."""
 
     first_token_ns: int
     peak_bytes: int | None
@@ -112,7 +112,7 @@ class ApartWriter:
 
     @property
     def origin(self) -> Origin:
-        """What it was opened from."""
+        """The file that it was opened from."""
         return self.model.origin
 
     @property

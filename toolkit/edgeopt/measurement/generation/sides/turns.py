@@ -23,7 +23,7 @@ PARTS = ("answer", "TTFT", "TPOT")
 """The whole answer of the lengths asked for; its first token; each one after it."""
 
 
-class Written(Protocol):
+class TurnAnswer(Protocol):
     """An answer on its way, or over: iterate over it for its tokens."""
 
     @property
@@ -33,7 +33,7 @@ class Written(Protocol):
 
     def __iter__(self) -> Iterator[Any]: ...
 
-    def __enter__(self) -> Written: ...
+    def __enter__(self) -> TurnAnswer: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -47,7 +47,7 @@ class Writes(Protocol):
         """Free what is kept of earlier answers."""
         ...
 
-    def generate(self, prompt: Any, asked: AnswerOptions | None = None) -> Written:
+    def generate(self, prompt: Any, asked: AnswerOptions | None = None) -> TurnAnswer:
         """Return the answer to a prompt."""
         ...
 
