@@ -26,7 +26,8 @@ def needs_the_extra() -> None:
 def test_a_service_that_is_told_to_end_finishes_its_answer():
     needs_the_extra()
     command = [sys.executable, "-m", "edgeopt", "serve", "tiny_lm", "--port", "0", "--threads", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    # an environment of its own: readline, which pytest loads, puts COLUMNS into that of C
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ}) as process:
         try:
             assert process.stderr is not None
             line = process.stderr.readline()

@@ -21,6 +21,7 @@ import pytest
 from fixture_brief import briefly
 from fixture_bundles import packed
 from onnx import TensorProto, helper
+from small_decoders import bundle_small
 
 import edgeopt
 from edgeopt.executors import SessionOptions
@@ -136,9 +137,9 @@ def library() -> Path:
     return found[-1]
 
 
-def built(language: str, library: Path, folder: Path) -> Path:
+def built(language: str, library: Path, folder: Path, program: str = "edgeopt_run") -> Path:
     """Build an example in a folder of its own; skip where a library for it is not installed."""
-    cmake, _ = tools("cmake", "g++" if language == "cpp" else "gcc")
+    cmake, _ = tools("cmake", "gcc" if language == "c" else "g++")
     given = ["-DCMAKE_BUILD_TYPE=Debug", f"-DONNXRUNTIME_LIBRARY={library}"]
     made = subprocess.run(
         [cmake, "-S", str(EXAMPLES / language), "-B", str(folder), *given], capture_output=True, text=True
@@ -148,7 +149,25 @@ def built(language: str, library: Path, folder: Path) -> Path:
         pytest.skip(" ".join(made.stderr.split())[:200])
     assert made.returncode == 0, made.stderr
     subprocess.run([cmake, "--build", str(folder)], check=True, capture_output=True, text=True)
-    return folder / "edgeopt_run"
+    return folder / program
+
+
+def test_a_program_writes_the_tokens_that_run_writes(library, tmp_path):
+    program = built("cpp_generate", library, tmp_path / "build", "edgeopt_generate")
+    bundle = bundle_small(ROOT / "models" / "tiny_lm" / "model.onnx", tmp_path / "bundle")
+    with edgeopt.Runtime.load(bundle, threads=1) as runtime:
+        prompt = runtime.language_model.tokenizer.encode("import os\n\ndef main(")
+        answer = runtime.generate(prompt, most_tokens=60, guesses=0)
+        pieces = [piece.token for piece in answer]
+        expected = pieces[:-1] if answer.account.reason == "end" else pieces
+    shown = subprocess.run([program, bundle, "60", *map(str, prompt)], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert [int(line) for line in shown.stdout.split()] == expected
+    assert len(expected) > 20
+    (bundle / "model.onnx").write_bytes(b"torn")
+    shown = subprocess.run([program, bundle, "5", "1"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert "model.onnx not used: not as long as the manifest says" in shown.stderr
 
 
 @pytest.mark.parametrize("language", ["cpp", "c"])

@@ -50,6 +50,17 @@ def test_a_template_gets_functions_and_calls(tmp_path: Path):
     assert template.text_of(talk, [{"name": "add"}]) == '[{"name": "add"}]|user:a|tool:2c1'
 
 
+def test_arguments_that_a_client_sends_as_json_are_an_object_for_the_template(tmp_path: Path):
+    pytest.importorskip("jinja2")
+    source = "{% for call in messages[0].tool_calls %}{{ call.function.arguments | tojson }};{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(source, "utf-8")
+    template = read_chat_template(tmp_path)
+    assert template is not None
+    calls = [{"function": {"name": "add", "arguments": arguments}} for arguments in ('{"a": 1}', "cut {", '"b"')]
+    told = template.text_of((ChatMessage("assistant", "", {"tool_calls": calls}),))
+    assert told == '{"a": 1};"cut {";"\\"b\\"";'
+
+
 @pytest.mark.parametrize("place", ["file", "settings", "named"])
 def test_the_models_own_template_writes_it(tmp_path: Path, place: str):
     pytest.importorskip("jinja2")

@@ -197,7 +197,7 @@ def test_functions_are_called_by_name_or_one_of_them(server):
             **asked | {"messages": back, "max_tokens": 4}, tool_choice="none"
         ).choices[0]
         assert said.message.tool_calls is None
-        with pytest.raises(openai.BadRequestError, match="auto is not done here"):
+        with pytest.raises(openai.BadRequestError, match="auto is not done for this model"):
             client.chat.completions.create(**asked)
         with pytest.raises(openai.BadRequestError, match="no function named 'x' is among tools"):
             client.chat.completions.create(**asked, tool_choice={"type": "function", "function": {"name": "x"}})

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeopt.errors import EdgeoptError, UnsupportedError
-from edgeopt.graph.model import find_model
-from edgeopt.recipes.recipe import read_recipe
-from edgeopt.running.serving import Hosted, ServedModel, ServeOptions
-from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
+from edgeopt.errors import EdgeoptError, Note, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.model import find_model, load_model
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.measurement.opening.given import open_given
+from edgeopt.recipes.recipe import Recipe, read_recipe
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.running.serving import Hosted, ServedModel, ServeOptions, bytes_beside
+from edgeopt.runtime.bundle import Bundle, Port, is_bundle, read_bundle
 from edgeopt.runtime.fallback import least_bytes
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.system.machine.threads import engine_threads
 
 if TYPE_CHECKING:
+    from edgeopt.runtime.serve.holder import Holder
     from edgeopt.runtime.serve.room import MemoryPlace
+    from edgeopt.runtime.serve.routes.text_models import TextModel
 
 
 class _Use(StrEnum):
@@ -40,15 +49,54 @@ _TOLD: Mapping[_Use, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """A model that reads texts of any number and length, as it was brought."""
+
+    path: Path
+    recipe: Recipe
+    outputs: Sequence[TensorSpec]
+
+
 def hosted_frames(model: str, options: ServeOptions) -> Hosted:
-    """Return the bundle of a model of pictures, or of one that reads texts, which can be served.
+    """Return the bundle of a model of pictures, or a model that reads texts, which can be served.
 
     Raises:
         EdgeoptError: If it is none.
     """
+    if (brought := _brought(model)) is not None:
+        use = _use_of(brought.recipe, brought.outputs, model)
+        return Hosted(model, brought.recipe.name, _PATHS[use], bytes_beside(brought.path), options, open_brought)
     bundle = _find_bundle(model)
-    paths = _PATHS[_use_of(bundle, model)]
+    paths = _PATHS[_use_of(bundle.recipe, bundle.artefacts[0].outputs, model)]
     return Hosted(model, bundle.recipe.name, paths, least_bytes(bundle.artefacts[0], 0), options, open_frames)
+
+
+def open_brought(model: str, options: ServeOptions, place: MemoryPlace | None = None) -> ServedModel:
+    """Open an ONNX file of free sizes that reads texts, as it was brought, with its routes.
+
+    Args:
+        model: The file, or its folder.
+        options: How it is served.
+        place: Its part of the memory that several models share.
+
+    Raises:
+        EdgeoptError: If it does not open.
+    """
+    from edgeopt.runtime.serve.holder import Holder
+    from edgeopt.runtime.serve.routes.text_models import TextsByLength
+
+    given = open_given(str(find_model(model)), "cpu", None)
+    entries, path, recipe = given.correction.entries, given.path, given.recipe
+    use, name = _use_of(recipe, given.model.outputs, model), options.name or recipe.name
+    notes = given.choice.notes
+    del given  # with its weights
+
+    def opened() -> TextModel:
+        threads = engine_threads(options.threads)
+        return TextsByLength(EXECUTOR.open(path, SessionOptions(threads=threads, entries=entries)), recipe)
+
+    return _of_texts(name, use, Holder(opened, options.keep_s, place), options, notes)
 
 
 def open_frames(model: str, options: ServeOptions, place: MemoryPlace | None = None) -> ServedModel:
@@ -63,40 +111,58 @@ def open_frames(model: str, options: ServeOptions, place: MemoryPlace | None = N
         EdgeoptError: If it does not open.
     """
     from edgeopt.runtime.serve.holder import Holder
-    from edgeopt.runtime.serve.routes.embeddings import EmbeddingRoute
     from edgeopt.runtime.serve.routes.frames import PictureRoute
+    from edgeopt.runtime.serve.routes.text_models import BundledTexts
+    from edgeopt.runtime.serve.watching.tally import Tally
+    from edgeopt.runtime.serve.watching.tracing import SpanTracer
+
+    bundle = _find_bundle(model)
+    use, name = _use_of(bundle.recipe, bundle.artefacts[0].outputs, model), options.name or bundle.recipe.name
+
+    def opened() -> Runtime:
+        return Runtime.load(bundle, threads=options.threads or None)
+
+    def opened_texts() -> TextModel:
+        return BundledTexts(opened())
+
+    if use is not _Use.PICTURES:
+        return _of_texts(name, use, Holder(opened_texts, options.keep_s, place), options)
+    holder = Holder(opened, options.keep_s, place)
+    with holder.held() as runtime:
+        tally = Tally(name, ("queue", "decode", *runtime.stages), holder)
+    pictures = PictureRoute(name, holder, options.limits, tally, SpanTracer(name))
+    return ServedModel(name, tally, holder, pictures.routes(), pictures.close, _TOLD[use])
+
+
+def _of_texts(
+    name: str, use: _Use, holder: Holder[TextModel], options: ServeOptions, notes: tuple[Note, ...] = ()
+) -> ServedModel:
+    """Return a model that reads texts with its routes."""
+    from edgeopt.runtime.serve.routes.embeddings import EmbeddingRoute
     from edgeopt.runtime.serve.routes.rerank import RerankRoute
     from edgeopt.runtime.serve.routes.text_reading import TextReading
     from edgeopt.runtime.serve.watching.tally import Tally
     from edgeopt.runtime.serve.watching.tracing import SpanTracer
 
-    bundle = _find_bundle(model)
-    use, name = _use_of(bundle, model), options.name or bundle.recipe.name
-    holder = Holder(lambda: Runtime.load(bundle, threads=options.threads or None), options.keep_s, place)
-    with holder.held() as runtime:
-        stages = ("queue", *(["decode"] if use is _Use.PICTURES else []), *runtime.stages)
-    tally, tracer, told = Tally(name, stages, holder), SpanTracer(name), _TOLD[use]
-    if use is _Use.PICTURES:
-        pictures = PictureRoute(name, holder, options.limits, tally, tracer)
-        return ServedModel(name, tally, holder, pictures.routes(), pictures.close, told)
-    reading = TextReading(holder, options.limits, tally, tracer)
+    with holder.held() as model:
+        tally = Tally(name, ("queue", *model.stages), holder)
+    reading = TextReading(holder, options.limits, tally, SpanTracer(name))
     routes = RerankRoute(name, reading, reads_pairs=use is _Use.PAIRS).routes()
     routes += EmbeddingRoute(name, reading).routes() if use is _Use.VECTORS else []
-    return ServedModel(name, tally, holder, routes, reading.close, told)
+    return ServedModel(name, tally, holder, routes, reading.close, _TOLD[use], notes)
 
 
-def _use_of(bundle: Bundle, model: str) -> _Use:
+def _use_of(recipe: Recipe, outputs: Sequence[Port | TensorSpec], model: str) -> _Use:
     """Return what a model is served for.
 
     Raises:
         UnsupportedError: If it takes what is not sent over HTTP.
     """
-    recipe, outputs = bundle.recipe, bundle.artefacts[0].outputs
     if recipe.kind == "picture" and recipe.input.size and not recipe.input.states:
         return _Use.PICTURES
     if recipe.kind == "text" and recipe.task == "embedding":
         return _Use.VECTORS
-    is_one_number = len(outputs) == 1 and all(size in (1, None) for size in outputs[0].shape)
+    is_one_number = len(outputs) == 1 and all(size == 1 for size in outputs[0].shape[1:])
     if recipe.kind == "text" and recipe.task == "tensors" and recipe.tokenizer.pairs and is_one_number:
         return _Use.PAIRS
     raise UnsupportedError(
@@ -104,6 +170,27 @@ def _use_of(bundle: Bundle, model: str) -> _Use:
         "and cross-encoders of one score",
         remedy="call edgeopt.Runtime.load(...).predict(...) in the app",
     )
+
+
+def _brought(model: str) -> _Brought | None:
+    """Return a model that reads texts and takes any number of them, of any length; None of any other, or a bundle.
+
+    `optimize` fixes both sizes, so that such a model is served as it was brought.
+    """
+    from edgeopt.runtime.serve.routes.text_models import has_free_sizes
+
+    path = Path(model)
+    if path.is_dir() and is_bundle(path):
+        return None
+    try:
+        file = find_model(model)
+        loaded = load_model(file)
+        choice = choose_recipe(None, file, loaded.inputs, loaded.outputs, loaded.metadata)
+    except EdgeoptError:
+        return None  # what is no bundle either is told so
+    if choice.recipe.kind != "text" or not has_free_sizes(loaded.inputs):
+        return None
+    return _Brought(file, choice.recipe, loaded.outputs)
 
 
 def _find_bundle(model: str) -> Bundle:

@@ -76,11 +76,26 @@ class TextInput:
         Raises:
             UnsupportedError: If it is no text, or no pair where the recipe takes pairs.
         """
-        encoding = self._encode(sample)
-        count, text = len(encoding.ids), str(sample)
-        ids = np.full(self._length, self._opened.pad_id, np.int64)
-        mask, types = np.zeros(self._length, np.int64), np.zeros(self._length, np.int64)
-        offsets = np.zeros((self._length, 2), np.int64)
+        return self._filled(str(sample), self._encode(sample), self._length)
+
+    def together(self, samples: Sequence[str]) -> tuple[Tensors, list[Encoded]]:
+        """Return the inputs of several texts, each (texts, tokens of the longest), and where the tokens of each lie.
+
+        Raises:
+            UnsupportedError: If one is no pair where the recipe takes pairs.
+        """
+        encodings = [self._encode(sample) for sample in samples]
+        longest = max(1, *(len(encoding.ids) for encoding in encodings))
+        rows = [self._filled(*pair, longest) for pair in zip(samples, encodings, strict=True)]
+        tensors = {name: np.concatenate([row[name] for row, _ in rows]) for name in self._dtypes}
+        return tensors, [encoded for _, encoded in rows]
+
+    def _filled(self, text: str, encoding: Encoding, length: int) -> tuple[Tensors, Encoded]:
+        """Return the inputs of one text, filled to so many tokens."""
+        count = len(encoding.ids)
+        ids = np.full(length, self._opened.pad_id, np.int64)
+        mask, types = np.zeros(length, np.int64), np.zeros(length, np.int64)
+        offsets = np.zeros((length, 2), np.int64)
         if count:
             ids[:count], mask[:count], types[:count] = encoding.ids, 1, encoding.type_ids
             offsets[:count] = encoding.offsets

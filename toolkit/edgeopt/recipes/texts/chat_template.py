@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.recipes.texts.call_style import CallStyle, call_style
 from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.files import read_text
 from edgeopt.system.disk.links import files_of
@@ -64,6 +65,11 @@ class ChatTemplate:
         except GuardError as error:
             raise InvalidFileError(f"{told} is no chat template: {error}", remedy=_REMEDY) from error
 
+    @property
+    def call_style(self) -> CallStyle | None:
+        """How the model writes calls among other text; None: in no way that is known."""
+        return call_style(self._source)
+
     def text_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return the conversation, at its end what an answer begins behind.
 
@@ -74,12 +80,31 @@ class ChatTemplate:
         Raises:
             ValueError: If the template does not take it, or takes too much time or memory.
         """
-        plain = [{"role": message.role, "content": message.content, **message.more} for message in messages]
+        plain = [
+            {"role": message.role, "content": message.content, **_read_arguments(message.more)} for message in messages
+        ]
         question = {"source": self._source, "messages": plain, "special": self._special, "tools": list(tools)}
         try:
             return str(_CHILD.ask(question, seconds=_SECONDS)["text"])
         except GuardError as error:
             raise ValueError(f"the model's chat template does not take it: {error}") from error
+
+
+def _read_arguments(more: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message's fields with the arguments of its calls as objects: clients send JSON, templates write it."""
+    calls = more.get("tool_calls")
+    return {**more, "tool_calls": list(map(_read_call, calls))} if isinstance(calls, list) else more
+
+
+def _read_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
 def plain_text_of(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:

@@ -91,6 +91,7 @@ class AnswerWishes(TypedDict, total=False):
     regex: str
     grammar: str
     logprobs: int | None
+    shows: tuple[str, ...]
     min_p: float
     frequency_penalty: float
     presence_penalty: float
@@ -136,6 +137,8 @@ class AnswerOptions:
     """Grammar that the answer keeps to, in Lark's or llama.cpp's words (GBNF); empty: any text."""
     logprobs: int | None = None
     """Alternatives whose probabilities stand beside that of each token, 0 to 20; None: no probability is computed."""
+    shows: tuple[str, ...] = ()
+    """Names of special tokens that the answer's text shows, such as the mark before a call; others write nothing."""
 
     def __post_init__(self) -> None:
         limits = {"most_tokens": 1, "chunk_tokens": 0, "keep": 0, "guesses": 0}

@@ -19,7 +19,7 @@ from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.system.declared.optional import require
 from edgeopt.system.text import short
 
-_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON is written in one way: a model that may write blanks between its parts can write blanks without an end."""
 _REMEDY = "https://json-schema.org/understanding-json-schema says what a schema may hold; GBNF is llama.cpp's form"
 _MOST_BYTES = 1 << 20
@@ -66,13 +66,17 @@ def _schema_text(schema: str | Mapping[str, Any] | bool) -> str:
         return '{"type": "object"}'
     try:
         read = json.loads(schema) if isinstance(schema, str) else dict(schema) if isinstance(schema, Mapping) else None
-        closed = read if _joins(read) else _closed(read)
-        text = json.dumps(closed, allow_nan=False)
+        text = json.dumps(closed_schema(read), allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"schema is no JSON schema: {short(str(error))}") from error
     if not isinstance(read, dict):
         raise ValueError("schema is no JSON schema: it must be an object such as {'type': 'object'}")
     return text
+
+
+def closed_schema(schema: Any) -> Any:
+    """Return a schema whose objects have no names but those that it lists, unless it says so, or schemas are joined."""
+    return schema if _joins(schema) else _closed(schema)
 
 
 def _joins(schema: Any) -> bool:
@@ -137,7 +141,7 @@ class Grammars:
         matcher = self._package.LLMatcher
         try:
             if form.kind == "schema":
-                text: str = matcher.grammar_from_json_schema(form.text, overrides=_SEPARATORS)
+                text: str = matcher.grammar_from_json_schema(form.text, overrides=SEPARATORS)
             elif form.kind == "regex":
                 text = matcher.grammar_from_regex(form.text)
             else:

@@ -270,7 +270,7 @@ class LanguageModel(Closing):
         kept = fitted(tokens, self.context, asked, len(self._begin))
         return Writing(
             kept,
-            Pieces(self.tokenizer, asked.stop),
+            Pieces(self.tokenizer, asked.stop, asked.shows),
             asked,
             end=self._end,
             capacity=self.context,

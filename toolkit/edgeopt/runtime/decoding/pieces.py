@@ -11,13 +11,15 @@ from edgeopt.recipes.texts.tokens import Tokens
 class Pieces:
     """The text of one answer as it grows."""
 
-    def __init__(self, tokenizer: Tokens, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokens, stop: Sequence[str] = (), shows: Sequence[str] = ()) -> None:
         """Begin a text.
 
         Args:
             tokenizer: Of the model.
             stop: The text ends before the first of these that appears in it.
+            shows: Names of special tokens that the text shows; others write nothing.
         """
+        self._shown = {tokenizer.special[name]: name for name in shows if name in tokenizer.special}
         self._tokenizer, self._stop = tokenizer, tuple(name for name in stop if name)
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -26,7 +28,8 @@ class Pieces:
 
     def add(self, token: int) -> str:
         """Return what may be shown after one more token."""
-        self._held += self._characters.decode(self._tokenizer.token_bytes(token))
+        written = self._shown.get(token)
+        self._held += self._characters.decode(self._tokenizer.token_bytes(token)) if written is None else written
         return self._free()
 
     def end(self) -> str:
@@ -48,12 +51,12 @@ class Pieces:
         if found:
             shown, self._held, self.is_over = self._held[: min(found)], "", True
             return shown
-        longest = max((_overlap(self._held, name) for name in self._stop), default=0)
+        longest = max((overlap(self._held, name) for name in self._stop), default=0)
         shown = self._held[: len(self._held) - longest]
         self._held = self._held[len(shown) :]
         return shown
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Return how many letters at the end of a text are the first ones of a stop string."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

@@ -1,7 +1,7 @@
 """Calls of an app's functions: `tools` and `tool_choice` of OpenAI's clients.
 
-The answer keeps to a schema that is made of the functions' parameters, so that each call can be made. Whether to call
-at all is not chosen here: models mark a call in ways of their own (`tool_choice: auto` is refused by name).
+The answer keeps to a schema that is made of the functions' parameters, so that each call can be made. Where the model
+chooses whether to call (`tool_choice: auto`), that holds from the mark of a call on (`free_calls.py`).
 
 Source: OpenAI API reference, `POST /v1/chat/completions`.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
+from edgeopt.recipes.texts.call_style import CallStyle
 from edgeopt.runtime.serve.refused import RefusedError, wrong
 from edgeopt.system.text import short
 
@@ -32,24 +33,43 @@ class Calls:
     """As they came, for the model's chat template."""
     name: str
     """Name of the function that is called; empty: one of them."""
+    style: CallStyle | None = None
+    """How the model writes calls where it chooses whether to call; None: it must."""
+    makes_several: bool = True
+    """Whether one answer may make several calls, where the model chooses."""
 
     @property
     def schema(self) -> Mapping[str, Any]:
         """The schema that the answer keeps to: arguments, or an object of name and arguments."""
-        functions = [tool["function"] for tool in self.tools]
-        parameters = {each["name"]: each.get("parameters") or _NO_PARAMETERS for each in functions}
         if self.name:
-            return dict(parameters[self.name])
-        calls = [
-            {
-                "type": "object",
-                "properties": {"name": {"const": name}, "arguments": each},
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-            for name, each in parameters.items()
-        ]
-        return calls[0] if len(calls) == 1 else {"anyOf": calls}
+            return dict(self._parameters[self.name])
+        return self.schema_of("arguments")
+
+    @property
+    def _parameters(self) -> Mapping[str, Mapping[str, Any]]:
+        functions = [tool["function"] for tool in self.tools]
+        return {each["name"]: each.get("parameters") or _NO_PARAMETERS for each in functions}
+
+    def schema_of(self, field: str) -> Mapping[str, Any]:
+        """Return the schema of an object with the name of a function, and its arguments in a field.
+
+        What the parameters define for themselves (`$defs`) is put where their references look for it.
+        """
+        definitions, calls = dict[str, Any](), list[dict[str, Any]]()
+        for name, parameters in self._parameters.items():
+            own = dict(parameters)
+            if isinstance(told := own.get("$defs"), dict) and all(definitions.get(k, v) == v for k, v in told.items()):
+                definitions |= own.pop("$defs")
+            calls.append(
+                {
+                    "type": "object",
+                    "properties": {"name": {"const": name}, field: own},
+                    "required": ["name", field],
+                    "additionalProperties": False,
+                }
+            )
+        schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+        return {**schema, "$defs": definitions} if definitions else schema
 
     def call_of(self, text: str) -> Mapping[str, Any] | None:
         """Return the call that an answer makes, as OpenAI writes it; None: it was cut before its name was there."""
@@ -65,14 +85,21 @@ class Calls:
     def named(self, name: str, arguments: str) -> Mapping[str, Any]:
         """Return a call as OpenAI writes it."""
         function = {"name": name, "arguments": arguments}
-        return {"id": f"call_{uuid4().hex[:24]}", "type": "function", "function": function}
+        number = uuid4().hex
+        known = number[:9] if self.style is CallStyle.MISTRAL else f"call_{number[:24]}"  # its template takes 9 letters
+        return {"id": known, "type": "function", "function": function}
 
 
-def read_calls(values: Mapping[str, Any]) -> Calls | None:
+def read_calls(values: Mapping[str, Any], style: CallStyle | None = None) -> Calls | None:
     """Return which functions a request lets the answer call; None: none.
 
+    Args:
+        values: The body of a request.
+        style: How the model writes calls among other text; None: not known.
+
     Raises:
-        RefusedError: If `tools` or `tool_choice` are none, or leave it to the model whether to call.
+        RefusedError: If `tools` or `tool_choice` are none, or leave it to a model whether to call whose way of writing
+            calls is not known.
     """
     tools, choice = values.get("tools"), values.get("tool_choice")
     if not tools:
@@ -94,7 +121,15 @@ def read_calls(values: Mapping[str, Any]) -> Calls | None:
         return Calls(known, named["name"])
     if choice not in (None, "auto"):
         raise wrong("tool_choice", 'none, required, or {"type": "function", "function": {"name": ...}}')
-    text = 'tool_choice: auto is not done here: ask for "required", or for a function by its name'
+    if style is not None:
+        several = values.get("parallel_tool_calls")
+        if several is not None and not isinstance(several, bool):
+            raise wrong("parallel_tool_calls", "true or false")
+        return Calls(known, "", style, several is not False)
+    text = (
+        "tool_choice: auto is not done for this model, whose chat template writes calls in no way that is known here: "
+        'ask for "required", or for a function by its name'
+    )
     raise RefusedError(400, text, code="unsupported_value", param="tool_choice")
 
 

@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any, Final
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.recipes.texts.call_style import CallStyle
 from edgeopt.recipes.texts.chat_template import ChatMessage, ChatTemplate
 from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
 from edgeopt.recipes.texts.tokens import Tokens
@@ -37,7 +38,18 @@ class PromptReader:
         self._conversations = ConversationReader(tokenizer, begin, template, system)
         self._longest = max((len(tokenizer.token_bytes(other)) for other in range(tokenizer.size)), default=1)
         self._turn, self._system = Lock(), system
+        self._call_style = template.call_style if template else None
         self._before = self._encode(system, reads_special=False) if system else []
+
+    @property
+    def call_style(self) -> CallStyle | None:
+        """How the model writes calls among other text; None: its template does not tell, or it has none."""
+        return self._call_style
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        """Special tokens of the model, by name."""
+        return self._tokenizer.special
 
     def bytes_of(self, token: int) -> bytes:
         """Return what a token of an answer writes."""

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from edgeopt.runtime.decoding.generation import Piece
 from edgeopt.runtime.serve.calls import Calls
+from edgeopt.runtime.serve.free_calls import CallReader, MadeCall
 from edgeopt.runtime.serve.writing import Written
 
 _REASONS: Final[Mapping[str, str]] = {"end": "stop", "stop": "stop", "length": "length", "time": "length"}
@@ -68,11 +69,27 @@ class Reply:
         return self._of(choices, is_part=False) | values
 
     def _choice(self, answer: WholeAnswer) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
-        if call := self.calls.call_of(answer.text) if self.calls else None:
-            message |= {"content": None, "tool_calls": [call]}
-        said = {"message": message} if self.is_chat else {"text": answer.text}
-        return {**said, "logprobs": answer.logprobs, "finish_reason": self._reason(answer.written)}
+        if not self.is_chat:
+            reason = finish_reason(answer.written)
+            return {"text": answer.text, "logprobs": answer.logprobs, "finish_reason": reason}
+        content, calls = self._parted(answer.text)
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        message |= {"tool_calls": calls} if calls else {}
+        reason = self._reason(answer.written, calls=bool(calls))
+        return {"message": message, "logprobs": answer.logprobs, "finish_reason": reason}
+
+    def _parted(self, text: str) -> tuple[str | None, list[Mapping[str, Any]]]:
+        """Return what an answer says, and what it calls."""
+        if self.calls is None:
+            return text, []
+        if self.calls.style is None:
+            call = self.calls.call_of(text)
+            return (None, [call]) if call else (text, [])
+        reader = CallReader(self.calls.style)
+        parts = [*reader.add(text), *reader.end()]
+        said = "".join(part for part in parts if isinstance(part, str))
+        calls = [self.calls.named(part.name, part.arguments) for part in parts if isinstance(part, MadeCall)]
+        return (said or None if calls else said), calls
 
     def begin(self, index: int, echoed: str = "") -> bytes:
         """Return the first event of a choice: its role in a chat, else what is repeated; empty where there is none."""
@@ -83,17 +100,19 @@ class Reply:
     def part(self, index: int, text: str, logprobs: Mapping[str, Any] | None = None) -> bytes:
         """Return the event of a piece of text of a choice; `logprobs` come from `logprobs_of`."""
         delta: dict[str, Any] = {"content": text}
-        if self.calls:
+        if self.calls and self.calls.style is None:
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
         said = {"delta": delta} if self.is_chat else {"text": text}
         return self._event(index, {**said, "logprobs": logprobs})
 
-    def call(self, index: int, call: Mapping[str, Any]) -> bytes:
-        """Return the event that begins a call of a choice, or holds all of it."""
-        return self._event(index, {"delta": {"tool_calls": [{"index": 0, **call}]}})
+    def call(self, index: int, call: Mapping[str, Any], number: int = 0) -> bytes:
+        """Return the event that begins a call of a choice, or holds all of it; `number` counts those of the choice."""
+        return self._event(index, {"delta": {"tool_calls": [{"index": number, **call}]}})
 
-    def _reason(self, written: Written) -> str:
-        return "tool_calls" if self.calls and written.reason == "end" else finish_reason(written)
+    def _reason(self, written: Written, *, calls: bool) -> str:
+        """Return why a choice is over; one that must call does so where it came to its own end."""
+        has_called = calls or (self.calls is not None and self.calls.style is None)
+        return "tool_calls" if has_called and written.reason == "end" else finish_reason(written)
 
     def logprobs_of(
         self, pieces: Sequence[Piece], bytes_of: Callable[[int], bytes], offset: int = 0
@@ -127,10 +146,10 @@ class Reply:
             "text_offset": offsets,
         }
 
-    def end(self, index: int, written: Written, queue_ns: int) -> bytes:
-        """Return the last event of a choice."""
+    def end(self, index: int, written: Written, queue_ns: int, *, calls: bool = False) -> bytes:
+        """Return the last event of a choice, which made calls among other text or did not."""
         said: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
-        choice = {**said, "index": index, "finish_reason": self._reason(written)}
+        choice = {**said, "index": index, "finish_reason": self._reason(written, calls=calls)}
         return event(self._of([choice], is_part=True) | {"edgeopt": times_of(written, queue_ns)})
 
     def close(self, written: Sequence[Written], *, each: int, tells_usage: bool) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from edgeopt.recipes.texts.call_style import CallStyle
 from edgeopt.recipes.texts.chat_template import ChatMessage
 from edgeopt.runtime.decoding.generation import MOST_LOGPROBS, AnswerOptions
 from edgeopt.runtime.decoding.sampling import Sampling
@@ -147,8 +148,14 @@ def _with_seed(asked: AnswerOptions, number: int) -> AnswerOptions:
     return replace(asked, sampling=replace(sampling, seed=(sampling.seed + number) % (1 << 64)))
 
 
-def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
+def read_wanted(body: bytes, limits: Limits, *, is_chat: bool, style: CallStyle | None = None) -> Wanted:
     """Return what the body of a request asks for.
+
+    Args:
+        body: Of the request.
+        limits: Of this server.
+        is_chat: Whether it is a conversation.
+        style: How the model writes calls among other text; None: not known.
 
     Raises:
         RefusedError: If it is no JSON object, lacks something, or asks for what is not done here.
@@ -169,14 +176,14 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
     options = values.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise wrong("stream_options", 'an object such as {"include_usage": true}')
-    calls = read_calls(values) if is_chat else None
+    calls = read_calls(values, style) if is_chat else None
     if not is_chat and (values.get("tools") or values.get("tool_choice") not in (None, "none", "auto")):
         raise wrong("tools", "/v1/chat/completions calls functions")
     asked = _asked(values, limits, is_chat=is_chat)
     if calls:
         if asked.form:
             raise wrong("response_format", "an answer that calls a function has the form of its parameters")
-        asked = replace(asked, schema=calls.schema)
+        asked = asked if calls.style else replace(asked, schema=calls.schema)
     prompts: tuple[Prompt, ...] = ((),) if is_chat else _prompts(values["prompt"])
     each = _whole(values, "n", 1, _MOST_CHOICES) or 1
     if len(prompts) * each > _MOST_CHOICES:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Any
 
 from starlette.requests import Request
 
-from edgeopt.recipes.inputs.text_input import TextLength
-from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.serve.asking import while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.routes.text_models import TextModel
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
 
@@ -62,19 +60,11 @@ class TextsRead:
         return {"Server-Timing": f"queue;dur={self.times_ns['queue'] / 1e6:.3f}"}
 
 
-class ReadsTexts(Protocol):
-    """A task that takes texts."""
-
-    def length_of(self, text: str) -> TextLength:
-        """Return how much of a text the model reads."""
-        ...
-
-
 class TextReading:
-    """Has texts read; those of one request one after the other, beside other requests."""
+    """Has the texts of requests read, in one slot a request."""
 
-    def __init__(self, holder: Holder[Runtime], limits: Limits, tally: Tally, tracer: SpanTracer) -> None:
-        """Take the model; `tally` has the stage `queue` and those of the runtime."""
+    def __init__(self, holder: Holder[TextModel], limits: Limits, tally: Tally, tracer: SpanTracer) -> None:
+        """Take the model; `tally` has the stage `queue` and those of the model."""
         self.limits = limits
         self._holder, self._tally, self._tracer, self._line = holder, tally, tracer, RequestLine(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-texts")
@@ -118,26 +108,18 @@ class TextReading:
             done.exception()  # heard, whether or not somebody still waits for it
 
     def _run(self, wanted: TextsToRead, is_over: Event, queue_ns: int) -> TextsRead:
-        answers, cut, times_ns, tokens = list[Any](), list[int](), Counter[str](queue=queue_ns), 0
-        with self._holder.held() as runtime:
-            task = cast("ReadsTexts", runtime.task)
+        cut, tokens = list[int](), 0
+        with self._holder.held() as model:
             for place, text in enumerate(wanted.texts):
-                if is_over.is_set():  # nobody waits any more
-                    break
-                length = task.length_of(text)
+                length = model.length_of(text)
                 tokens += length.tokens
                 if length.is_cut:
                     cut.append(place)
                 if length.is_cut and not wanted.truncates:
                     problem = f"{wanted.names[place]} has more than {length.tokens} tokens, the length of this model"
                     raise RefusedError(400, f"{problem}; truncate: true cuts it", code="context_length_exceeded")
-                with runtime.begin() as work:
-                    work.preprocess(text)
-                    work.execute()
-                    answers.append(work.postprocess())
-                    taken = zip(runtime.stages, work.times_ns, strict=True)
-                    times_ns.update({name: max(took_ns, 0) for name, took_ns in taken})
-        return TextsRead(answers, tokens, cut, times_ns)
+            read = model.read(wanted.texts, is_over.is_set)
+        return TextsRead(read.answers, tokens, cut, {"queue": queue_ns, **read.times_ns})
 
 
 async def _shielded(done: asyncio.Future[TextsRead]) -> TextsRead:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from edgeopt.runtime.decoding.generation import AnswerOptions, Piece
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
+from edgeopt.runtime.serve.free_calls import CallReader, MadeCall, grammar_of, shown_marks
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import RequestLine
@@ -82,7 +83,8 @@ class TextRoutes(Generic[W]):
     async def _answer(self, request: Request, *, is_chat: bool) -> Response:
         end_s = monotonic() + self._limits.seconds
         require_kind(request, _JSON)
-        wanted = read_wanted(await read_body(request, self._limits), self._limits, is_chat=is_chat)
+        body, style = await read_body(request, self._limits), self._reader.call_style
+        wanted = read_wanted(body, self._limits, is_chat=is_chat, style=style)
         if wanted.model != self._model:
             raise unknown_model(wanted.model, self._model)
         single = wanted.choices()
@@ -107,6 +109,9 @@ class TextRoutes(Generic[W]):
         asked = wanted.asked
         if wanted.messages:
             asked = replace(asked, stop=(*asked.stop, *self._reader.stop))
+        if wanted.calls and (style := wanted.calls.style):
+            grammar = grammar_of(wanted.calls, style, self._reader.special)
+            asked = replace(asked, grammar=grammar, shows=shown_marks(style))
         choice.queue_ns = await self._line.enter(end_s, wanted.priority)
         writing = AnswerWriting(partial(self._begin, choice.tokens, asked, wanted.priority), end_s)
         self._running.add(writing)
@@ -186,6 +191,8 @@ class AnswerChoice:
     pieces: list[Piece] = field(default_factory=list)
     written: Written | None = None
     """How it ended."""
+    reader: CallReader | None = None
+    """Parts it into text and calls, in a stream whose model chooses whether to call."""
 
     def require_written(self) -> Written:
         """Return how it ended.
@@ -295,6 +302,23 @@ class _Task:
     def _logprobs(self, pieces: Sequence[Piece], offset: int = 0) -> dict[str, Any] | None:
         return self._reply.logprobs_of(pieces, self._texts.bytes_of, offset)
 
+    def _parted(
+        self, choice: AnswerChoice, parts: Sequence[str | MadeCall], logprobs: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """Return the events of what an answer says and calls; a token's probabilities come whether it shows or not."""
+        calls, reader, events = self._wanted.calls, choice.reader, list[bytes]()
+        assert calls
+        assert reader
+        number = reader.made - sum(isinstance(part, MadeCall) for part in parts)
+        for part in parts:
+            if isinstance(part, str):
+                events.append(self._reply.part(choice.index, part, logprobs))
+                logprobs = None
+                continue
+            events.append(self._reply.call(choice.index, calls.named(part.name, part.arguments), number))
+            number += 1
+        return b"".join(events) + (self._reply.part(choice.index, "", logprobs) if logprobs else b"")
+
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the events of a stream; a client that goes away ends the answers."""
         reply, calls, is_settled = self._reply, self._wanted.calls, False
@@ -308,9 +332,18 @@ class _Task:
             async for choice, news in self._heard():
                 if isinstance(news, Written):
                     is_settled = all(each.written for each in self._choices)
+                    if choice.reader and (rest := self._parted(choice, choice.reader.end())):
+                        yield rest
                     if choice.pieces and calls and (call := calls.call_of("".join(p.text for p in choice.pieces))):
                         yield reply.call(choice.index, call)
-                    yield reply.end(choice.index, news, choice.queue_ns)
+                    has_called = bool(choice.reader and choice.reader.made)
+                    yield reply.end(choice.index, news, choice.queue_ns, calls=has_called)
+                    continue
+                if calls and calls.style:
+                    choice.reader = choice.reader or CallReader(calls.style)
+                    add, told = choice.reader.add, self._logprobs
+                    if shown := b"".join(self._parted(choice, add(each.text), told([each])) for each in news):
+                        yield shown
                     continue
                 if calls and not calls.name:  # which function it is, the whole answer tells
                     choice.pieces += news

@@ -1,0 +1,142 @@
+"""Models that read texts as a server holds them: a bundle, text by text, or a model of free sizes, by length."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from threading import Lock
+from time import perf_counter_ns
+from typing import Any, Final, Protocol, cast
+
+from edgeopt.executors import Session
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.inputs.text_input import TextInput, TextLength
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.tasks import make_task
+
+_MOST_ROWS: Final = 32
+_MOST_TOKENS: Final = 4096
+"""Tokens of one run, filled ones too: more rows make no run faster, and its attention must fit into memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextAnswers:
+    """The answers to several texts, in their order, and what each stage took."""
+
+    answers: list[Any]
+    times_ns: Mapping[str, int]
+
+
+class TextModel(Protocol):
+    """A model that reads texts, from any number of threads."""
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """The parts of an answer."""
+        ...
+
+    def length_of(self, text: str) -> TextLength:
+        """Return how much of a text the model reads."""
+        ...
+
+    def read(self, texts: Sequence[str], is_over: Callable[[], bool]) -> TextAnswers:
+        """Return the answers; where it is over, because nobody waits any more, only some."""
+        ...
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
+
+class _ReadsTexts(Protocol):
+    def length_of(self, text: str) -> TextLength: ...
+
+
+class BundledTexts:
+    """A bundle, whose model takes one text of a fixed length."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Take an open bundle, which is closed with it."""
+        self._runtime, self._task, self.stages = runtime, cast("_ReadsTexts", runtime.task), runtime.stages
+
+    def length_of(self, text: str) -> TextLength:
+        """Return how much of a text the model reads."""
+        return self._task.length_of(text)
+
+    def read(self, texts: Sequence[str], is_over: Callable[[], bool]) -> TextAnswers:
+        """Return the answers, one after the other."""
+        answers, times_ns = list[Any](), Counter[str]()
+        for text in texts:
+            if is_over():
+                break
+            with self._runtime.begin() as work:
+                work.preprocess(text)
+                work.execute()
+                answers.append(work.postprocess())
+                taken = zip(self.stages, work.times_ns, strict=True)
+                times_ns.update({name: max(took_ns, 0) for name, took_ns in taken})
+        return TextAnswers(answers, times_ns)
+
+    def close(self) -> None:
+        """Free it."""
+        self._runtime.close()
+
+
+class TextsByLength:
+    """A model that takes any number of texts of any length: those of about one length are one run."""
+
+    def __init__(self, session: Session, recipe: Recipe) -> None:
+        """Take an open model, which is closed with it, and the recipe that is bound to it."""
+        self._session, self._turn = session, Lock()
+        self._input = TextInput(recipe, session.inputs)
+        self._task: Any = make_task(recipe, session.inputs, session.outputs, evaluating=False)
+        first, last = self._task.stages
+        self.stages = (first, "execute", last)
+
+    def length_of(self, text: str) -> TextLength:
+        """Return how much of a text the model reads."""
+        return self._input.length_of(text)
+
+    def read(self, texts: Sequence[str], is_over: Callable[[], bool]) -> TextAnswers:
+        """Return the answers; each run has texts of about one length, filled to the longest of them."""
+        answers, times_ns = dict[int, Any](), Counter[str](dict.fromkeys(self.stages, 0))
+        for places in runs_of([self.length_of(text).tokens for text in texts]):
+            if is_over():
+                break
+            begun_ns = perf_counter_ns()
+            tensors, encoded = self._input.together([texts[place] for place in places])
+            fed_ns = perf_counter_ns()
+            with self._turn:
+                outputs = {name: value.copy() for name, value in self._session.run(tensors).items()}
+            run_ns = perf_counter_ns()
+            for row, place in enumerate(places):
+                own = {name: value[row : row + 1] for name, value in outputs.items()}
+                answers[place] = self._task.postprocess(own, encoded[row].mask)
+            stamps = (begun_ns, fed_ns, run_ns, perf_counter_ns())
+            times_ns.update(dict(zip(self.stages, (b - a for a, b in pairwise(stamps)), strict=True)))
+        return TextAnswers([answers[place] for place in sorted(answers)], times_ns)
+
+    def close(self) -> None:
+        """Free it."""
+        with self._turn:
+            self._session.close()
+
+
+def runs_of(lengths: Sequence[int]) -> list[list[int]]:
+    """Return the places of texts that go together: neighbours in length, as many as a run takes."""
+    runs = list[list[int]]()
+    for place in sorted(range(len(lengths)), key=lambda place: lengths[place]):
+        fits = runs and len(runs[-1]) < _MOST_ROWS and (len(runs[-1]) + 1) * lengths[place] <= _MOST_TOKENS
+        if fits:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return runs
+
+
+def has_free_sizes(inputs: Sequence[TensorSpec]) -> bool:
+    """Return whether a model takes any number of texts of any length."""
+    return all(len(spec.shape) == 2 and not any(isinstance(size, int) for size in spec.shape) for spec in inputs)
