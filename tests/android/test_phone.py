@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.samples import Samples
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.runtime.bundle_targets import this_machine
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "digits_detector" / "model.onnx"
@@ -170,6 +172,21 @@ def test_a_bundle_brings_its_engine_and_its_threads(phone, tmp_path):
     stored = json.loads((tmp_path / "one" / "bench.json").read_text())
     assert (stored["executor"], stored["threads"]) == ("onnxruntime", 1)
     assert "--target" not in said, "a bundle is of its own target, in the next command too"
+    wide = tmp_path / "wide"
+    shutil.copytree(tmp_path / "made", wide)
+    measured = {"measured_on": this_machine().to_json(), "frame_p50_ms": 1.0}
+    reseal(wide, lambda values: values["expected"].update(measured))
+    reseal(wide, lambda values: values["target"].update(name="wide", architectures=["mips"]))
+    for path in (tmp_path / "made", wide):
+        reseal(path, lambda values: values["expected"].update(original="a"))
+    whole = edgeopt.combine_bundles([wide, tmp_path / "made"], tmp_path / "all")
+    assert whole.label == "wide", "here the one comes first that was measured here"
+    code, said = finished("bench", "all", "--on", "adb://", *SHORT, "-s", str(frames.source))
+    assert code in (0, 4), said
+    assert "target cpu-x86-vnni of 2 in the bundle: the nearest to the phone that its runner runs" in said
+    code, said = finished("bench", "all", "--on", "adb://", "-t", "nosuch", *SHORT)
+    assert code == 1
+    assert "choose from: cpu-x86-vnni, wide" in said
     reseal(tmp_path / "made", lambda values: values["artefacts"][0].update(executor="ncnn"))
     code, said = finished("bench", "made", "--on", "adb://", *SHORT)
     assert code == 1

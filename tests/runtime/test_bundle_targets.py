@@ -24,6 +24,9 @@ from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.runtime.bundle import MANIFEST, Bundle, is_bundle, read_bundle, write_bundle
 from edgeopt.runtime.bundle_targets import ORIGINAL, Contender, MeasuredOn, TargetFit, rank, this_machine
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.drift.figures import FigureReader
+from edgeopt.runtime.drift.of_bundle import sketch_for
+from edgeopt.runtime.drift.sketch import pack, sketch_of
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.declared.target import Target, find_target
 from edgeopt.verbs.bundle.combine import combine_bundles, extract_bundle
@@ -271,6 +274,22 @@ def test_a_scheduler_takes_it_as_any_bundle(tmp_path):
     with edgeopt.Scheduler({"net": Scheduled(whole.folder)}) as scheduler:
         found = scheduler.predict("net", SAMPLES[0])
     np.testing.assert_array_equal(found["y"], answer(tmp_path / "fast"))
+
+
+def test_figures_of_calibration_stay_those_of_the_first_model(tmp_path):
+    """A watch compares answers of that model alone, by its name, which is another in the new folder."""
+    made = bundle(tmp_path / "made", ANY)
+    before = read_bundle(made)
+    looks = [({"brightness": float(i)}, (i % 3,)) for i in range(40)]
+    sketch = sketch_of("model.onnx", "calibration", FigureReader("x", 1, 2.0, {}), looks)
+    assert sketch is not None
+    models = [(each, before.path_of(each).read_bytes()) for each in before.artefacts]
+    write_bundle(made, models, ANY, before.recipe, before.expected, {}, sketch=("drift.json", pack(sketch)))
+    whole = combine_bundles([made], tmp_path / "all")
+    found = sketch_for(whole, "bundle")
+    assert found is not None
+    assert (found.artefact, found.values) == (whole.artefacts[0].file, sketch.values)
+    assert sketch_for(extract_bundle(whole.folder, ANY.name, tmp_path / "one"), "bundle") == sketch
 
 
 def test_language_models_are_combined_too(tmp_path):

@@ -1,4 +1,4 @@
-"""`edgeopt bundle`."""
+"""Combine the bundles of several targets, or take one out."""
 
 from __future__ import annotations
 

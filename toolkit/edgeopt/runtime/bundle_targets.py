@@ -145,7 +145,7 @@ def _fit(contender: Contender, here: MeasuredOn) -> tuple[TargetFit, str]:
     if missing := why_unavailable(target) or why_absent(target):
         return TargetFit.NOT_HERE, str(missing)
     if there == here:
-        return TargetFit.MEASURED, "measured on this processor"
+        return TargetFit.MEASURED, f"measured on {'' if target.device == 'cpu' else 'a machine with '}this processor"
     where = f"measured on {there.processor}, {there.system}" if there else "nothing tells where it was measured"
     unfit = target.why_unfit() or target.why_no_precision(contender.precision)
     if not unfit and there and (there.architecture, there.instructions) == (here.architecture, here.instructions):

@@ -82,7 +82,8 @@ def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hea
             with open_cluster(scheduler or plan.scheduler, devices, hears.say) as client:
                 _Course(client, folder, requests, results, hears, plan.prices).run(todo, len(plan.cells))
         ended = tuple(results[cell.name] for cell in plan.cells)
-        hears.say("put the bundles of each workload together")
+        if todo:
+            hears.say("put the bundles of each workload together")
         bundles = write_bundles(ended, folder / _CELLS, folder)
         result = FleetResult(plan.name, folder, ended, before, bundles)
         write_pages(summarize(result), folder, RESULT)
