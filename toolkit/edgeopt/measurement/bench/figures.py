@@ -47,6 +47,8 @@ class Figures:
     model: str = "MODEL"
     """As the user wrote it, for the commands."""
     target: str = ""
+    on: str = ""
+    """Address of the device that was measured from here; empty: it was this machine."""
     service_p50_ms: float | None = None
     service_p99_ms: float | None = None
     response_p50_ms: float | None = None

@@ -145,6 +145,7 @@ class BenchResult:
             workers=self.plan.workers,
             model=shlex.quote(self.setup.asked),
             target=self.setup.asked_target,
+            on=self.setup.elsewhere.address if self.setup.elsewhere else "",
             load=self.plan.load,
             streams=self.plan.streams,
             offered_per_s=self.plan.rate_per_s,
