@@ -14,17 +14,17 @@ from time import monotonic
 
 import numpy as np
 import pytest
-from adb_phone import FakePhone, adb_server
-from click.testing import CliRunner
-from onnx import TensorProto, helper, save_model
+from adb_phone import FakePhone, finished, net
 
-from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
+from edgeopt.executors import SessionOptions
+from edgeopt.runtime.opening import Opening
 from edgeopt.verbs.android.adb import Link, choose, connected
 from edgeopt.verbs.android.adb_stream import UnpluggedError
 from edgeopt.verbs.android.facts import PhoneFacts
 from edgeopt.verbs.android.log import RunnerLog
 from edgeopt.verbs.android.phone import Phone
+from edgeopt.verbs.android.place import PhonePlace
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the phone's shell is this machine's")
 SERIAL = "R58M0ABC"
@@ -305,20 +305,6 @@ for line in sys.stdin.buffer:
 """
 
 
-@pytest.fixture
-def phone(runner, tmp_path, monkeypatch):
-    """One phone that is connected."""
-    monkeypatch.setenv("EDGEOPT_ANDROID_RUNNER", str(runner))
-    monkeypatch.chdir(tmp_path)
-    made = FakePhone(tmp_path / "phone")
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 64)) for name in ("x", "y"))
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
-    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "a.onnx")
-    np.savez("inputs.npz", x=np.ones((2, 1, 64), np.float32))
-    with adb_server(made):
-        yield made
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -342,18 +328,36 @@ def phone(runner, tmp_path, monkeypatch):
         ("told, data = {'done': True}, b''", "is gone: nothing came"),
     ],
 )
-def test_what_is_no_answer_of_the_model_is_one_line(phone, change, told):
+def test_what_is_no_answer_of_the_model_is_refused(phone, tmp_path, change, told):
+    net(tmp_path / "a.onnx")
+    lie(phone, change)
+    place = PhonePlace(Phone("", lambda *_: None))
+    session = place.open(Opening("onnxruntime", SessionOptions()), tmp_path / "a.onnx")
+    with pytest.raises(EdgeoptError) as refused:
+        session.run({"the input": np.ones((1, 64), np.float32)})
+    assert told in str(refused.value)
+    assert refused.value.remedy
+    place.close()
+    assert not list((phone.own / "jobs").iterdir())
+
+
+def lie(phone: FakePhone, change: str) -> None:
+    """Let what the runner prints be changed on its way."""
     program = phone.folder / "bin" / "change"
     program.write_text(FILTER.format(python=sys.executable, change=change))
     program.chmod(0o755)
     phone.behind_runner = "change"
-    result = CliRunner().invoke(cli, ["run", "a.onnx", "inputs.npz", "--json", "--on", "adb://"])
-    said = " ".join(result.output.split())
-    assert result.exit_code == 1, said
-    assert isinstance(result.exception, SystemExit), said
-    assert told in said
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "check"])
+def test_a_lie_is_one_line(phone, tmp_path, command):
+    net(tmp_path / "a.onnx")
+    lie(phone, "answer['outputs'][0]['shape'] = [64, 1]")
+    arguments = {"run": ("inputs.npz", "--json"), "bench": ("-s", "inputs.npz"), "check": ("-b", "b.json", "--update")}
+    code, said = finished(command, "a.onnx", *arguments[command], "--on", "adb://")
+    assert code == 1, said
+    assert "adb://R58M0ABC sends another tensor than y float32 1x64" in said
     assert "->" in said
-    assert not list((phone.own / "jobs").iterdir())
 
 
 def test_a_runner_that_floods_its_complaints_is_heard_as_far_as_is_told(phone):

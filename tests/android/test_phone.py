@@ -14,13 +14,10 @@ from time import monotonic, sleep
 import numpy as np
 import psutil
 import pytest
-from adb_phone import FakePhone, adb_server
-from click.testing import CliRunner
+from adb_phone import finished, net
 from fixture_bundles import bundle_with_test, reseal
-from onnx import TensorProto, helper, save_model
 
 import edgeopt
-from edgeopt.cli import cli
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.samples import Samples
@@ -32,39 +29,6 @@ ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "digits_detector" / "model.onnx"
 PIPELINE = str(ROOT / "examples" / "pipeline" / "pipeline.toml")
 SHORT = ("--seconds", "0.1", "--frames", "30")
-
-
-@pytest.fixture
-def phone(runner, tmp_path, monkeypatch):
-    """One phone that is connected."""
-    monkeypatch.setenv("EDGEOPT_ANDROID_RUNNER", str(runner))
-    monkeypatch.chdir(tmp_path)
-    made = FakePhone(tmp_path / "phone")
-    with adb_server(made):
-        yield made
-
-
-def finished(*arguments: str) -> tuple[int, str]:
-    """Return the exit code and all that a command prints, as one line."""
-    result = CliRunner().invoke(cli, [*arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
-    return result.exit_code, " ".join(result.output.split())
-
-
-def net(path: Path, *, op: str = "Relu", large: bool = False) -> Path:
-    """Write a small model; a large one has its weights in a file beside it."""
-    size = 64
-    weights = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, size)) for name in ("the input", "y"))
-    tensor = helper.make_tensor("w", TensorProto.FLOAT, (size, size), weights.tobytes(), raw=True)
-    nodes = [helper.make_node("MatMul", ["the input", "w"], ["h"]), helper.make_node(op, ["h"], ["y"])]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], [tensor]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
-    )
-    outside = {"save_as_external_data": True, "location": f"{path.stem}.weights", "size_threshold": 0}
-    save_model(model, path, **(outside if large else {}))
-    np.savez(path.with_name("inputs.npz"), **{"the input": weights[:8, None]})
-    return path
 
 
 def test_python_measures_there_too(phone):

@@ -8,47 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adb_phone import FakePhone, adb_server
-from click.testing import CliRunner
+from adb_phone import FakePhone, finished, net
 from onnx import TensorProto, helper, save_model
 
 import edgeopt
-from edgeopt.cli import cli
 from edgeopt.measurement.check.result import CheckReport, CheckVerdict
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "digits_detector"
 LABELS = str(MODEL / "eval" / "instances.json")
 QUICK = ("--seconds", "0.2", "--starts", "3")
-
-
-@pytest.fixture
-def phone(runner, tmp_path, monkeypatch):
-    """One phone that is connected."""
-    monkeypatch.setenv("EDGEOPT_ANDROID_RUNNER", str(runner))
-    monkeypatch.chdir(tmp_path)
-    made = FakePhone(tmp_path / "phone")
-    with adb_server(made):
-        yield made
-
-
-def net(path: Path) -> Path:
-    """Write a small model, and what it is fed."""
-    weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 64)) for name in ("the input", "y"))
-    tensor = helper.make_tensor("w", TensorProto.FLOAT, (64, 64), weights.tobytes(), raw=True)
-    nodes = [helper.make_node("MatMul", ["the input", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [x], [y], [tensor])
-    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    np.savez(path.with_name("inputs.npz"), **{"the input": weights[:8, None]})
-    return path
-
-
-def finished(*arguments: str) -> tuple[int, str]:
-    """Return the exit code and all that a command prints, as one line."""
-    result = CliRunner().invoke(cli, [*arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
-    return result.exit_code, " ".join(result.output.split())
 
 
 def left_on(phone: FakePhone) -> list[Path]:

@@ -217,7 +217,9 @@ def find_execute_bound(figures: Figures) -> Finding | None:
         return None
     what, evidence = "The model itself takes the largest part of a frame", _stage_evidence(figures, _MODEL)
     if figures.target and not figures.is_bundle:
-        return Finding(_MODEL, what, evidence, command=f"edgeopt optimize {figures.model} --target {figures.target}")
+        on = f" --on {figures.on}" if figures.on else ""
+        command = f"edgeopt optimize {figures.model} --target {figures.target}{on}"
+        return Finding(_MODEL, what, evidence, command=command)
     do = "optimize the model it was made of with a smaller input, or allow more drop: --max-drop"
     return Finding(_MODEL, what, evidence, do)  # a bundle is what optimize made
 

@@ -50,6 +50,8 @@ class Figures:
     """As the user named it; of a bundle the one that was asked for of several."""
     is_bundle: bool = False
     """Whether it is what optimize made."""
+    on: str = ""
+    """Address of the device that was measured from here; empty: it was this machine."""
     service_p50_ms: float | None = None
     service_p99_ms: float | None = None
     response_p50_ms: float | None = None

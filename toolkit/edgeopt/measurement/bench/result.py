@@ -146,6 +146,7 @@ class BenchResult:
             model=shlex.quote(self.setup.asked),
             target=self.setup.asked_target,
             is_bundle=self.setup.subject.brings_target,
+            on=self.setup.elsewhere.address if self.setup.elsewhere else "",
             load=self.plan.load,
             streams=self.plan.streams,
             offered_per_s=self.plan.rate_per_s,
