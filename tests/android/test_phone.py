@@ -147,7 +147,7 @@ def test_a_bundle_brings_its_engine_and_its_threads(phone, tmp_path):
     assert whole.label == "wide", "here the one comes first that was measured here"
     code, said = finished("bench", "all", "--on", "adb://", *SHORT, "-s", str(frames.source))
     assert code in (0, 4), said
-    assert "target cpu-x86-vnni of 2 in the bundle: the nearest to the phone that its runner runs" in said
+    assert "target cpu-x86-vnni of 2 in the bundle: made for such a processor" in said
     code, said = finished("bench", "all", "--on", "adb://", "-t", "nosuch", *SHORT)
     assert code == 1
     assert "choose from: cpu-x86-vnni, wide" in said

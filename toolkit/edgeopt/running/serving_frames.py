@@ -201,8 +201,8 @@ def _find_bundle(model: str) -> Bundle:
     """
     path = Path(model)
     if path.is_dir():
-        if not is_bundle(path) and (told := path / "recipe.toml").is_file():
-            read_recipe(told)  # of a language model perhaps, with a fault that this says
+        if not is_bundle(path) and (recipe := path / "recipe.toml").is_file():
+            read_recipe(recipe)  # of a language model perhaps, with a fault that this says
         return read_bundle(path)
     find_model(model)  # a name that is none is told as such
     raise EdgeoptError(

@@ -58,12 +58,12 @@ def this_machine() -> MeasuredOn:
 
 def measured_on(expected: Mapping[str, Any]) -> MeasuredOn | None:
     """Return where the figures of a bundle were measured; None where it does not say, or nothing was measured."""
-    told = expected.get(MEASURED_ON)
-    if not isinstance(told, Mapping):
+    values = expected.get(MEASURED_ON)
+    if not isinstance(values, Mapping):
         return None
-    flags = told.get("instructions")
+    flags = values.get("instructions")
     named = [str(flag) for flag in flags] if isinstance(flags, list | tuple) else []
-    texts = [str(told.get(key) or "") for key in ("processor", "architecture", "system")]
+    texts = [str(values.get(key) or "") for key in ("processor", "architecture", "system")]
     return MeasuredOn(texts[0], texts[1], tuple(named), texts[2]) if all(texts) else None
 
 

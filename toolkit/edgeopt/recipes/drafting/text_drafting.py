@@ -134,8 +134,8 @@ def _kind(
 
 def _is_one_number(outputs: Sequence[TensorSpec] | None, configuration: Configuration) -> bool:
     """Return whether a classifier has one class: then its only score says how well two texts fit each other."""
-    told = configuration.values.get("id2label")
-    return outputs[0].shape[-1:] == (1,) if outputs else isinstance(told, dict) and len(told) == 1
+    labels = configuration.values.get("id2label")
+    return outputs[0].shape[-1:] == (1,) if outputs else isinstance(labels, dict) and len(labels) == 1
 
 
 def _length(configuration: Configuration | None) -> int:

@@ -58,7 +58,8 @@ class Calls:
         definitions, calls = dict[str, Any](), list[dict[str, Any]]()
         for name, parameters in self._parameters.items():
             own = dict(parameters)
-            if isinstance(told := own.get("$defs"), dict) and all(definitions.get(k, v) == v for k, v in told.items()):
+            shared = own.get("$defs")
+            if isinstance(shared, dict) and all(definitions.get(k, v) == v for k, v in shared.items()):
                 definitions |= own.pop("$defs")
             calls.append(
                 {

@@ -170,16 +170,16 @@ class MemoryPlace:
         except BaseException:
             self.left()
             raise
-        told = int(getattr(model, "memory_bytes", 0))
+        model_bytes = int(getattr(model, "memory_bytes", 0))
         seen = resident_bytes() - before if is_alone and self._is_alone() else 0  # the first has the libraries' too
         try:
-            self._room.require_possible(self.name, max(self._least_bytes, told))
+            self._room.require_possible(self.name, max(self._least_bytes, model_bytes))
         except EdgeoptError:
             model.close()
             self.left()
             raise
         with self._room._changed:
-            self.size_bytes = max(self._least_bytes, told, seen)
+            self.size_bytes = max(self._least_bytes, model_bytes, seen)
         self._room.trim()
         return model
 

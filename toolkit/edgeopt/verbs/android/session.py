@@ -203,12 +203,12 @@ class PhoneSession(Staged):
             UnavailableError: If not.
         """
         specs = {spec.name: spec for spec in self.outputs}
-        told = {name: (dtype, shape) for name, dtype, shape in answer.outputs}
+        answered = {name: (dtype, shape) for name, dtype, shape in answer.outputs}
         problem, size = "", 0
-        if len(told) != len(answer.outputs) or {*told} != {*specs}:
+        if len(answered) != len(answer.outputs) or {*answered} != {*specs}:
             problem = "other outputs than the model has"
         else:
-            for name, (dtype, shape) in told.items():
+            for name, (dtype, shape) in answered.items():
                 if dtype not in CARRIED or dtype != specs[name].dtype or not specs[name].takes_shape(shape):
                     problem = problem or f"another tensor than {specs[name]}"
                     continue

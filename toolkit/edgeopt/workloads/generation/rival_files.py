@@ -198,9 +198,9 @@ def _weights_of(path: Path, recipe: Recipe | None) -> tuple[LlamaConfiguration, 
     if (path / _CONFIG).is_file():
         return read_configuration(path), TensorFiles(path), path / TOKENIZER
     file = decoder_file(find_language_model(str(path)))
-    told = recipe or recipe_beside(file)
-    graph = read_graph_weights(file, told.generation)
-    return graph.config, graph, told.path_of(told.tokenizer.file) or file.parent / TOKENIZER
+    recipe = recipe or recipe_beside(file)
+    graph = read_graph_weights(file, recipe.generation)
+    return graph.config, graph, recipe.path_of(recipe.tokenizer.file) or file.parent / TOKENIZER
 
 
 def size_of(path: Path) -> int:

@@ -30,7 +30,7 @@ class _GenaiEngine:
         import onnxruntime_genai as genai
 
         folder = request.file if (request.file / CONFIG).is_file() else request.work
-        told = json.loads((folder / CONFIG).read_text("utf-8"))
+        settings = json.loads((folder / CONFIG).read_text("utf-8"))
         config, threads = genai.Config(str(folder)), {"intra_op_num_threads": request.threads}
         # no token ends an answer: all have the length asked for
         config.overlay(json.dumps({"model": {"eos_token_id": [], "decoder": {"session_options": threads}}}))
@@ -39,7 +39,7 @@ class _GenaiEngine:
         params.set_search_options(max_length=request.context, do_sample=False)
         # one for all answers, which begin by rewinding it: making one takes longer than a short prompt
         self._generator = genai.Generator(self._model, params)
-        kept = bool(told.get("search", {}).get("past_present_share_buffer"))
+        kept = bool(settings.get("search", {}).get("past_present_share_buffer"))
         self.settings: Mapping[str, str] = {
             "engine": f"onnxruntime-genai {genai.__version__}",
             "threads": str(request.threads),
