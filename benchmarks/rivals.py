@@ -39,7 +39,7 @@ from edgeopt.system.text import plural
 
 RIVALS = ("llama.cpp", "openvino-genai", "onnxruntime-genai")
 BITS = (4, 8, 16)
-PROMPT, ANSWER = 128, 64
+PROMPT, ANSWER = 128, 32
 BLOCKS = {4: 32, 8: 64}
 """Weights of a block of ours, as `optimize` has them."""
 FIGURES = ("TTFT", "TPOT", "decode", "peak memory", "cold start")
