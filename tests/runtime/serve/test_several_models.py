@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("tokenizers", reason="the extra edgeopt[text] is not installed")
 
 from served import serving, until
-from served_bundles import bundle_of_meanings
+from served_bundles import bundle_of_digits, bundle_of_meanings
 
 from edgeopt import Runtime
 from edgeopt.errors import EdgeoptError
@@ -126,6 +126,30 @@ def test_an_answer_on_its_way_is_finished_before_its_model_goes():
             thread.join(60)
         assert written == other == [expected]
         assert _loaded(server) == {"tiny_lm-2"}
+
+
+def test_a_picture_names_its_model_in_the_address_or_in_its_form(bundle, tmp_path):
+    digits = str(bundle_of_digits(tmp_path))
+    data = next((Path(__file__).parents[3] / "models" / "digits_detector" / "calib").glob("*.jpg")).read_bytes()
+    kind = {"Content-Type": "image/jpeg"}
+    with serving("tiny_lm", beside=(digits,)) as server:  # the only one that sees need not be named
+        status, _, reply = server.ask("POST", "/v1/frames", data, kind)
+        assert status == 200
+        answer = json.loads(reply)["answer"]
+    with serving(digits, beside=(digits, str(bundle))) as server:
+        status, _, reply = server.ask("POST", "/v1/frames", data, kind)
+        assert status == 400
+        told = "model: name one of 'digits_detector', 'digits_detector-2'; here as /v1/frames?model=NAME"
+        assert json.loads(reply)["error"]["message"] == told
+        status, _, reply = server.ask("POST", "/v1/frames?model=digits_detector-2", data, kind)
+        assert (status, json.loads(reply)["answer"]) == (200, answer)
+        head = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\ndigits_detector\r\n'
+        head += b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\n'
+        form = {"Content-Type": "multipart/form-data; boundary=x"}
+        status, _, reply = server.ask("POST", "/v1/frames", head + data + b"\r\n--x--\r\n", form)
+        assert (status, json.loads(reply)["answer"]) == (200, answer)
+        assert server.ask("POST", "/v1/frames?model=meanings", data, kind)[0] == 400
+        assert server.ask("POST", "/v1/frames?model=nobody", data, kind)[0] == 404
 
 
 def test_a_model_that_never_fits_is_refused_at_the_start(bundle):
