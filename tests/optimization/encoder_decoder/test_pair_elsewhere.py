@@ -113,8 +113,10 @@ def test_the_result_is_that_of_the_board_alone(report, folder, marian, options, 
     shared = made.keys() & ours.keys()
     assert shared >= {"fp32-fp32", "w8a8-fp32", "w8-fp32"}
     assert {name: made[name] for name in shared} == {name: ours[name] for name in shared}
-    scores = [{form.name: form.rise for form in each.forms if form.name in shared} for each in (report, alone)]
-    assert scores[0] == scores[1]
+    scores, others = ({form.name: form.rise for form in each.forms} for each in (report, alone))
+    judged = scores.keys() & others.keys()  # which encoder decoders are beside is a matter of times
+    assert judged >= {"fp32-fp32", "w8a8-fp32", "w8-fp32"}
+    assert {name: scores[name] for name in judged} == {name: others[name] for name in judged}
 
 
 def test_an_interrupted_search_goes_on_where_it_ended(marian, options, tmp_path, sent):

@@ -160,6 +160,7 @@ def test_the_result_is_that_of_the_board_alone(board, sent, options, tmp_path):
     out = tmp_path / "lm"
     alone = optimize_language_model("tiny_lm", target="cpu", out=out, options=options, listener=Silence())
     assert hashes(out) == sent
+    assert report.windows <= 12, "all windows judge a form as it enters, however fast it is"
     scores = [{form.name: form.rise for form in each.forms if form.name in TAKEN_UP} for each in (report, alone)]
     assert scores[0] == scores[1]
     assert report.calibration == alone.calibration
@@ -177,9 +178,10 @@ def test_an_interrupted_search_goes_on_where_it_ended(tmp_path, options, made):
     with pytest.raises(KeyboardInterrupt):
         made_for_a_board(out, options, Lines(cut_at="w8 "))
     assert read_handover(out) is None, "the board gets what is whole"
-    before = len(made)
-    made_for_a_board(out, replace(options, resume=True))
+    before, lines = len(made), Lines()
+    made_for_a_board(out, replace(options, resume=True), lines)
     assert made[before:] == ["w8a8+parts", "w4+nearest", "w4"]
+    assert [line.split()[0] for line in lines.lines if line.endswith("from disk")] == ["w8a8", "w8"]
     handover = read_handover(out)
     assert handover is not None
     assert handover.steps == (*TAKEN_UP,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -133,14 +133,17 @@ class PairWorkplace:
 
     def makers(self) -> list[FormMaker]:
         """Return what makes the forms of both parts, each beside the other part in float."""
-        place = self.left.place
-        joined = [] if self.files.is_pair else [FormMaker(IN_FLOAT, JOINED, self.join, place)]
+
+        def maker(name: str, text: str, make: Callable[[], str]) -> FormMaker:
+            return FormMaker(name, text, make, self.left.place, self.known)
+
+        joined = [] if self.files.is_pair else [maker(IN_FLOAT, JOINED, self.join)]
         encoders = [
-            FormMaker(f"{form.name}-{FLOAT}", f"encoder: {form.told}", partial(self.make_encoder, form), place)
+            maker(f"{form.name}-{FLOAT}", f"encoder: {form.told}", partial(self.make_encoder, form))
             for form in ENCODER_FORMS
         ]
         decoders = [
-            FormMaker(f"{FLOAT}-{form.name}", f"decoder: {form.told}", partial(self.make_decoder, form), place)
+            maker(f"{FLOAT}-{form.name}", f"decoder: {form.told}", partial(self.make_decoder, form))
             for form in DECODER_FORMS
         ]
         return [*joined, *encoders, *decoders]

@@ -5,7 +5,7 @@ A language model and an encoder with a decoder differ in how they are opened, in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -188,6 +188,8 @@ class FormMaker:
     """Makes it, unless an earlier run did; returns why there is none, or nothing."""
     file_of: Callable[[str], Path]
     """Returns where a form of a name lies: a file, or a folder of graphs."""
+    known: Collection[str]
+    """Names of forms that an earlier run made, as far as they were asked for."""
 
 
 def line_of_form(name: str, file: Path, text: str, *, is_known: bool = False) -> str:
@@ -225,7 +227,8 @@ def make_forms_here(makers: Sequence[FormMaker], shares: TimeShares) -> list[str
             if maker.make():
                 left_out.add(maker.name)
             else:
-                listener.say(line_of_form(maker.name, maker.file_of(maker.name), maker.told))
+                is_known = maker.name in maker.known
+                listener.say(line_of_form(maker.name, maker.file_of(maker.name), maker.told, is_known=is_known))
             done += 1
     listener.progress(_MAKING, len(makers), len(makers))
     if missing := [maker.name for maker in makers[done:]]:

@@ -162,7 +162,10 @@ def make_language_forms_for(
             start.ranges_file.unlink(missing_ok=True)
             of = prepared(start, FORMS, target, options.max_rise, listener)
             place = Workplace(start, of, None)
-            makers = [FormMaker(form.name, form.told, partial(place.make, form), place.file_of) for form in of.forms]
+            makers = [
+                FormMaker(form.name, form.told, partial(place.make, form), place.file_of, place.known)
+                for form in of.forms
+            ]
             names = make_forms_here(makers, shares)
             with limited(shares.end_s(TimeShare.MADE)), suppress(OutOfTime):
                 write_ranges(start.ranges_file, place.cache_ranges())
