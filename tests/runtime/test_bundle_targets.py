@@ -214,8 +214,12 @@ def test_a_form_whose_numbers_do_not_hold_leaves_the_place_to_the_next(tmp_path)
         assert runtime.bundle.label == "right"
         assert "(wrong) not used: its numbers are wrong" in runtime.notes[0].detail
         assert runtime.notes[1].detail.startswith("target right of 2 in the bundle")
-    with pytest.raises(UnavailableError, match="strict forbids the others"):
-        Runtime.load(whole.folder, strict=True)
+    with Runtime.load(whole.folder, strict=True) as runtime:
+        assert runtime.bundle.label == "right", "it is another target, and nothing that one falls back to"
+    with pytest.raises(UnavailableError, match=r"\(wrong\) cannot be used, and strict forbids the others"):
+        Runtime.load(combine_bundles([wrong], tmp_path / "one").folder, strict=True)
+    with Runtime.load(tmp_path / "one") as runtime:
+        assert runtime.notes[-1].detail == "target wrong of 1 in the bundle: what it falls back to"
 
 
 def test_without_a_test_float_runs_anywhere(tmp_path):
@@ -235,6 +239,8 @@ def test_without_a_test_a_form_for_another_processor_only_falls_back(tmp_path):
     with Runtime.load(whole.folder) as runtime:
         assert runtime.artefact is runtime.bundle.artefacts[1]
     np.testing.assert_array_equal(answer(whole.folder), answer(bundle(tmp_path / "b", ANY)))
+    with pytest.raises(EdgeoptError, match=r"opens here: foreign: this machine is .* and no test of its numbers"):
+        Runtime.load(whole.folder, strict=True)
 
 
 def test_a_faster_target_whose_engine_is_missing_is_told(tmp_path):
@@ -382,7 +388,7 @@ def test_older_bundles_that_do_not_name_their_model_are_known_by_their_float_for
         reseal(path, lambda values: values["expected"].clear())
     whole = combine_bundles(paths, tmp_path / "all")
     assert len(whole.others) == 1
-    assert "nothing tells where it was measured" in whole.choice_notes[0].detail
+    assert "nothing tells where it was measured" in whole.notes_on(whole.artefacts[0])[0].detail
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from edgeopt.errors import InvalidFileError, Note, NoteKind, NotFoundError
+from edgeopt.errors import InvalidFileError, Note, NotFoundError
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Recipe
@@ -32,6 +32,7 @@ from edgeopt.runtime.bundle_folder import (
     require_nothing_else,
 )
 from edgeopt.runtime.bundle_targets import (
+    ASKED,
     Contender,
     TargetStanding,
     contender_of,
@@ -215,15 +216,13 @@ class Bundle:
         """Whether its first model is tried here, and not only what it falls back to."""
         return self.standing is None or self.is_asked or self.standing.leads
 
-    @property
-    def choice_notes(self) -> tuple[Note, ...]:
-        """Which of several targets it is, and why; empty where the bundle is for one."""
+    def notes_on(self, artefact: Artefact) -> tuple[Note, ...]:
+        """Return which of several targets runs with one of its models, and why; nothing where the bundle is for one."""
         if self.standing is None:
             return ()
-        if self.is_asked:
-            return (Note(NoteKind.CHOICE, f"target {self.label} of {len(self.others) + 1} in the bundle: asked for"),)
         others = {other.label: other.standing for other in self.others if other.standing}
-        return notes_of_choice(self.label, self.standing, others)
+        why = ASKED if self.is_asked else "" if artefact is self.artefacts[0] else "what it falls back to"
+        return notes_of_choice(self.label, self.standing, others, why)
 
     def led_by(self, target: Bundle) -> Bundle:
         """Return one of its targets as the first, with the rest beside it."""

@@ -73,6 +73,10 @@ def frame_ms(expected: Mapping[str, Any]) -> float | None:
     return next((float(value) for value in values if isinstance(value, int | float) and value > 0), None)
 
 
+ASKED = "asked for"
+"""Why a target runs that somebody named."""
+
+
 class TargetFit(IntEnum):
     """The ways in which a target may suit this machine, the best first."""
 
@@ -164,16 +168,21 @@ def contender_of(target: Target, executor: str, providers: tuple[str, ...], prec
     return Contender(replace(target, executor=executor, providers=providers), precision, **known)
 
 
-def notes_of_choice(label: str, standing: TargetStanding, others: Mapping[str, TargetStanding]) -> tuple[Note, ...]:
+def notes_of_choice(
+    label: str, standing: TargetStanding, others: Mapping[str, TargetStanding], why: str = ""
+) -> tuple[Note, ...]:
     """Return which of a bundle's targets runs and why, and which faster one lacks its engine here.
 
     Args:
         label: Name of the target that runs.
         standing: Its place in the order.
         others: The other targets by their names.
+        why: Why it runs, if not by that place.
     """
     time = f", {_ms(standing)} a frame" if standing.frame_ms and standing.is_measured_here else ""
-    text = f"target {label} of {len(others) + 1} in the bundle: {standing.reason}{time}"
+    text = f"target {label} of {len(others) + 1} in the bundle: {why or standing.reason + time}"
+    if why == ASKED:
+        return (Note(NoteKind.CHOICE, text),)
     missed = [
         Note(
             NoteKind.WARNING, f"target {name} took {_ms(other)} on this processor, and cannot run here: {other.reason}"

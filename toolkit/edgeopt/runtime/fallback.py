@@ -56,14 +56,14 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
     Args:
         bundle: Its artefacts, the preferred one first; of one for several targets the target that is preferred here.
         threads: 0: as the artefact was measured, but no more than logical cores.
-        strict: Whether the first one opens or none does.
+        strict: Whether the first one opens or none does; of one for several targets the first one of a target.
 
     Raises:
         InvalidFileError: If the stored inputs are damaged.
         EdgeoptError: If none opens; with `strict` what is wrong with the first.
     """
     notes: list[Note] = []
-    tried, tests = [*_in_order(bundle)], dict[str, StoredTest | None]()
+    tried, tests = [*_in_order(bundle, strict=strict)], dict[str, StoredTest | None]()
     for each, artefact in tried:
         name = artefact.file if each.standing is None else f"{artefact.file} ({each.label})"
         test = each.selftest.file if each.selftest else ""
@@ -74,25 +74,30 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
         except EdgeoptError as error:
             if bundle.recipe.task == GENERATION and len(tried) == 1:
                 raise  # with its own remedy: there is nothing to fall back to
-            if strict:
+            if strict and artefact is tried[-1][1]:
                 problem = f"{name} cannot be used, and strict forbids the others: {error.problem}"
                 raise UnavailableError(problem, remedy=error.remedy) from error
             notes.append(Note(NoteKind.WARNING, f"{name} not used: {error.problem}", error.remedy))
             continue
         picked = bundle.led_by(each)
         # two artefacts may be one file in two arithmetics, which fail for one reason
-        return replace(opened, bundle=picked, notes=(*dict.fromkeys(notes), *picked.choice_notes, *opened.notes))
-    raise EdgeoptError(
-        f"no model of {bundle.folder} opens here: {'; '.join(note.detail for note in notes)}",
-        remedy="run edgeopt doctor",
-    )
+        return replace(opened, bundle=picked, notes=(*dict.fromkeys(notes), *picked.notes_on(artefact), *opened.notes))
+    reasons = [note.detail for note in notes]
+    reasons += [
+        f"{each.label}: {each.standing.reason}" for each in _targets(bundle) if each.standing and not each.leads
+    ]
+    raise EdgeoptError(f"no model of {bundle.folder} opens here: {'; '.join(reasons)}", remedy="run edgeopt doctor")
 
 
-def _in_order(bundle: Bundle) -> Iterator[tuple[Bundle, Artefact]]:
-    """Yield what is tried, one model opened in one way once."""
-    targets = (bundle,) if bundle.is_asked else (bundle, *bundle.others)
+def _targets(bundle: Bundle) -> tuple[Bundle, ...]:
+    return (bundle,) if bundle.is_asked else (bundle, *bundle.others)
+
+
+def _in_order(bundle: Bundle, *, strict: bool) -> Iterator[tuple[Bundle, Artefact]]:
+    """Yield what is tried, one model opened in one way once; with `strict` nothing that is fallen back to."""
+    targets = _targets(bundle)
     first = [(each, each.artefacts[0]) for each in targets if each.leads]
-    others = [(each, artefact) for each in targets for artefact in each.artefacts[1:]]
+    others = [] if strict else [(each, artefact) for each in targets for artefact in each.artefacts[1:]]
     known = list[tuple[object, ...]]()
     for each, artefact in (*first, *others):
         way = artefact.sha256, artefact.executor, artefact.providers, artefact.options, artefact.precision, each.recipe

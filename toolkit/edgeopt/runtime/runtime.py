@@ -88,7 +88,8 @@ class Runtime(Closing):
             path: The bundle's folder, or the output folder of `edgeopt optimize`; or a bundle that was read already.
             threads: None: as the artefact was measured, but no more than logical cores.
             warmup: Run a stored input through all stages before the first frame comes.
-            strict: Refuse to fall back: the first artefact runs, or none.
+            strict: Refuse to fall back: the first artefact runs, or none; of a bundle for several targets the first one
+                of a target.
             context: Of a language model: tokens of prompt and answer, for which memory is reserved; 0: all it has.
             target: Of a bundle for several targets: the one that runs, such as `ncnn-cpu` or `ncnn-cpu@pi5`; empty: the
                 best on this machine, which `notes` names.
