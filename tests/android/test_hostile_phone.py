@@ -353,7 +353,11 @@ def lie(phone: FakePhone, change: str) -> None:
 def test_a_lie_is_one_line(phone, tmp_path, command):
     net(tmp_path / "a.onnx")
     lie(phone, "answer['outputs'][0]['shape'] = [64, 1]")
-    arguments = {"run": ("inputs.npz", "--json"), "bench": ("-s", "inputs.npz"), "check": ("-b", "b.json", "--update")}
+    arguments = {
+        "run": ("inputs.npz", "--json"),
+        "bench": ("-s", "inputs.npz"),
+        "check": ("-b", "b.json", "--update", "-s", "inputs.npz"),
+    }
     code, said = finished(command, "a.onnx", *arguments[command], "--on", "adb://")
     assert code == 1, said
     assert "adb://R58M0ABC sends another tensor than y float32 1x64" in said

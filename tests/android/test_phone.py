@@ -178,7 +178,6 @@ def test_results_of_one_phone_are_compared_later(phone, tmp_path):
         (("run", "tiny_lm", "--prompt", "a"), "edgeopt-runner runs single models of frames on a phone"),
         (("run", "digits_detector", "x.png", "--budget", "9ms"), "--budget has no meaning on a phone"),
         (("run", "digits_detector", "absent.png"), "absent.png"),
-        (("optimize", "digits_detector", "-t", "cpu"), "edgeopt optimize cannot run on adb://R58M0ABC"),
         (("inspect", "digits_detector"), "edgeopt inspect cannot run on adb://R58M0ABC"),
         (("doctor",), "edgeopt doctor cannot run on adb://R58M0ABC"),
         (("push", "x", "--to", "/y"), "edgeopt push cannot run on adb://R58M0ABC"),

@@ -96,6 +96,15 @@ def test_tensors_are_answered_there(phone, tmp_path):
     assert np.allclose(values[0], values[1], rtol=1e-4, atol=1e-4)
 
 
+def test_a_phone_that_is_unplugged_ends_a_run_with_one_line(phone, tmp_path):
+    net(tmp_path / "a.onnx")
+    phone.unplug_at, phone.unplug_after = b'"answer"', 2
+    code, said = finished("run", "a.onnx", "inputs.npz", "--json", "--on", "adb://")
+    assert code == 1, said
+    assert said.count('"frame"') == 2, "what was answered is told"
+    assert said.count("adb://R58M0ABC is gone: the connection ended") == 1
+
+
 def test_accuracy_is_judged_by_the_answers_of_the_phone(phone, tmp_path):
     code, said = finished("compare", *["digits_detector"] * 2, "--eval", LABELS, "--seconds", "0.2", "--on", "adb://")
     assert code == 0, said

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 
+import numpy as np
 import pytest
 from adb_daemon import real_adb
-from adb_phone import TMP, FakePhone
+from adb_phone import TMP, FakePhone, net
 from click.testing import CliRunner
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.runtime.opening import Opening
 from edgeopt.verbs.android.adb import Link, choose, connected
 from edgeopt.verbs.android.adb_stream import UnpluggedError
+from edgeopt.verbs.android.phone import Phone
+from edgeopt.verbs.android.place import PhonePlace
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the phone's shell is this machine's")
 
@@ -60,3 +67,17 @@ def test_a_model_is_measured_through_the_server(runner, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     stored = json.loads((tmp_path / "measured" / "bench.json").read_text())
     assert stored["samples"]["frames"] >= 30
+
+
+def test_samples_are_answered_through_the_server(runner, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGEOPT_ANDROID_RUNNER", str(runner))
+    net(tmp_path / "a.onnx")
+    with real_adb(FakePhone(tmp_path / "phone"), tmp_path) as serial:
+        place = PhonePlace(Phone(serial, lambda *_: None))
+        session = place.open(Opening("onnxruntime", SessionOptions()), tmp_path / "a.onnx")
+        there = [session.run({"the input": np.full((1, 64), value, np.float32)})["y"] for value in range(20)]
+        place.close()
+    with closing(EXECUTOR.open(tmp_path / "a.onnx", SessionOptions())) as here:
+        for value, output in enumerate(there):
+            expected = here.run({"the input": np.full((1, 64), value, np.float32)})["y"]
+            assert np.allclose(output, expected, rtol=1e-4, atol=1e-4)

@@ -45,7 +45,7 @@ from edgeopt.steps._context import (
     Listener,
 )
 from edgeopt.system.declared.target import Target
-from edgeopt.system.device_clock import device_clock
+from edgeopt.system.device_clock import carriage_s
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer
 from edgeopt.system.text import plural, typed_duration
 from edgeopt.system.toml import read_json
@@ -282,15 +282,15 @@ def _process_s(run: Run, opening_s: float, frame_s: float) -> float:
 
 def _opening_and_frame_s(context: Context) -> tuple[float, float]:
     """Return how long opening takes, and a frame; what only the first run does, such as cuDNN's search, is opening."""
-    (inputs,), began_ns = context.inputs(1), device_clock()
+    (inputs,), began_s = context.inputs(1), monotonic() - carriage_s()
     session = context.open(context.original)
     session.run(inputs)
-    ready_ns = device_clock()
+    ready_s = monotonic() - carriage_s()
     session.run(inputs)
-    ran_ns = device_clock()
+    ran_s = monotonic() - carriage_s()
     session.close()
-    frame_s = max((ran_ns - ready_ns) / 1e9, 1e-6)
-    return max((ready_ns - began_ns) / 1e9 - frame_s, 0.0), frame_s  # the first run is a frame too
+    frame_s = max(ran_s - ready_s, 1e-6)
+    return max(ready_s - began_s - frame_s, 0.0), frame_s  # the first run is a frame too
 
 
 def _warn_of_little_time(run: Run, limit_s: float) -> None:

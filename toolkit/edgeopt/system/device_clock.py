@@ -31,3 +31,8 @@ def add_carriage(duration_ns: int) -> None:
         duration_ns: No longer than what passed; below 0 (the other program's clock is coarser) nothing is left out.
     """
     _carriage.ns += max(duration_ns, 0)
+
+
+def carriage_s() -> float:
+    """Return the seconds that were left out in this thread so far, for who measures by another clock."""
+    return _carriage.ns / 1e9

@@ -15,6 +15,7 @@ from edgeopt.runtime.stream.desk import Desk, Waiting
 from edgeopt.runtime.stream.events import EventKind
 from edgeopt.runtime.stream.rungs import Rung
 from edgeopt.runtime.stream.runner import Frame
+from edgeopt.system.machine.place import PlaceLostError
 
 _MOST_FAILURES: Final = 8
 """So many frames in a row whose run ends in an error are no accident."""
@@ -273,13 +274,14 @@ class FrameServer:
         self._failures += 1
         known = failure if isinstance(failure, EdgeoptError) else None
         reason = known.problem if known else str(failure) or type(failure).__name__
-        if job.item.index and self._failures < _MOST_FAILURES:
+        is_lost = isinstance(failure, PlaceLostError)  # no frame after this one can be answered either
+        if job.item.index and self._failures < _MOST_FAILURES and not is_lost:
             self._desk.tell(EventKind.FAILED, f"frame {job.item.index} ({job.item.name}): {reason}")
             return
         several = f"{self._failures} frames in a row have failed, the last ({job.item.name}): {reason}"
         problem = several if self._failures > 1 else f"the first frame ({job.item.name}) has failed: {reason}"
         remedy = known.remedy if known else "feed frames that the model takes"
-        self._error = known if known and self._failures == 1 else EdgeoptError(problem, remedy=remedy)
+        self._error = known if known and (self._failures == 1 or is_lost) else EdgeoptError(problem, remedy=remedy)
         self._error.__cause__ = None if self._error is known else failure
 
 

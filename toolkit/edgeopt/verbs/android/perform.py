@@ -137,7 +137,8 @@ def _optimize(source: str, options: Any, address: str, tell: Tell, listener: Any
         options = replace(options, out=made.folder, resume=True, inputs=(), task="")
         source = made.model
         if listener is not None:
-            listener.say(f"\n{place.phone.name} ({place.address}) measures and chooses")
+            listener.say("")
+            listener.say(f"{place.phone.name} ({place.address}) measures and chooses")
     try:
         with computing_on(place):
             return Performed(module.work(source, options, listener), module.summarize)
