@@ -31,8 +31,8 @@ from edgeopt.runtime.runtime import Runtime
 _WITHIN = 300 // EVERY
 _MOST_LOOKS = 200
 _WEEK = 30 * 7 * 24 * 3600 // EVERY
-_COST_FRAMES = 600
-_COST_TURNS = 10
+_COST_LOOKS = 300
+_RESAMPLES = 400
 Look = tuple[Figures, tuple[int, ...]]
 
 
@@ -85,21 +85,27 @@ def false_alarms(looks: Sequence[Look], sketch: Sketch, weeks: int) -> Counter[s
     return +began
 
 
-def cost(runtime: Runtime, frames: Frames) -> tuple[float, float]:
-    """Return the median microseconds of a frame, and of a frame that is watched, in turns."""
+def cost(runtime: Runtime, frames: Frames) -> str:
+    """Return the row of what a look costs: frames that are looked at against the fourteen between them, in one run."""
     pictures = [frames.read(i) for i in range(min(len(frames), 30))]
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for turn in range(_COST_TURNS):
-        for is_watched in (False, True) if turn % 2 else (True, False):
-            if is_watched:
-                runtime.watch_drift("none")
-            else:
-                runtime.unwatch_drift()
-            began = time.perf_counter()
-            for i in range(_COST_FRAMES):
-                runtime.predict(pictures[i % len(pictures)])
-            times[is_watched].append((time.perf_counter() - began) / _COST_FRAMES * 1e6)
-    return float(np.median(times[False])), float(np.median(times[True]))
+    runtime.watch_drift("none")
+    times_us = np.empty(_COST_LOOKS * EVERY)
+    for i in range(len(times_us)):
+        began = time.perf_counter()
+        runtime.predict(pictures[i % len(pictures)])
+        times_us[i] = (time.perf_counter() - began) * 1e6
+    looked = np.arange(len(times_us)) % EVERY == 0
+    generator = np.random.default_rng(0)
+    looks, shares = [np.median(times_us[looked]) - np.median(times_us[~looked])], list[float]()
+    for _ in range(_RESAMPLES):
+        drawn = [generator.choice(each, len(each)) for each in (times_us[looked], times_us[~looked])]
+        looks.append(np.median(drawn[0]) - np.median(drawn[1]))
+        shares.append(100 * looks[-1] / (EVERY * np.median(drawn[1])))
+    frame_us = np.median(times_us[~looked])
+    low, high = np.quantile(looks[1:], (0.025, 0.975))
+    least, most = np.quantile(shares, (0.025, 0.975))
+    share = f"{100 * looks[0] / (EVERY * frame_us):.2f} % [{least:.2f}, {most:.2f}]"
+    return f"{frame_us / 1e3:.1f} ms | {looks[0]:.0f} us [{low:.0f}, {high:.0f}] | {share}"
 
 
 def main() -> None:
@@ -134,8 +140,8 @@ def main() -> None:
         rest = ", ".join(f"{kind} {number}" for kind, number in began.items()) or "none"
         weeks = f"{asked.weeks} weeks, drawn from {len(pool)} pictures"
         print(f"\nfalse alarms in {weeks}: {began.total()} ({rest}); darkness, counted apart: {at_night}")
-        plain, watched = cost(runtime, field[0])
-        print(f"a frame takes {plain:.0f} us, watched {watched:.0f} us: {100 * (watched / plain - 1):+.2f} %")
+        print("\n| a frame | a look | share of the time |\n|---|---|---|")
+        print(f"| {cost(runtime, field[0])} |")
 
 
 if __name__ == "__main__":

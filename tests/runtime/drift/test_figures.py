@@ -70,6 +70,23 @@ def test_dark_fog_and_colours(picture):
     assert figures(picture.mean(axis=2, keepdims=True).repeat(3, 2))["saturation"] == pytest.approx(0, abs=1e-6)
 
 
+def test_the_colour_of_edges_is_that_of_the_light_and_not_of_a_surface(picture):
+    warm = picture * np.array([0.8, 1.0, 1.25], np.float32)
+    painted = picture + np.array([0.0, 0.0, 0.5], np.float32)
+    usual = figures(picture)
+    assert figures(warm)["edge_tint"] == pytest.approx(usual["edge_tint"] + math.log(1.25 / 0.8), abs=0.02)
+    assert figures(painted)["edge_tint"] == pytest.approx(usual["edge_tint"], abs=0.02)
+    assert figures(painted)["tint"] > usual["tint"] + 0.4
+
+
+@pytest.mark.parametrize("side", [16, 17, 20, 33, 100, 1000])
+def test_pictures_of_any_size_have_all_figures(side):
+    square = np.random.default_rng(side).random((side, side, 3), np.float32)
+    known = set(figures(np.random.default_rng(0).random((96, 128, 3), np.float32)))
+    assert set(figures(square)) == known
+    assert all(map(math.isfinite, figures(square).values()))
+
+
 def test_edges_are_not_read(picture):
     padded = picture.copy()
     padded[:20] = padded[-20:] = 0.45
@@ -84,7 +101,7 @@ def test_a_grey_picture_has_no_colours():
     tensor = np.random.default_rng(0).random((1, 1, 64, 64), np.float32)
     found = reader_of((TensorSpec("x", "float32", (1, 1, 64, 64)),), {"x": tensor}, "", {})
     assert found.channels == 1
-    assert "tint" not in found.of_inputs({"x": tensor})
+    assert not {"tint", "edge_tint"} & set(found.of_inputs({"x": tensor}))
 
 
 def test_what_is_no_picture_has_level_spread_and_roughness():

@@ -78,7 +78,7 @@ def test_usual_frames_of_the_field_are_as_surprising_as_those_of_the_sketch():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda values: values.update(schema=2), "schema"),
+        (lambda values: values.update(schema=3), "schema"),
         (lambda values: values["values"]["brightness"].reverse(), "ascending"),
         (lambda values: values["values"].update(brightness=[1.0] * 31), "31 values"),
         (lambda values: values.update(frames=9), "frames"),

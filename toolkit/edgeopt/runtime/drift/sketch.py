@@ -15,7 +15,7 @@ from edgeopt.runtime.drift.state import SURPRISE
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.toml import Within, parse_table, read_object
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 FILE: Final = "drift.json"
 LEAST_FRAMES: Final = 32
 """Fewer rank too coarsely: no limit keeps the rate of false alarms."""

@@ -49,6 +49,8 @@ WORDS: Final[Mapping[tuple[str, int], tuple[DriftKind, str]]] = {
     ("saturation", -1): (DriftKind.COLOUR, "colours are weaker"),
     ("tint", 1): (DriftKind.COLOUR, "colours lean to the last channel"),
     ("tint", -1): (DriftKind.COLOUR, "colours lean to the first channel"),
+    ("edge_tint", 1): (DriftKind.COLOUR, "edges lean to the last channel: another light, or another camera"),
+    ("edge_tint", -1): (DriftKind.COLOUR, "edges lean to the first channel: another light, or another camera"),
     ("length", 1): (DriftKind.NUMBERS, "inputs are longer"),
     ("length", -1): (DriftKind.NUMBERS, "inputs are shorter"),
     ("level", 1): (DriftKind.NUMBERS, "the mean of the input is higher"),
