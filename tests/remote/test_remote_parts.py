@@ -110,6 +110,12 @@ def test_a_model_with_a_recipe_takes_its_folder_along(tmp_path):
     assert taken_of(tmp_path, "net.onnx") == {"net.onnx", "recipe.toml", "calib/1.png"}
 
 
+def test_a_language_model_takes_its_configuration_and_tokenizer_along(tmp_path):
+    for name in ("net.onnx", "config.json", "tokenizer.json", "chat_template.jinja", "net.safetensors"):
+        (tmp_path / name).touch()
+    assert taken_of(tmp_path, "net.onnx") == {"net.onnx", "config.json", "tokenizer.json", "chat_template.jinja"}
+
+
 @pytest.mark.parametrize("form", ["coco", "csv"])
 def test_labels_take_the_pictures_along_that_they_name(tmp_path, form):
     for name in ("images/1.png", "images/2.png", "images/other.png"):

@@ -19,7 +19,6 @@ from platform import node
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
 from edgeopt.graph.files.outside import sha256_of
-from edgeopt.optimization.folder.workspace import MARK
 from edgeopt.system.cluster.dask import worker_address
 from edgeopt.system.cluster.store import MissingFiles, forget_old, machine_lock, root, stored
 from edgeopt.system.disk.locks import hold
@@ -30,8 +29,11 @@ from edgeopt.verbs.remote.search import MACHINE_LOCK
 TOPIC = "edgeopt"
 """Topic of the cluster's events under which a worker tells of its cells."""
 _LAST_LINES = 12
-_LEFT_OUT = (".calibration", "candidates", "engines")
-"""Folders of a run that stay on the worker: the bundle and the report are brought back."""
+_LEFT_OUT = frozenset({".calibration", "candidates", "engines"})
+"""Folders of a run, and of the runs of a pipeline's models, that stay on the worker: bundle and report come back."""
+_BUNDLE = "bundle"
+_BEGUN = "*run.json"
+"""What a run of any kind leaves where it begins, by which it is resumed: `run.json`, `language-run.json` and so on."""
 _running: dict[str, subprocess.Popen[bytes]] = {}
 """The commands that run in this process, by the key of their cell."""
 
@@ -131,7 +133,7 @@ def _alone(request: CellRequest) -> Iterator[tuple[int, ...]]:
 def _run(request: CellRequest, out: Path, mirror: Path, locks: tuple[int, ...]) -> tuple[int, tuple[str, ...]]:
     """Run the command and tell of each of its lines; return its exit code and the last lines."""
     words = [word.replace(FILES, str(mirror)) for word in request.words]
-    options = ["--out", str(out), *(["--resume"] if (out / MARK).is_file() else [])]
+    options = ["--out", str(out), *(["--resume"] if any(out.glob(_BEGUN)) else [])]
     command = [sys.executable, "-m", "edgeopt.verbs.fleet.child", words[0], *options, *words[1:]]
     last: deque[str] = deque(maxlen=_LAST_LINES)
     tell = _teller(request.key)
@@ -199,6 +201,7 @@ def _packed(out: Path) -> bytes:
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         for path in sorted(out.rglob("*")):
             name = path.relative_to(out)
-            if path.is_file() and name.parts[0] not in _LEFT_OUT and not name.name.startswith("."):
+            left_out = name.parts[0] != _BUNDLE and {*name.parts} & _LEFT_OUT
+            if path.is_file() and not left_out and not name.name.startswith("."):
                 archive.add(path, name.as_posix())
     return packed.getvalue()

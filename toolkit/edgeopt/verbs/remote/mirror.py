@@ -25,6 +25,9 @@ from edgeopt.recipes.labels import Labels
 from edgeopt.runtime.rollout.signature import signature_file
 
 _RECIPE = "recipe.toml"
+_CONFIGURATIONS = ("config.json", "genai_config.json")
+_OF_TEXTS = (".json", ".jinja", ".model", ".txt")
+"""Suffixes of configuration, tokenizer and chat template, which lie beside a network of Hugging Face's kind."""
 
 
 def mirrored(path: Path) -> str:
@@ -56,8 +59,8 @@ def files_behind(paths: Sequence[Path]) -> dict[str, Path]:
 
     Args:
         paths: What its arguments name. Of a folder: all in it, also behind links, and beside a bundle its signature.
-            Of a model: its weights outside, and the folder where a recipe lies beside it. Of labels: the pictures and
-            sounds that they name. Of a TOML file: what it names below its own folder. Of a baseline: its raw samples.
+            Of a model: its weights outside, and the folder where a recipe lies beside it, else the configuration and
+            the tokenizer beside it. Of labels: the pictures and sounds that they name. Of a TOML file: what it names below its own folder. Of a baseline: its raw samples.
     """
     named: dict[str, Path] = {}
     for path in paths:
@@ -96,6 +99,8 @@ def _beside(path: Path) -> Iterator[Path]:
             yield from outside_files(path)
         if (path.parent / _RECIPE).is_file():
             yield path.parent
+        elif any((path.parent / name).is_file() for name in _CONFIGURATIONS):
+            yield from (file for file in sorted(path.parent.iterdir()) if file.suffix in _OF_TEXTS and file.is_file())
     elif path.suffix == ".toml":
         yield from _named_in_toml(path)
     elif path.suffix in (".json", ".csv"):
