@@ -60,7 +60,8 @@ def files_behind(paths: Sequence[Path]) -> dict[str, Path]:
     Args:
         paths: What its arguments name. Of a folder: all in it, also behind links, and beside a bundle its signature.
             Of a model: its weights outside, and the folder where a recipe lies beside it, else the configuration and
-            the tokenizer beside it. Of labels: the pictures and sounds that they name. Of a TOML file: what it names below its own folder. Of a baseline: its raw samples.
+            the tokenizer beside it. Of labels: the pictures and sounds that they name. Of a TOML file: what it names
+            below its own folder. Of a baseline: its raw samples.
     """
     named: dict[str, Path] = {}
     for path in paths:
