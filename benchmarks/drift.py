@@ -6,7 +6,9 @@ A sketch of the pictures in CALIB is compared with pictures in FIELD as they are
 ImageNet-C (Hendrycks and Dietterich 2019) at severity 3, in `shifts.py`. A picture stands for the 15 frames between two
 looks. Runs draw pictures at random: 20 of them are 300 frames. False alarms are counted over weeks at 30 frames a
 second, 1.2 million looks each: each week draws a sketch and the field from all pictures together, with replacement, so
-that both are of one distribution.
+that both are of one distribution. The field comes in blocks of neighbours in their folder (10 looks, 5 s), as a moving
+camera's do; `--held` looks at each of them so many times, as a camera that stands still does, which breaks what the
+rate of false alarms rests on.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from edgeopt.runtime.runtime import Runtime
 _WITHIN = 300 // EVERY
 _MOST_LOOKS = 200
 _WEEK = 30 * 7 * 24 * 3600 // EVERY
+_BLOCK = 10
 _COST_LOOKS = 300
 _RESAMPLES = 400
 Look = tuple[Figures, tuple[int, ...]]
@@ -70,19 +73,27 @@ def detection(sketch: Sketch, looks: Sequence[Look], runs: int) -> str:
     return f"{100 * soon:.0f} % | {shown[0]} | {shown[1]} | {', '.join(name for name, _ in words.most_common(2))}"
 
 
-def false_alarms(looks: Sequence[Look], sketch: Sketch, weeks: int) -> Counter[str]:
-    """Return by kind the drifts that began in so many weeks of pictures as those of the sketch."""
-    began = Counter[str]()
+def false_alarms(looks: Sequence[Look], sketch: Sketch, weeks: int, held: int) -> tuple[Counter[str], list[int]]:
+    """Return by kind the drifts that began in so many weeks of pictures as those of the sketch.
+
+    Beside them of each week the looks until the first that is no darkness; all looks where there was none.
+    """
+    began, lengths = Counter[str](), list[int]()
     for week in range(weeks):
         generator = np.random.default_rng(week)
         of_sketch = [looks[place] for place in generator.integers(0, len(looks), sketch.frames)]
         other = sketch_of(sketch.artefact, "field", sketch.reader, of_sketch)
         assert other is not None
-        watch = DriftWatch(other)
-        for place in generator.integers(0, len(looks), _WEEK):
+        alarms = list[FieldDrift]()
+        watch = DriftWatch(other, on_drift=alarms.append)
+        starts = generator.integers(0, len(looks), -(-_WEEK // (_BLOCK * held)))
+        places = np.repeat((starts[:, None] + np.arange(_BLOCK)).reshape(-1) % len(looks), held)[:_WEEK]
+        for place in places:
             watch.compare(*looks[place])
         began.update(watch.state().began)
-    return +began
+        others = [drift.frame // EVERY for drift in alarms if drift.kind is not DriftKind.DARKNESS]
+        lengths.append(min(others, default=_WEEK))
+    return +began, lengths
 
 
 def cost(runtime: Runtime, frames: Frames) -> str:
@@ -116,6 +127,7 @@ def main() -> None:
     parser.add_argument("--field", type=Path, nargs="+", required=True)
     parser.add_argument("--recipe")
     parser.add_argument("--weeks", type=int, default=10)
+    parser.add_argument("--held", type=int, default=1)
     parser.add_argument("--runs", type=int, default=1000)
     asked = parser.parse_args()
     with opened_subject(asked.model, str(asked.calib), None, None, asked.recipe, None) as subject:
@@ -135,11 +147,12 @@ def main() -> None:
             of_field = of_field or looks
             print(f"| {shift} | {detection(sketch, looks, asked.runs)} |", flush=True)
         pool = [*usual, *of_field]
-        began = false_alarms(pool, sketch, asked.weeks)
+        began, lengths = false_alarms(pool, sketch, asked.weeks, asked.held)
         at_night = began.pop(str(DriftKind.DARKNESS), 0)
         rest = ", ".join(f"{kind} {number}" for kind, number in began.items()) or "none"
         weeks = f"{asked.weeks} weeks, drawn from {len(pool)} pictures"
         print(f"\nfalse alarms in {weeks}: {began.total()} ({rest}); darkness, counted apart: {at_night}")
+        print(f"looks until the first of a week (of {_WEEK}): {sorted(lengths)}")
         print("\n| a frame | a look | share of the time |\n|---|---|---|")
         print(f"| {cost(runtime, field[0])} |")
 

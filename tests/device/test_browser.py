@@ -28,6 +28,7 @@ from edgeopt.executors.browser import EXECUTOR, host
 from edgeopt.graph.model import Model
 from edgeopt.inspection.inspect import inspect as inspect_model
 from edgeopt.optimization.optimize import optimize
+from edgeopt.running.live_subject import opened_subject
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps.convert.stored_weights import store_weights
@@ -340,8 +341,14 @@ def test_optimize_writes_a_bundle_with_a_page(tmp_path, brief):
     assert "in brotli" in (out / "report.md").read_text("utf-8")
     with Runtime.load(report.bundle) as runtime:
         assert runtime.opening.executor == "browser"
-        picture = cv2.imread(str(next((DIGITS / "eval" / "images").iterdir())))
-        assert len(runtime.predict(picture)) > 0
+        picture = cv2.imread(str(min((DIGITS / "eval" / "images").iterdir())))
+        boxes = runtime.predict(picture)
+    with opened_subject(DIGITS / "model.onnx", str(DIGITS / "calib"), None, 1, None, None) as original:
+        expected = original.served.predict(picture)  # by ONNX Runtime outside of a browser
+    assert len(boxes) == len(expected) > 0
+    assert boxes.classes.tolist() == expected.classes.tolist()
+    np.testing.assert_allclose(boxes.scores, expected.scores, atol=1e-3)
+    np.testing.assert_allclose(boxes.boxes, expected.boxes, atol=0.1)  # pixels; preprocessing is inside the model there
 
 
 def test_names_that_javascript_has_a_meaning_for_are_names_or_refused():

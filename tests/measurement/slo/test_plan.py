@@ -44,7 +44,7 @@ def test_fewer_replicas_miss_it_and_more_are_not_ordered():
 
 def test_the_knee_lies_between_the_rate_and_what_the_replicas_can_do():
     planned = plan_replicas(STEADY, Objective(0.030), 450.0)
-    assert 450 <= planned.knee_per_s < planned.deployed.high / 0.010
+    assert 450 <= planned.knee_per_s <= planned.knee_high_per_s < planned.deployed.high / 0.010
     by_rate = {point.rate_per_s: point for point in planned.points}
     assert by_rate[450.0].is_kept
     assert [point.is_kept for point in planned.points] == sorted((p.is_kept for p in planned.points), reverse=True)

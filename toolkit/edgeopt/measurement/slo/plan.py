@@ -84,6 +84,8 @@ class SloPlan:
     """The replicas to deploy at shares of the rate."""
     knee_per_s: float
     """Highest rate that they keep the objective at, in every trial."""
+    knee_high_per_s: float
+    """Highest rate that they keep it at in any trial."""
 
     @property
     def deployed(self) -> Needed:
@@ -197,11 +199,13 @@ def plan_replicas(services_s: Seconds, objective: Objective, rate_per_s: float, 
     ordered = sorted(needed, key=lambda each: each.high)
     best = next(each for each in ordered if each.routing is not Routing.SHARED_QUEUE)
     points = tuple(_point(trials, share * rate_per_s, best) for share in _SHARES)
-    knee = _knee(trials, rate_per_s, best)
+    limit_s = objective.limit_s
+    knee = _knee(trials, rate_per_s, best, lambda point: point.high_s <= limit_s)
+    knee_high = _knee(trials, knee, best, lambda point: point.low_s <= limit_s)
     if tell:
         tell("simulate", len(Routing) + 1, len(Routing) + 1)
     mean_s = float(services_s.mean())
-    return SloPlan(objective, rate_per_s, mean_s, len(services_s), tuple(ordered), points, knee)
+    return SloPlan(objective, rate_per_s, mean_s, len(services_s), tuple(ordered), points, knee, knee_high)
 
 
 def _point(trials: Trials, rate_per_s: float, best: Needed) -> LoadPoint:
@@ -212,12 +216,12 @@ def _point(trials: Trials, rate_per_s: float, best: Needed) -> LoadPoint:
     return LoadPoint(rate_per_s, used, median, min(tails), max(tails), max(tails) <= trials.objective.limit_s)
 
 
-def _knee(trials: Trials, rate_per_s: float, best: Needed) -> float:
-    """Return the highest rate at which the replicas keep the objective in every trial, to 1 %."""
-    low, high = rate_per_s, best.high / float(trials.services_s.mean())
+def _knee(trials: Trials, least_per_s: float, best: Needed, keeps: Callable[[LoadPoint], bool]) -> float:
+    """Return the highest rate at which the replicas keep the objective, to 1 %, from a rate on at which they do."""
+    low, high = least_per_s, best.high / float(trials.services_s.mean())
     while high - low > 0.01 * low:
         middle = (low + high) / 2
-        if _point(trials, middle, best).is_kept:
+        if keeps(_point(trials, middle, best)):
             low = middle
         else:
             high = middle

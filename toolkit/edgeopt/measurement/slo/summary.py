@@ -31,7 +31,7 @@ def summarize(plan: SloPlan, day: DayPlan | None, name: str, trust: str) -> Docu
     sections.append(Section("Notes", notes=tuple(notes)))
     facts = (
         Value("service", f"{1000 * plan.service_s:.3g} ms on average, {plan.services} measured"),
-        Value("knee", f"{plan.knee_per_s:.4g} requests a second with these replicas: beyond, the objective is missed"),
+        Value("knee", f"{_knee(plan)} requests a second with these replicas: beyond, the objective is missed"),
         *(_day_facts(day) if day else ()),
     )
     count = f"{plural(best.high, 'replica')} [{best.low}, {best.high}]"
@@ -45,6 +45,11 @@ def summarize(plan: SloPlan, day: DayPlan | None, name: str, trust: str) -> Docu
         tuple(sections),
         verdict=VerdictLines(CommandOutcome.DONE, sentence, facts),
     )
+
+
+def _knee(plan: SloPlan) -> str:
+    """Return the highest rate that all trials keep, and the one that any keeps."""
+    return f"{plan.knee_per_s:.4g} [{plan.knee_per_s:.4g}, {plan.knee_high_per_s:.4g}]"
 
 
 def _ms(seconds: float) -> str:
