@@ -16,6 +16,7 @@ from edgeopt.errors import EdgeoptError, NotFoundError
 
 PACKAGE = Path(edgeopt.__file__).parent
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "EngineFailure": (("llama.cpp", "it died"), {}),
     "NotFoundError": (("target", "cp", ["cpu"]), {}),
     "WorkerDeathError": (
         ("it died",),

@@ -24,6 +24,7 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.steps.convert.weight_only import make_weight_only
+from edgeopt.verbs.remote.places import PlacesThere
 from edgeopt.verbs.remote.results import read_result, store_result
 from edgeopt.workloads.generation import rival_sides
 
@@ -67,7 +68,8 @@ def test_a_wrong_wish_is_one_line_with_a_remedy(rivals_asked: str, more: tuple[s
 
 def test_a_rival_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rivals, "find_spec", lambda name: None)
-    with pytest.raises(EdgeoptError, match=r"llama-cpp-python is not installed\n  -> pip install llama-cpp-python"):
+    said = r"llama-cpp-python is not installed; openvino-genai is not .*\n  -> pip install llama-cpp-python, or '"
+    with pytest.raises(EdgeoptError, match=said):
         edgeopt.compare("tiny_lm", rivals=("llama.cpp", "openvino-genai"), threads=1)
 
 
@@ -154,7 +156,7 @@ def test_onnxruntime_genai_gives_our_tokens_and_every_figure(tmp_path: Path):
     assert "cold start" in page
     assert "onnxruntime-genai" in page
     store_result(result, tmp_path / "result.npz")
-    read = read_result(tmp_path / "result.npz", Comparison, None, "ssh://board", "/@")
+    read = read_result(tmp_path / "result.npz", Comparison, None, "ssh://board", PlacesThere("/@"))
     assert read.rows[1].facts.figures == result.rows[1].facts.figures
 
 

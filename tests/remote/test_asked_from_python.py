@@ -65,7 +65,8 @@ DONE = CheckReport(
 def value_of(option: Option) -> Any:
     if option.syntax is Syntax.FLAG:
         return option.flag_value
-    return option.choices[-1] if option.syntax is Syntax.CHOICE else VALUES[option.syntax]
+    value = option.choices[-1] if option.syntax is Syntax.CHOICE else VALUES[option.syntax]
+    return (value,) if option.repeatable and option.syntax is Syntax.TEXT else value
 
 
 @pytest.mark.parametrize("verb", RETURNING)

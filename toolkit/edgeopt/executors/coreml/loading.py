@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +36,8 @@ def coremltools() -> Any:
     Raises:
         MissingDependencyError: If it is not installed, or lacks its part in C++ that stores weights.
     """
-    with quiet_thread():
+    with quiet_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its sources, when Python compiles them: strings with unknown escapes
         package = require("coremltools", extra="coreml", purpose=PURPOSE)
         require(f"coremltools.{_STORE}", extra="coreml", purpose=PURPOSE)
         require("coremltools.libmodelpackage", extra="coreml", purpose=PURPOSE)
