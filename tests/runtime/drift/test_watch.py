@@ -103,8 +103,28 @@ def test_frames_as_usual_are_no_drift(watched, usual, field):
     assert not sum(watch.state().began.values())
 
 
-def test_every_15th_frame_is_looked_at_by_any_number_of_threads(watched, usual, field):
+def test_looks_are_spaced_so_that_they_take_half_a_percent(usual):
+    for share, every in ((0.01, EVERY), (0.075, EVERY), (0.1, 20), (0.302, 61)):
+        watch, fixed = DriftWatch(usual), DriftWatch(usual, every=3)
+        for i in range(9):
+            assert (watch.every, fixed.every) == (EVERY, 3)
+            for each in (watch, fixed):
+                each.spent(10_000_000 if i == 4 else round(share * 1_000_000), 1_000_000)  # one was held up
+        assert (watch.every, fixed.every) == (every, 3)
+        due = [number for number in range(200) if watch.is_due()]
+        assert due == [*range(0, 200, every)]
+
+
+def test_a_run_tells_its_watch_what_looks_take(watched, usual, field):
     watch = watched.watch_drift(usual)
+    while watch.state().looks < 9:
+        watched.predict(field[0])
+    assert watch.every >= EVERY
+    assert watch._pace is None
+
+
+def test_every_15th_frame_is_looked_at_by_any_number_of_threads(watched, usual, field):
+    watch = watched.watch_drift(usual, every=EVERY)
     threads = [Thread(target=lambda: watched.predict_batch(field[:75])) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -8,7 +8,7 @@ from typing import Final
 from edgeopt.errors import EdgeoptError
 from edgeopt.running.live_options import LiveOptions
 from edgeopt.runtime.drift.of_bundle import NONE
-from edgeopt.runtime.drift.watch import EVERY, DriftWatch
+from edgeopt.runtime.drift.watch import DriftWatch
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
 
@@ -32,6 +32,6 @@ def watch_frames(served: Runtime | Pipeline, source: str, options: LiveOptions) 
             "--drift and --learn-drift watch the frames of one model, and a pipeline has several",
             remedy="run the bundle of one of them, or call watch_drift on a model of edgeopt.Pipeline.load(...)",
         )
-    every = 1 if Path(source).is_dir() else EVERY
+    every = 1 if Path(source).is_dir() else None
     fps, most = options.fps or _USUAL_FPS, options.false_alarms
     return served.watch_drift(options.drift or NONE, fps=fps, false_alarms_per_week=most, every=every)

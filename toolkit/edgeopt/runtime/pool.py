@@ -99,6 +99,7 @@ class Work(Closing):
         self._leased = False
         self._begun = 0
         self._figures: Figures | None = None
+        self._looked_ns = 0
         self._not_run = [NOT_RUN] * (len(self._parts) + 2)
         self.times_ns = [*self._not_run]
         """What each of `Runtime.stages` took; -1 for one that did not run yet."""
@@ -120,6 +121,7 @@ class Work(Closing):
         self.times_ns[0] = self._clock() - begun
         if (watch := self._pool.watch) is not None:
             self._figures = watch.look(self._inputs, self._pool.inputs) if watch.is_due() else None
+            self._looked_ns = self._clock() - begun - self.times_ns[0]
 
     def execute(self) -> None:
         """Run the model on the inputs.
@@ -172,17 +174,21 @@ class Work(Closing):
         done = self._clock()
         self.times_ns[-1] = done - begun
         if self._figures is not None:
-            self._compare(outputs, None if raw else answer)
-            done = self._clock()
+            done = self._compare(outputs, None if raw else answer, done)
         self._pool.ring.record(self.times_ns, done - self._begun)
         self._begun = 0
         return answer
 
-    def _compare(self, outputs: Tensors, answer: Any) -> None:
-        """Let the watch compare the frame with those of calibration."""
+    def _compare(self, outputs: Tensors, answer: Any, before: int) -> int:
+        """Let the watch compare the frame with those of calibration, and return when that was done."""
         figures, self._figures = self._figures, None
-        if (watch := self._pool.watch) is not None and figures is not None:
-            watch.record(figures, self._task, outputs, answer, self._pool.artefact)
+        if (watch := self._pool.watch) is None or figures is None:
+            return before
+        watch.record(figures, self._task, outputs, answer, self._pool.artefact)
+        done = self._clock()
+        look_ns = self._looked_ns + done - before
+        watch.spent(look_ns, done - self._begun - look_ns)
+        return done
 
     def close(self) -> None:
         """Give the buffers back; a second time does nothing."""

@@ -28,7 +28,7 @@ from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.drift.of_bundle import OF_BUNDLE, sketch_for
 from edgeopt.runtime.drift.sketch import Sketch
 from edgeopt.runtime.drift.state import FieldDrift
-from edgeopt.runtime.drift.watch import EVERY, DriftWatch
+from edgeopt.runtime.drift.watch import DriftWatch
 from edgeopt.runtime.fallback import OpenedArtefact, open_artefact, open_first
 from edgeopt.runtime.pool import Pool, Work
 from edgeopt.runtime.stats import Stats
@@ -285,17 +285,17 @@ class Runtime(Closing):
         *,
         fps: float = 30.0,
         false_alarms_per_week: float = 1.0,
-        every: int = EVERY,
+        every: int | None = None,
         on_drift: Callable[[FieldDrift], None] | None = None,
     ) -> DriftWatch:
-        """Watch whether frames are still like those of calibration: from now on, in each 15th frame.
+        """Watch whether frames are still like those of calibration: from now on, in each 15th frame or fewer.
 
         Args:
             sketch: `bundle`: that of the calibration frames, which the bundle keeps. `none`: the watch only learns what
                 is usual, for `DriftWatch.learned`. Else one that was learned, or the path of its file.
             fps: Frames a second, by which a week is counted.
             false_alarms_per_week: The rate at most, where frames that are looked at are independent of each other.
-            every: Frames from one look to the next.
+            every: Frames from one look to the next; None: 15, or more where looks would take above 0.5 % of the time.
             on_drift: Hears of each drift that begins or is over, in the thread of the frame; it must not wait.
 
         Raises:

@@ -8,6 +8,7 @@ own sketch (`DriftWatch.learned`) says what is usual there, the sketch of calibr
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,11 @@ from edgeopt.system.text import plural
 from edgeopt.tasks import FrameTask
 
 EVERY: Final = 15
-"""Frames from one look to the next."""
+"""Frames from one look to the next, at least, where nobody says otherwise."""
+MOST_SHARE: Final = 0.005
+"""Share of the frames' time that looks may take then: models of a millisecond are looked at less often."""
+_PACED: Final = 9
+"""Looks whose median time decides that."""
 _TOLERANCES: Final = (1.0, 0.5)
 _RECENT: Final = 0.1
 """Share of the newest look in the shift that is shown: about the last ten."""
@@ -91,7 +96,7 @@ class DriftWatch:
         *,
         fps: float = 30.0,
         false_alarms_per_week: float = 1.0,
-        every: int = EVERY,
+        every: int | None = None,
         on_drift: Callable[[FieldDrift], None] | None = None,
     ) -> None:
         """Begin to watch.
@@ -100,7 +105,8 @@ class DriftWatch:
             sketch: What frames are compared with; None: nothing, the watch only learns.
             fps: Frames a second, by which a week is counted.
             false_alarms_per_week: The rate at most, all figures together, nightfall not counted.
-            every: Frames from one look to the next: as many as it takes until pictures are no longer alike.
+            every: Frames from one look to the next: as many as it takes until pictures are no longer alike. None: 15,
+                or as many more as keep looks within 0.5 % of the frames' time, which the first nine looks tell.
             on_drift: Hears of each drift that begins or is over, in the thread of the frame; it must not wait.
 
         Raises:
@@ -109,9 +115,12 @@ class DriftWatch:
         if not is_rate(fps) or not is_rate(false_alarms_per_week):
             problem = f"a watch at {fps:g} frames a second with {false_alarms_per_week:g} false alarms a week"
             raise EdgeoptError(problem, remedy="pass numbers above 0, such as 30 and 1")
-        if every < 1:
+        if every is not None and every < 1:
             raise EdgeoptError(f"a watch that looks at every {every} frames", remedy="pass 1 or more, such as 15")
-        self.sketch, self.every = sketch, every
+        self.sketch, self.every = sketch, every or EVERY
+        self._pace: list[float] | None = [] if every is None else None
+        """Shares of the first looks in the time of their frames; None: nobody asks for these, or they told."""
+        self._due = self._place = 0
         self._listeners = [on_drift] if on_drift else []
         self._frames = self._looks = 0
         self._turn = Lock()
@@ -126,7 +135,7 @@ class DriftWatch:
         self._sums = {name: [0.0, *np.cumsum(normal_scores(len(each))).tolist()] for name, each in self._values.items()}
         """By figure, the sums of the scores below each rank: the mean of a run of equal values is at hand."""
         self._classes = {int(index): number for index, number in sketch.classes.items()} if sketch else {}
-        self._charts = self._charts_for(false_alarms_per_week / looks_per_week(fps, every))
+        self._charts = self._charts_for(false_alarms_per_week / looks_per_week(fps, self.every))
 
     def _charts_for(self, rate_per_look: float) -> dict[str, tuple[_Chart, ...]]:
         """Return the charts of each figure.
@@ -173,7 +182,20 @@ class DriftWatch:
         """Count a frame; return whether it is one to look at."""
         with self._turn:
             number, self._frames = self._frames, self._frames + 1
-        return number % self.every == 0
+            is_due = number >= self._due
+            if is_due:
+                self._due = number + self.every
+        return is_due
+
+    def spent(self, look_ns: int, frame_ns: int) -> None:
+        """Hear what a look took beside its frame, by which the next ones are spaced where nobody said how often."""
+        if self._pace is None or frame_ns <= 0:
+            return
+        with self._turn:
+            self._pace = [*(self._pace or ()), look_ns / frame_ns]
+            if len(self._pace) >= _PACED:
+                share, self._pace = float(np.median(self._pace)), None
+                self.every = max(EVERY, math.ceil(share / MOST_SHARE))
 
     def look(self, inputs: Tensors, specs: Sequence[TensorSpec]) -> Figures:
         """Return the figures of the inputs of a frame."""
@@ -210,7 +232,8 @@ class DriftWatch:
 
     def _add(self, figures: Figures, classes: tuple[int, ...]) -> Sequence[FieldDrift]:
         """Add a look to the charts; return what begins and what is over."""
-        frame, changes = self._looks * self.every, list[FieldDrift]()
+        frame, changes = self._place, list[FieldDrift]()
+        self._place += self.every
         self._looks += 1
         self._learned.add(figures, classes)
         if SURPRISE in self._values:
