@@ -18,7 +18,7 @@ from typing import TypeVar
 import psutil
 import pytest
 from click.testing import CliRunner
-from fixture_fleet import SCHEDULER, cluster
+from fixture_fleet import SCHEDULER, cluster, joining
 from fixture_models import model, numbers
 
 from edgeopt.cli import cli
@@ -189,7 +189,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_cell_loses_nothing(tmp_path):
     assert BASELINE in {candidate.name for candidate in made if candidate.is_resumed}, "finished work is taken up"
 
 
-def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left(tmp_path, monkeypatch):
+def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left_on_another(tmp_path, monkeypatch):
     monkeypatch.setattr("edgeopt.system.cluster.dask.CONNECT_S", 2)
     file, heard = fleet_file(tmp_path, 2, {"alpha": "cpu"}), Heard()
     with cluster("alpha") as made:
@@ -205,12 +205,23 @@ def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left(tmp_p
             run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
         thread.join()
     before = [path.parent.name for path in (tmp_path / "out" / "cells").glob("*/cell.json")]
-    with cluster("alpha") as restarted:
+    with cluster("alpha") as restarted, joining(restarted.scheduler_address, "alpha") as late:
+
+        def replace_the_worker() -> None:
+            command = wait_for(commands)
+            restarted.workers["alpha"].auto_restart = False
+            command.parent().kill()
+            late.start()
+
+        thread = threading.Thread(target=replace_the_worker)
+        thread.start()
         address = restarted.scheduler_address
         result = run_fleet(file, out=tmp_path / "out", resume=True, scheduler=address, hears=Heard())
+        thread.join()
     require_whole(result, 2)
-    (kept,) = [cell for cell in result.cells if cell.is_kept]
+    kept, other = sorted(result.cells, key=lambda cell: not cell.is_kept)
     assert before == [kept.name]
+    assert other.run.worker == late.address, "it joined while the fleet ran"
 
 
 def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):

@@ -1,4 +1,4 @@
-"""What a fleet tells while it runs, for whoever draws it."""
+"""News of a fleet that runs, for whoever draws them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CellNews:
     device: str
     worker: str = ""
     line: str = ""
-    """What the command printed; empty: it began, or is over."""
+    """A line that the command printed; empty: it began, or is over."""
     is_over: bool = False
     """Whether its result is stored."""
 
