@@ -41,6 +41,7 @@ from edgeopt.system.cluster import dask as dask_cluster
 from edgeopt.system.cluster.store import MissingFiles, root, send, store
 from edgeopt.system.disk.wheel import make_wheel
 from edgeopt.verbs.fleet import work
+from edgeopt.verbs.fleet.news import CellNews
 from edgeopt.verbs.fleet.plan import read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult
 from edgeopt.verbs.fleet.run import _kept, requests_of, run_fleet
@@ -50,6 +51,16 @@ PICTURES, PICTURE_BYTES = 128, 160_000
 """Files of one workload's calibration, as large as COCO's pictures are."""
 SETTLE_S = 4.0
 """Seconds until new workers are known everywhere and heartbeats have taken their pace."""
+
+
+class QuietFleet(Silence):
+    """A listener of a fleet that keeps quiet."""
+
+    def begins(self, devices: Sequence[str]) -> None:
+        """Ignore it."""
+
+    def cell_news(self, news: CellNews) -> None:
+        """Ignore it."""
 
 
 @dataclass(frozen=True)
@@ -465,7 +476,7 @@ def cells(folder: Path, recording: Recording, *, workers: Sequence[int], plain: 
             rest_s, started = time.monotonic() - started, time.monotonic()
             beats = {name: value / rest_s for name, value in between(resting, before).items()}
             result = run_fleet(
-                file, out=folder / f"out-{count}-{each}", resume=False, scheduler=made.address, hears=Silence()
+                file, out=folder / f"out-{count}-{each}", resume=False, scheduler=made.address, hears=QuietFleet()
             )
             after, mine, took_s = made.facts(), cpu_s() - begun, time.monotonic() - started
         assert result.exit_code == 0, [cell.problem for cell in result.cells][:3]

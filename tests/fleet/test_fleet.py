@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import socket
 import tarfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
@@ -19,19 +18,21 @@ from typing import TypeVar
 import psutil
 import pytest
 from click.testing import CliRunner
+from fixture_fleet import SCHEDULER, cluster, joining
 from fixture_models import model, numbers
 
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, UnavailableError
 from edgeopt.graph.model import save_model
+from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.cluster.dask import version, workers_of
+from edgeopt.system.cluster.dask import version
 from edgeopt.system.cluster.store import MissingFiles, store
 from edgeopt.system.cluster.store import root as cluster_root
 from edgeopt.system.declared.target import find_target
 from edgeopt.verbs.fleet import work
-from edgeopt.verbs.fleet.cluster import open_cluster
+from edgeopt.verbs.fleet.news import CellNews
 from edgeopt.verbs.fleet.plan import read_plan
 from edgeopt.verbs.fleet.result import FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.run import _unpack, request_of, run_fleet
@@ -43,10 +44,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of sockets and loops that Dask leaves to the collector
     pytest.mark.usefixtures("root"),
 ]
-SCHEDULER = {
-    "cls": distributed.Scheduler,
-    "options": {"dashboard": False, "dashboard_address": "127.0.0.1:0", "port": 0},
-}
 
 
 @pytest.fixture
@@ -62,12 +59,22 @@ class Heard(Silence):
     def __init__(self) -> None:
         self.lines = list[str]()
         self.done = list[int]()
+        self.news = list[CellNews]()
+        self.devices: Sequence[str] = ()
 
     def progress(self, what: str, done: int, of: int) -> None:
         self.done.append(done)
 
     def say(self, text: str) -> None:
         self.lines.append(text)
+
+    def begins(self, devices: Sequence[str]) -> None:
+        self.devices = devices
+
+    def cell_news(self, news: CellNews) -> None:
+        self.news.append(news)
+        if not news.line and not news.is_over:
+            self.lines.append(f"{news.cell} began on {news.worker}")
 
 
 def fleet_file(folder: Path, models: int, devices: Mapping[str, str]) -> Path:
@@ -88,18 +95,6 @@ def write_target(folder: Path, name: str) -> str:
     text = f'name = "{name}"\ndevice = "cpu"\nexecutor = "onnxruntime"\ndescription = "it"\n'
     (folder / f"{name}.toml").write_text(text + 'providers = ["CPUExecutionProvider"]\nprecisions = ["fp32"]\n')
     return f"{name}.toml"
-
-
-@contextmanager
-def cluster(*devices: str) -> Iterator[object]:
-    """Run a cluster with a worker for each device, as somebody else started it."""
-    options = {"nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}
-    workers = {
-        device: {"cls": distributed.Nanny, "options": {**options, "name": device, "resources": {device: 1}}}
-        for device in devices
-    }
-    with distributed.SpecCluster(workers=workers, scheduler=SCHEDULER, silence_logs=logging.CRITICAL) as made:
-        yield made
 
 
 def commands() -> list[psutil.Process]:
@@ -127,6 +122,11 @@ def scored_cells() -> list[Path]:
     return [path.parents[2] for path in cluster_root().glob("cells/*/out/candidates/baseline/candidate.json")]
 
 
+def own_files(pattern: str) -> Callable[[], list[Path]]:
+    """Return what finds files of this test's cells."""
+    return lambda: [*cluster_root().glob(f"cells/*/out/{pattern}")]
+
+
 def require_whole(result: FleetResult, count: int) -> None:
     assert len(result.cells) == count
     assert [cell.exit_code for cell in result.cells] == [0] * count, [cell.problem for cell in result.cells]
@@ -146,6 +146,14 @@ def test_each_cell_runs_once_on_a_worker_that_offers_its_device_and_alone(tmp_pa
     assert all(names[cell.run.worker] == cell.device for cell in result.cells)
     began = [line.split()[0] for line in heard.lines if " began on " in line]
     assert sorted(began) == sorted(cell.name for cell in result.cells), "each once"
+    assert sorted(heard.devices) == ["alpha"] * 3 + ["beta"] * 3 + ["gamma"] * 3
+    assert {(news.cell, news.device) for news in heard.news if news.line} == {
+        (cell.name, cell.device) for cell in result.cells
+    }
+    assert [news.cell for news in heard.news if news.is_over] == [
+        line.partition(":")[0] for line in heard.lines if ": PASS" in line
+    ]
+    assert not any("dashboard" in line for line in heard.lines), "this scheduler has none"
     assert [bundle.workload for bundle in result.bundles] == ["net0", "net1", "net2"]
     assert sorted(result.bundles[0].targets) == ["b@beta", "c@gamma", f"{find_target('cpu').name}@alpha"]
     assert Runtime.load(result.bundles[0].folder, target="c").bundle.device == "gamma"
@@ -164,7 +172,12 @@ def test_a_worker_that_dies_in_the_middle_of_a_cell_loses_nothing(tmp_path):
     asked = {"out": tmp_path / "out", "resume": False, "scheduler": "", "hears": heard}
     thread = threading.Thread(target=lambda: results.append(run_fleet(file, **asked)))
     thread.start()
-    for phase in (commands, scored_cells):  # as it begins, and as it measures
+    for phase in (
+        commands,  # as it begins
+        scored_cells,  # as it makes and measures
+        own_files("candidates/simplify*/candidate.json"),  # as its last candidate is made
+        own_files("bundle/manifest.json"),  # as it writes what came of it
+    ):
         wait_for(phase)
         command = wait_for(commands)
         command.parent().kill()
@@ -172,9 +185,11 @@ def test_a_worker_that_dies_in_the_middle_of_a_cell_loses_nothing(tmp_path):
     thread.join(120)
     (result,) = results
     require_whole(result, 2)
+    made = [candidate for cell in result.cells for candidate in cell.report.candidates]
+    assert BASELINE in {candidate.name for candidate in made if candidate.is_resumed}, "finished work is taken up"
 
 
-def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left(tmp_path, monkeypatch):
+def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left_on_another(tmp_path, monkeypatch):
     monkeypatch.setattr("edgeopt.system.cluster.dask.CONNECT_S", 2)
     file, heard = fleet_file(tmp_path, 2, {"alpha": "cpu"}), Heard()
     with cluster("alpha") as made:
@@ -190,10 +205,23 @@ def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left(tmp_p
             run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=heard)
         thread.join()
     before = [path.parent.name for path in (tmp_path / "out" / "cells").glob("*/cell.json")]
-    result = run_fleet(file, out=tmp_path / "out", resume=True, scheduler="", hears=Heard())
+    with cluster("alpha") as restarted, joining(restarted.scheduler_address, "alpha") as late:
+
+        def replace_the_worker() -> None:
+            command = wait_for(commands)
+            restarted.workers["alpha"].auto_restart = False
+            command.parent().kill()
+            late.start()
+
+        thread = threading.Thread(target=replace_the_worker)
+        thread.start()
+        address = restarted.scheduler_address
+        result = run_fleet(file, out=tmp_path / "out", resume=True, scheduler=address, hears=Heard())
+        thread.join()
     require_whole(result, 2)
-    (kept,) = [cell for cell in result.cells if cell.is_kept]
+    kept, other = sorted(result.cells, key=lambda cell: not cell.is_kept)
     assert before == [kept.name]
+    assert other.run.worker == late.address, "it joined while the fleet ran"
 
 
 def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):
@@ -303,17 +331,6 @@ def test_of_many_missing_devices_a_line_names_some(tmp_path, monkeypatch):
     file = fleet_file(tmp_path, 1, {f"d{i}": "cpu" for i in range(500)})
     with cluster("alpha") as made, pytest.raises(UnavailableError, match=r"offers d0, .*, d9 and 490 others"):
         run_fleet(file, out=tmp_path / "out", resume=False, scheduler=made.scheduler_address, hears=Heard())
-
-
-def test_nobody_else_reaches_the_workers_of_this_machine():
-    """Who reaches a scheduler runs code as its user."""
-    with open_cluster("", ["alpha"], lambda _: None) as client:
-        address = client.scheduler.address
-        assert address.startswith("tls://127.0.0.1:")
-        assert all(worker.startswith("tls://127.0.0.1:") for worker in workers_of(client))
-        for protocol in ("tls", "tcp"):
-            with pytest.raises((OSError, TypeError)):
-                distributed.Client(address.replace("tls", protocol), timeout=1)
 
 
 def test_no_scheduler_is_one_line(tmp_path, monkeypatch):

@@ -127,13 +127,20 @@ class Progress:
             work = self._work = _Work(what, of, now_s, done, at_s=now_s)
         if done > work.done or of > work.of:
             work.done, work.of, work.at_s = max(done, work.done), of, now_s
-        left_s = work.left_s(now_s)
-        left = "" if left_s is None else f"  {_duration(left_s)} left"
+        left = self._left(now_s)
         if self._status.is_live:
             self._status.show(self._line(work, left), now=is_new or work.done >= work.of)
         elif not is_new and now_s - self._told_s >= _EVERY_S:
             rest = f" {shown_amount(work.done, work.of).strip()}{left}"
             self.say(f"{shorten(what, self._width - len(rest)) if self._width else what}{rest}")
+
+    def line_now(self) -> str:
+        """Return the line of the work that was told last, with the time that is left now; empty before any was."""
+        return self._line(self._work, self._left(self._clock())) if self._work.what else ""
+
+    def _left(self, now_s: float) -> str:
+        left_s = self._work.left_s(now_s)
+        return "" if left_s is None else f"  {_duration(left_s)} left"
 
     def say(self, text: str) -> None:
         """Print one line, folded where it is wider than the terminal, or in a pipe than `COLUMNS`, if that is set.
@@ -166,7 +173,7 @@ class Progress:
         now_s = self._clock()
         spent_s = now_s - self.began_s
         if self._limit_s:
-            whole_s, text = self._limit_s, f", ends within {_short(max(self._limit_s - spent_s, 1.0))}"
+            whole_s, text = self._limit_s, f", ends within {clock_time(max(self._limit_s - spent_s, 1.0))}"
         else:
             left_s = self._ahead.left_s(now_s, work) if self._ahead else 0.0
             whole_s, text = spent_s + left_s if left_s else 0.0, _about(left_s)
@@ -174,7 +181,7 @@ class Progress:
         filled = self._filled_most = max(share, self._filled_most)
         amount = shown_amount(work.done, work.of).strip() if work.of > 1 else ""
         what = f"{work.what} {amount}".strip()
-        bar = f"{self._filled[:filled]}{self._empty[filled:]}  {f'{_short(spent_s)}{text}':<{_CLOCK}}  "
+        bar = f"{self._filled[:filled]}{self._empty[filled:]}  {f'{clock_time(spent_s)}{text}':<{_CLOCK}}  "
         return f"{bar}{shorten(what, self._status.width - len(bar))}"
 
     def _line(self, work: _Work, left: str) -> str:
@@ -193,7 +200,7 @@ def _duration(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
 
 
-def _short(seconds: float) -> str:
+def clock_time(seconds: float) -> str:
     """Return minutes and seconds as a clock shows them."""
     whole = ceil(seconds)
     return f"{whole // 60}:{whole % 60:02d}"
@@ -202,7 +209,7 @@ def _short(seconds: float) -> str:
 def _about(left_s: float) -> str:
     """Return what is left, no closer than it is known; nothing where nothing is expected."""
     step_s = 10 if left_s > _CLOSE_S else 5
-    return f", about {_short(step_s * ceil(left_s / step_s))} left" if left_s else ""
+    return f", about {clock_time(step_s * ceil(left_s / step_s))} left" if left_s else ""
 
 
 def _can_print(text: str, stream: TextIO) -> bool:

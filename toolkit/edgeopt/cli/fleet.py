@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._fleet_table import FleetProgress
 from edgeopt.cli._options import TERMINAL, exit_codes, format_option
 from edgeopt.cli._output import show
-from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import FilePath
 
 
@@ -39,7 +39,7 @@ def fleet(ctx: click.Context, *, file: Path, out: Path | None, resume: bool, sch
     from edgeopt.verbs.fleet.run import run_fleet
     from edgeopt.verbs.fleet.summary import summarize
 
-    with Progress(quiet=form != TERMINAL) as progress:
+    with FleetProgress(quiet=form != TERMINAL) as progress:
         result = run_fleet(file, out=out, resume=resume, scheduler=scheduler, hears=progress)
     show(summarize(result), form)
     ctx.exit(result.exit_code)

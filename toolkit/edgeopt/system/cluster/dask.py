@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from edgeopt.errors import UnavailableError
@@ -37,13 +38,16 @@ def require_dask(purpose: str) -> Any:
 
 
 @contextmanager
-def dask_client(scheduler: str, own: Mapping[str, Mapping[str, float]], purpose: str) -> Iterator[Any]:
+def dask_client(
+    scheduler: str, own: Mapping[str, Mapping[str, float]], purpose: str, *, shows_dashboard: bool = False
+) -> Iterator[Any]:
     """Yield a client of a cluster.
 
     Args:
         scheduler: Address; empty: workers are started here.
         own: Names of the workers that are started here, and the resources that each offers.
         purpose: As `require_dask`.
+        shows_dashboard: Whether a cluster of this machine has Dask's dashboard, where bokeh is installed.
 
     Raises:
         MissingDependencyError: If distributed is not installed.
@@ -64,7 +68,8 @@ def dask_client(scheduler: str, own: Mapping[str, Mapping[str, float]], purpose:
             with _connected(distributed, scheduler) as client:
                 yield client
             return
-        with _own(distributed, own, folder) as cluster, distributed.Client(cluster) as client:
+        has_dashboard = shows_dashboard and find_spec("bokeh") is not None
+        with _own(distributed, own, folder, has_dashboard) as cluster, distributed.Client(cluster) as client:
             yield client
 
 
@@ -92,7 +97,7 @@ async def _require_scheduler(distributed: Any, scheduler: str) -> None:
         comm.abort()
 
 
-def _own(distributed: Any, own: Mapping[str, Mapping[str, float]], folder: str) -> Any:
+def _own(distributed: Any, own: Mapping[str, Mapping[str, float]], folder: str, has_dashboard: bool) -> Any:
     """Return a cluster of this machine; a worker that ends is started again.
 
     Who may send a task to a worker runs what he likes as its user: certificates of this run alone keep out the other
@@ -107,7 +112,7 @@ def _own(distributed: Any, own: Mapping[str, Mapping[str, float]], folder: str) 
         "dashboard_address": "127.0.0.1:0",
     }
     worker = {"nthreads": 1, "memory_limit": 0, "local_directory": folder, "silence_logs": logging.CRITICAL, **shared}
-    scheduler = {"cls": distributed.Scheduler, "options": {**shared, "port": 0}}
+    scheduler = {"cls": distributed.Scheduler, "options": {**shared, "dashboard": has_dashboard, "port": 0}}
     workers = {
         name: {"cls": distributed.Nanny, "options": {**worker, "name": name, "resources": dict(resources)}}
         for name, resources in own.items()
@@ -121,6 +126,22 @@ def workers_of(client: Any) -> dict[str, Any]:
     """Return the workers of a cluster by their addresses, as the scheduler tells of them."""
     workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     return workers
+
+
+def dashboard_of(client: Any) -> str:
+    """Return the address of a cluster's dashboard; empty where its scheduler has none, as without bokeh.
+
+    A scheduler names a port in any case: it also answers with figures there.
+    """
+    try:
+        return str(client.dashboard_link) if client.run_on_scheduler(_has_dashboard) else ""
+    except Exception:  # a scheduler of another version, or a pattern of links that is wrong; the fleet goes on
+        return ""
+
+
+def _has_dashboard(dask_scheduler: Any) -> bool:
+    """Return whether pages were added to the scheduler's own routes."""
+    return bool(dask_scheduler.http_application.applications)
 
 
 def worker_address() -> str:

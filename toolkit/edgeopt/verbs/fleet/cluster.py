@@ -1,8 +1,8 @@
 """The Dask cluster of a fleet: one of this machine, a worker for each device, or any that a scheduler leads.
 
 A device is a resource of which a worker has one, so that one cell at a time measures on it. Each worker of our own
-offers one device: a task may stay behind though its resource is free where a worker offers several
-(dask/distributed#6136).
+offers one device, and one of somebody else's that offers several is refused: a task may stay behind there though its
+resource is free (dask/distributed#6136).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnavailableError
-from edgeopt.system.cluster.dask import dask_client, version, workers_of
+from edgeopt.system.cluster.dask import dashboard_of, dask_client, version, workers_of
 from edgeopt.system.text import plural, short
 from edgeopt.verbs.fleet import PURPOSE
 
@@ -30,14 +30,15 @@ def open_cluster(scheduler: str, devices: Sequence[str], say: Callable[[str], No
     Args:
         scheduler: Address; empty: workers are started here.
         devices: Names of the resources.
-        say: FleetListener one line.
+        say: Tells one line.
 
     Raises:
         MissingDependencyError: If distributed is not installed.
         UnavailableError: If no scheduler answers, or no worker offers a device.
-        EdgeoptError: If a worker has another edgeopt.
+        EdgeoptError: If a worker offers several of the devices, or has another edgeopt.
     """
-    with dask_client(scheduler, {device: {device: 1} for device in devices}, PURPOSE) as client:
+    own = {device: {device: 1} for device in devices}
+    with dask_client(scheduler, own, PURPOSE, shows_dashboard=True) as client:
         yield _ready(client, devices, scheduler, say)
 
 
@@ -55,6 +56,7 @@ def _ready(client: Any, devices: Sequence[str], scheduler: str, say: Callable[[s
             f"no worker of {where} offers {_listed(missing)}",
             remedy=f'start one there: dask worker {scheduler} --nthreads 1 --resources "{missing[0]}=1"',
         )
+    _require_one_each(client, devices)
     mine = version()
     others = {address: key for address, key in client.run(version, on_error="return").items() if key != mine}
     for address, key in others.items():
@@ -62,9 +64,24 @@ def _ready(client: Any, devices: Sequence[str], scheduler: str, say: Callable[[s
         raise EdgeoptError(
             f"the worker {address} has {what}, and this is edgeopt {mine}", remedy="install the same there"
         )
-    if scheduler:
-        say(f"dashboard {client.dashboard_link}")
+    if address := dashboard_of(client):
+        say(f"dashboard {address}")
     return client
+
+
+def _require_one_each(client: Any, devices: Sequence[str]) -> None:
+    """Refuse a worker on which a cell of one device would wait for that of another.
+
+    Raises:
+        EdgeoptError: If a worker offers several of the devices.
+    """
+    for address, worker in workers_of(client).items():
+        offered = [device for device in devices if device in worker.get("resources", {})]
+        if len(offered) > 1:
+            raise EdgeoptError(
+                f"the worker {address} offers {_listed(offered)}: Dask may let cells of one wait for those of another",
+                remedy=f'start a worker for each device: --nthreads 1 --resources "{offered[0]}=1"',
+            )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -16,7 +16,6 @@ from typing import Any
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.report.formats import write_pages
-from edgeopt.steps._context import Listener
 from edgeopt.system.cluster.dask import require_dask, version
 from edgeopt.system.cluster.store import MissingFiles, send
 from edgeopt.system.disk.files import write_beside
@@ -27,6 +26,7 @@ from edgeopt.system.toml import read_json
 from edgeopt.verbs.fleet import PURPOSE, work
 from edgeopt.verbs.fleet.bundles import write_bundles
 from edgeopt.verbs.fleet.cluster import open_cluster
+from edgeopt.verbs.fleet.news import CellNews, FleetListener
 from edgeopt.verbs.fleet.plan import FleetCell, FleetPlan, read_plan
 from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
 from edgeopt.verbs.fleet.summary import cell_line, summarize
@@ -52,7 +52,7 @@ _RETRIES = 2
 """Times that a cell is run again whose worker fails in our own code, as on a full disk."""
 
 
-def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hears: Listener) -> FleetResult:
+def run_fleet(file: Path, *, out: Path | None, resume: bool, scheduler: str, hears: FleetListener) -> FleetResult:
     """Run every cell of a fleet, and write what became of it.
 
     Args:
@@ -175,18 +175,20 @@ class _Course:
         folder: Path,
         requests: Mapping[str, CellRequest],
         results: dict[str, CellResult],
-        hears: Listener,
+        hears: FleetListener,
         prices: Mapping[str, float],
     ) -> None:
         self._prices = prices
         self._client, self._folder, self._requests = client, folder, requests
         self._results, self._hears = results, hears
         self._sent = Counter[str]()
-        self._names: dict[str, str] = {request.key: name for name, request in requests.items()}
+        self._cells: dict[str, FleetCell] = {}
 
     def run(self, cells: list[FleetCell], count: int) -> None:
         """Send all cells to workers that offer their devices, and store each result as it comes."""
         distributed = require_dask(PURPOSE)
+        self._cells = {self._requests[cell.name].key: cell for cell in cells}
+        self._hears.begins([cell.device for cell in cells])
         self._client.subscribe_topic(work.TOPIC, self._hear)
         self._hears.progress("cells", count - len(cells), count)
         waiting: dict[str, deque[FleetCell]] = {}
@@ -276,13 +278,15 @@ class _Course:
         problem, price = answer if isinstance(answer, str) else "", self._prices.get(cell.device)
         result = result_of(_names(cell), place, run, problem, price_per_h=price)
         self._results[cell.name] = result
+        self._hears.cell_news(CellNews(cell.name, cell.device, is_over=True))
         self._hears.say(cell_line(result))
 
     def _hear(self, event: tuple[float, Mapping[str, str]]) -> None:
-        """Tell that a cell began; what its command says is for the dashboard."""
+        """Tell that a cell began, or what its command says."""
         message = event[1]
-        if not message.get("line") and (name := self._names.get(str(message.get("key")))):
-            self._hears.say(f"{name} began on {message.get('worker')}")
+        if cell := self._cells.get(str(message.get("key"))):
+            worker, line = str(message.get("worker", "")), str(message.get("line", ""))
+            self._hears.cell_news(CellNews(cell.name, cell.device, worker, line))
 
     def _leave(self, futures: list[Any], keys: frozenset[str]) -> None:
         """Let the workers end what runs; where they are gone nothing is to be ended."""
