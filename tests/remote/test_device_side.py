@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -210,6 +212,43 @@ def test_a_device_without_a_network_installs_from_wheels_that_were_sent(tmp_path
     python = side.root / "workers" / "key" / "bin" / "python"
     assert subprocess.run([python, "-c", "import edgeopt, helper"], check=False).returncode == 0
     assert not (side.root / "workers" / "key" / "wheels").exists()
+
+
+class Index(BaseHTTPRequestHandler):
+    """An index with one package, which says of each answer that it may be kept."""
+
+    def do_GET(self) -> None:
+        name = "helper-1.0-py3-none-any.whl"
+        is_page = not self.path.endswith(".whl")
+        body = f'<a href="/{name}">{name}</a>'.encode() if is_page else small_wheel("helper")
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html" if is_page else "application/octet-stream")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"1"')
+        self.send_header("Cache-Control", "max-age=3600")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_the_device_s_own_cache_of_packages_is_not_filled(tmp_path, monkeypatch):
+    side, own = Side(tmp_path / "root", "exit 0"), small_wheel("edgeopt", "helper")
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/")
+        monkeypatch.setenv("PIP_TRUSTED_HOST", "127.0.0.1")  # of others pip keeps nothing
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("PATH", os.defpath)  # pip asks for Rust's version, and rustup makes a folder then
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        side.call("prepare", "key", "edgeopt-1.0-py3-none-any.whl", "more", sent=own)
+        server.shutdown()
+    assert (side.root / "workers" / "key" / "ready").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
 
 
 def test_wheels_for_another_processor_are_collected_here(tmp_path, monkeypatch):

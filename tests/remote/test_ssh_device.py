@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from secrets import token_hex
+from shutil import rmtree
 from time import monotonic, sleep
 
 import onnx
@@ -16,11 +20,13 @@ import pytest
 from fixture_bundles import bundle_with_test
 from ssh_server import Board
 
+from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import Model, load_model
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.rollout.signature import make_keys, sign_bundle
 from edgeopt.runtime.selftest import choose_samples
+from edgeopt.system.machine.facts import moment_facts
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device's side needs a POSIX system")
 
@@ -57,11 +63,35 @@ def processes_on(board: Board) -> list[psutil.Process]:
     ]
 
 
+def read_by_nobody(paths: list[Path]) -> set[Path]:
+    """Return those of the files and folders that the system's user for nobody reads."""
+    script = 'for path do if cat "$path" || ls "$path"; then echo "$path" >&3; fi; done 3>&1 > /dev/null 2>&1'
+    command = ["sh", "-c", script, "sh", *map(str, paths)]
+    alone = {"user": NOBODY, "group": NOBODY, "extra_groups": (), "cwd": "/"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **alone)
+    return {Path(line) for line in done.stdout.splitlines()}
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[None]:
+    """Let a folder be a disk of 1 MB. Without the right to mount one, skip."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no disk can be mounted here: {whole(done.stderr)}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
 def whole(text: str) -> str:
     """Return a text as one line, however it is folded."""
     return " ".join(text.split())
 
 
+NOBODY = 65534
+by_root = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root, and mounts of Linux")
 SHORT = ("--seconds", "0.2", "--starts", "3")
 LONG = ("bench", "mine/model.onnx", "-t", "cpu", "--seconds", "60", "--threads", "1", "-o", "measured")
 
@@ -73,8 +103,12 @@ def test_a_command_runs_there_as_here_and_its_files_come_back(board, project):
     assert "digits_detector" in printed
     assert "came back from board" in whole(said)
     stored = json.loads((project / "measured" / "bench.json").read_text())
-    assert stored
+    facts = stored["environment"]["facts"]
+    state = {"cpu.limit_khz", "power.source", *moment_facts(Path("/proc"), Path("/sys"))}
+    assert {"cpu.now_khz", "cpu.throttle_counts", "heat.zones"} < state <= {*facts}, "as of a bench here"
+    assert all(facts[name]["value"] is not None or facts[name]["reason"] for name in state)
     assert not board.jobs, "nothing is left of the command"
+    assert not board.beside, "nothing else on the device is touched"
     assert board.root.stat().st_mode & 0o077 == 0, "other users of the device read nothing"
     assert all(path.stat().st_mode & 0o077 == 0 for path in (board.root / "store").glob("*/*"))
     sent = {path: path.stat().st_mtime_ns for path in (board.root / "store").glob("*/*")}
@@ -131,8 +165,19 @@ def test_a_recorded_load_goes_along_and_figures_name_what_was_typed(board, proje
     assert "none.csv does not exist" in whole(said)
 
 
-def test_doctor_tells_of_the_device(board, project):
-    code, printed, said = finished("doctor", "--json")
+def test_doctor_tells_of_the_device_in_an_environment_of_this_very_edgeopt(board, project):
+    """Another version has its own there."""
+    other = board.root / "workers" / "0.0.9-0123456789abcdef-cpu-serve-sign"
+    (other / "bin").mkdir(parents=True)
+    (other / "ready").touch()
+    (other / "bin" / "python").write_text(f"#!/bin/sh\ntouch {other}/used\nexit 1\n")
+    (other / "bin" / "python").chmod(0o700)
+    before = {path: path.stat().st_mtime_ns for path in (other, *other.rglob("*"))}
+    try:
+        code, printed, said = finished("doctor", "--json")
+        assert {path: path.stat().st_mtime_ns for path in (other, *other.rglob("*"))} == before
+    finally:
+        rmtree(other)
     assert code == 0, said
     assert json.loads(printed)
 
@@ -231,6 +276,48 @@ def test_a_command_that_memory_does_not_hold_says_so(board, project):
     assert "ssh://board stopped the command: SIGKILL, as where memory does not suffice" in whole(said)
 
 
+@by_root
+def test_another_user_of_the_device_reads_nothing(board, project):
+    process = started(*LONG)
+    wait_until(lambda: runs_on(board))
+    mode = board.root.parent.stat().st_mode
+    board.root.parent.chmod(0o755)  # as where edgeopt was used before
+    beside = board.root.parent / "open"
+    beside.write_text("everybody's")
+    beside.chmod(0o644)
+    paths = [path for name in ("store", "jobs") for path in (board.root / name).rglob("*")]
+    try:
+        assert {"err", "model.onnx", "request.json"} <= {path.name for path in paths}
+        assert read_by_nobody([beside, board.root, *paths]) == {beside}, "the way there is open to others"
+    finally:
+        beside.unlink()
+        board.root.parent.chmod(mode)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=120)
+
+
+@by_root
+@pytest.mark.parametrize("full", ["store", "jobs"])
+def test_a_device_whose_disk_is_full_says_so_and_keeps_no_half(board, project, full):
+    path = project / "mine" / "model.onnx"
+    model = onnx.load(path)
+    model.doc_string = token_hex(3 << 19)
+    onnx.save(model, path)
+    (board.root / full).mkdir(parents=True, exist_ok=True)
+    with small_disk(board.root / full):
+        code, printed, said = finished("bench", "mine/model.onnx", "-t", "cpu", *SHORT[:2], "-o", "measured")
+        left = [each for each in (board.root / full).rglob("*") if each.is_file() and each.suffix != ".lock"]
+        assert all(each.name == sha256_of(each) for each in left), "what is whole stays: it is not sent again"
+        assert not board.jobs
+    assert code == 1
+    assert whole(said).endswith(
+        f"error: ssh://board: {board.root} cannot be written: No space left on device"
+        " -> free disk space there, or correct its permissions"
+    )
+    assert not printed
+    assert not (project / "measured").exists()
+
+
 def test_what_is_wrong_with_the_command_itself_is_said_in_its_own_words(board, project):
     code, _, said = finished("bench", "mine/model.onnx", "-t", "cpu", "--seconds", "never")
     assert code == 1
@@ -244,11 +331,14 @@ def test_what_is_wrong_with_the_command_itself_is_said_in_its_own_words(board, p
     assert not board.jobs
 
 
-def test_candidates_are_made_here_and_the_device_measures_and_chooses(board, project):
+def test_candidates_are_made_here_and_the_device_measures_and_chooses(board, project, monkeypatch):
+    """The connection is lost once while they are handed over."""
+    monkeypatch.setenv("EDGEOPT_SSH", board.cut_once("store", sent=500_000))
     briefly = ("mine/model.onnx", "-t", "cpu", "--steps", "simplify,fuse", "--time-limit", "40s")
     code, _, said = finished("optimize", *briefly)
     assert code in (0, 2, 4), said
     assert "making candidates here for ssh://board, which measures them" in whole(said)
+    assert said.count("connection lost") == 1
     out = project / "out" / "mine-cpu"
     report = json.loads((out / "report.json").read_text())
     assert said.count("from disk") == 3, "the device makes none of them again"
@@ -257,6 +347,31 @@ def test_candidates_are_made_here_and_the_device_measures_and_chooses(board, pro
     assert "candidates were made on another machine" in json.dumps(report["notes"])
     assert (out / "bundle" / "manifest.json").is_file()
     assert not board.jobs
+    assert not board.beside
+
+
+def test_a_device_that_restarts_while_it_measures_candidates_loses_none(board, project):
+    asked = ("optimize", "mine/model.onnx", "-t", "cpu", "--steps", "simplify", "--time-limit", "12s", "--threads", "1")
+    process = started(*asked)
+    wait_until(lambda: runs_on(board) and (board.jobs[0] / "err").read_text().count("from disk") == 2)
+    for each in processes_on(board):
+        with suppress(psutil.NoSuchProcess):  # it ended with the one before it
+            each.kill()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert said.count("stopped the command") == 1
+    assert "the device was restarted" in whole(said)
+    assert "came back from board" in whole(said)
+    assert "Traceback" not in said
+    out = project / "out" / "mine-cpu"
+    made = {path: path.read_bytes() for path in out.glob("candidates/*/*")}
+    assert {path.parent.name for path in made} == {"baseline", "simplify"}
+    assert not board.jobs
+    code, _, said = finished(*asked, "--resume")
+    assert code in (0, 2, 3, 4), said
+    assert said.count("from disk") == 4, "neither side makes one again"
+    assert (out / "bundle" / "manifest.json").is_file()
+    assert {path: path.read_bytes() for path in made if path.suffix == ".onnx"}.items() <= made.items()
 
 
 def test_what_the_device_must_search_for_is_said(board, project):
@@ -265,8 +380,9 @@ def test_what_the_device_must_search_for_is_said(board, project):
     assert "candidates are made on board too: a plan is made where it runs" in whole(said)
 
 
-def test_a_bundle_is_pushed_proven_there_and_goes_back(board, project, tmp_path_factory):
+def test_a_bundle_is_pushed_proven_there_and_goes_back(board, project, tmp_path_factory, monkeypatch):
     """The device's place lies outside of the mirror; what is signed here is checked there."""
+    monkeypatch.setenv("EDGEOPT_SSH", board.cut_once("follow", answered=20))  # cut in the head of a frame
     place, file = tmp_path_factory.mktemp("device") / "door", project / "mine" / "model.onnx"
     net = load_model(file, "digits")
     recipe = choose_recipe(None, file, net.inputs, net.outputs, net.metadata).recipe
@@ -280,6 +396,7 @@ def test_a_bundle_is_pushed_proven_there_and_goes_back(board, project, tmp_path_
     short = ("--to", str(place), "--seconds", "0.2", "--budget", "10s")
     code, printed, said = finished("push", "first", *short, "--trust", str(public))
     assert code == 0, printed + said
+    assert "connection lost" in whole(said)
     running = (place / "current").resolve().name
     assert not list(board.root.rglob("release.key")), "the private key stays here"
     code, printed, said = finished("push", "second", *short, "--frames", "mine/calib")

@@ -123,6 +123,7 @@ def prepare(key: str, name: str, extras: str, wheels: str = "{}") -> None:
         except subprocess.CalledProcessError:
             fail("Python makes no virtual environment", "install its module venv (Debian: apt install python3-venv)")
         pip = [str(place / "bin/python"), "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
+        pip += ["--no-cache-dir"]  # the cache is the user's, and lies outside of this folder
         pip += _packages_from(json.loads(wheels), place / "wheels")
         done = subprocess.run([*pip, f"{wheel}[{extras}]"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         shutil.rmtree(place / "wheels", ignore_errors=True)

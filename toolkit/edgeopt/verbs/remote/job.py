@@ -127,6 +127,8 @@ class Job:
         while line := process.printed.readline(_MOST_BYTES):
             if not line.startswith(MARKER):
                 continue  # the start file of a shell
+            if not line.endswith(b"\n") and len(line) < _MOST_BYTES:
+                return None  # the connection was lost within it
             stream, number, signal = _read_head(line.removeprefix(MARKER))
             if not stream:
                 self.signal = signal
