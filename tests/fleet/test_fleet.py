@@ -28,9 +28,11 @@ from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.cluster.dask import version
-from edgeopt.system.cluster.store import MissingFiles, store
+from edgeopt.system.cluster.store import MissingFiles, machine_lock, store
 from edgeopt.system.cluster.store import root as cluster_root
 from edgeopt.system.declared.target import find_target
+from edgeopt.system.disk import locks
+from edgeopt.system.machine.processor import cpu_architecture
 from edgeopt.verbs.fleet import work
 from edgeopt.verbs.fleet.news import CellNews
 from edgeopt.verbs.fleet.plan import read_plan
@@ -246,6 +248,19 @@ def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):
     os.utime(stored, (0, 0))
     work.forget_cell(run.key)
     assert not stored.exists(), "nobody used it for a month"
+
+
+@pytest.mark.parametrize(("target", "shares"), [("cpu-arm64", True), ("cpu", False)])
+def test_a_cell_that_times_nothing_shares_the_machine(tmp_path, monkeypatch, target, shares):
+    """What is computed for another processor, as for a simulated NPU, runs beside the like, not beside a timed cell."""
+    if cpu_architecture() != "x86-64":
+        pytest.skip("there are no times of cpu-arm64 on x86-64 alone")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    request = work.CellRequest("key", ("optimize",), {}, "", is_here=True, target=target)
+    with work._alone(request), open(machine_lock(), "rb+") as other:
+        assert locks._is_taken(other, is_shared=True) == shares
+    with work._alone(request), open(machine_lock(), "rb+") as other:
+        assert not locks._is_taken(other, is_shared=False)
 
 
 def test_files_are_sent_to_workers_that_ask_for_them(tmp_path, monkeypatch):

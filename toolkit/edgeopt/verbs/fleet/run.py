@@ -124,7 +124,7 @@ def request_of(cell: FleetCell, known: str, files: SentFiles | None = None) -> C
     command = (words[0], *on, *words[1:])
     enters = [known, command, sorted((name, digest) for name, (digest, _) in files.items()), cell.device]
     key = hashlib.sha256(json.dumps(enters).encode()).hexdigest()[:24]
-    return CellRequest(key, command, files, mirrored(Path()), not cell.on)
+    return CellRequest(key, command, files, mirrored(Path()), not cell.on, cell.target)
 
 
 def _kept(plan: FleetPlan, folder: Path, requests: Mapping[str, CellRequest]) -> dict[str, CellResult]:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from platform import node
 
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, EdgeoptError
 from edgeopt.graph.files.outside import sha256_of
+from edgeopt.runtime.devices.availability import find_device, is_compiled
 from edgeopt.system.cluster.dask import worker_address
 from edgeopt.system.cluster.store import MissingFiles, forget_old, machine_lock, root, stored
 from edgeopt.system.disk.locks import hold
@@ -50,7 +51,8 @@ class CellRequest:
     folder: str
     """Name in the mirror of the folder in which the command runs."""
     is_here: bool
-    """Whether the worker's own machine measures, which nothing else may use then."""
+    """Whether the device is the worker's own machine."""
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +121,25 @@ def forget_cell(key: str) -> None:
 
 @contextlib.contextmanager
 def _alone(request: CellRequest) -> Iterator[tuple[int, ...]]:
-    """Take the machine for a cell that measures on it; yield what its command holds on to beyond this worker's end.
+    """Take the machine for a cell of it; yield what its command holds on to beyond this worker's end.
 
-    The command of a device elsewhere takes it by itself, as long as it searches here.
+    A cell that measures has it alone, one that only computes shares it. The command of a device elsewhere takes it by
+    itself, as long as it searches here.
     """
     if not request.is_here:
         yield ()
         return
-    with hold(machine_lock()) as file:
+    with hold(machine_lock(), is_shared=not _is_timed(request.target)) as file:
         yield (file.fileno(),)
+
+
+def _is_timed(name: str) -> bool:
+    """Return whether frames of a target are timed on this machine: a simulated NPU has numbers and no times."""
+    try:
+        target = find_device(name)
+    except EdgeoptError:  # its command says why
+        return True
+    return not (is_compiled(target) or target.why_untimed())
 
 
 def _run(request: CellRequest, out: Path, mirror: Path, locks: tuple[int, ...]) -> tuple[int, tuple[str, ...]]:
