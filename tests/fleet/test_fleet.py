@@ -174,13 +174,13 @@ def test_a_worker_that_dies_in_the_middle_of_a_cell_loses_nothing(tmp_path):
     thread.start()
     for phase in (
         commands,  # as it begins
-        scored_cells,  # as it makes and measures
-        own_files("candidates/simplify*/candidate.json"),  # as its last candidate is made
+        scored_cells,  # as it measures what is made
         own_files("bundle/manifest.json"),  # as it writes what came of it
     ):
         wait_for(phase)
         command = wait_for(commands)
-        command.parent().kill()
+        with suppress(psutil.NoSuchProcess):  # it may end just now
+            command.parent().kill()
         command.wait(60)  # it sees its worker gone
     thread.join(120)
     (result,) = results
