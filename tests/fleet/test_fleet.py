@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import TypeVar
 
 import psutil
@@ -124,9 +124,11 @@ def scored_cells() -> list[Path]:
     return [path.parents[2] for path in cluster_root().glob("cells/*/out/candidates/baseline/candidate.json")]
 
 
-def own_files(pattern: str) -> Callable[[], list[Path]]:
-    """Return what finds files of this test's cells."""
-    return lambda: [*cluster_root().glob(f"cells/*/out/{pattern}")]
+def written_bundles() -> Callable[[], list[Path]]:
+    """Return what finds bundles that are written from now on: next comes the report."""
+    since_s = time()
+    files = cluster_root().glob
+    return lambda: [path for path in files("cells/*/out/bundle/manifest.json") if path.stat().st_mtime > since_s]
 
 
 def require_whole(result: FleetResult, count: int) -> None:
@@ -174,15 +176,11 @@ def test_a_worker_that_dies_in_the_middle_of_a_cell_loses_nothing(tmp_path):
     asked = {"out": tmp_path / "out", "resume": False, "scheduler": "", "hears": heard}
     thread = threading.Thread(target=lambda: results.append(run_fleet(file, **asked)))
     thread.start()
-    for phase in (
-        commands,  # as it begins
-        scored_cells,  # as it makes and measures
-        own_files("candidates/simplify*/candidate.json"),  # as its last candidate is made
-        own_files("bundle/manifest.json"),  # as it writes what came of it
-    ):
-        wait_for(phase)
+    for phase in (commands, scored_cells, written_bundles):  # as it begins, measures, and writes what came of it
+        wait_for(phase() if phase is written_bundles else phase)
         command = wait_for(commands)
-        command.parent().kill()
+        with suppress(psutil.NoSuchProcess):  # it may end just now
+            command.parent().kill()
         command.wait(60)  # it sees its worker gone
     thread.join(120)
     (result,) = results

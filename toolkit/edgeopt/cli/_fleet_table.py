@@ -30,7 +30,7 @@ _REDRAWN_S = 1.0
 """Between two drawings while nothing is told: the times go on. It costs less than Dask's own heartbeats."""
 _GAP = "  "
 _DEVICE, _CELL, _TOOK = 12, 26, 6
-"""Columns; what a command printed last takes the rest."""
+"""Columns at most; what a command printed last takes the rest."""
 
 
 @dataclass
@@ -87,7 +87,10 @@ class FleetTable:
         order = ("runs", "waits", "is through")
         sorted_rows = sorted(self._rows.items(), key=lambda item: order.index(item[1].state))
         shown = len(sorted_rows) if len(sorted_rows) <= most else most - 1
-        lines = [_line(name, row, self._clock(), width) for name, row in sorted_rows[:shown]]
+        names = [columns(printable(name)) for name, _ in sorted_rows[:shown]]
+        cells = [columns(printable(cell)) for _, row in sorted_rows[:shown] for cell in row.running]
+        sizes = min(max(names), _DEVICE), min(max(cells, default=0), _CELL)
+        lines = [_line(name, row, self._clock(), sizes, width) for name, row in sorted_rows[:shown]]
         if rest := sorted_rows[shown:]:
             counts = {state: sum(row.state == state for _, row in rest) for state in order}
             words = {"runs": "run", "waits": "wait", "is through": "through"}
@@ -96,12 +99,12 @@ class FleetTable:
         return lines
 
 
-def _line(name: str, row: _Row, now_s: float, width: int) -> str:
+def _line(name: str, row: _Row, now_s: float, sizes: tuple[int, int], width: int) -> str:
     """Return the line of a device: its cell, since when, and what the command printed last."""
     if not row.running:
-        return f"{_cut(name, _DEVICE)}{_GAP}{row.state}, {row.over} of {row.cells} done"
+        return f"{_cut(name, sizes[0])}{_GAP}{row.state}, {row.over} of {row.cells} done"
     cell, (began_s, text) = next(reversed(row.running.items()))
-    parts = (_cut(name, _DEVICE), _cut(cell, _CELL), f"{clock_time(now_s - began_s):>{_TOOK}}")
+    parts = (_cut(name, sizes[0]), _cut(cell, sizes[1]), f"{clock_time(now_s - began_s):>{_TOOK}}")
     head = _GAP.join(parts)
     room = width - columns(head) - len(_GAP)
     return f"{head}{_GAP}{shorten(' '.join(printable(text).split()), room)}" if room > 0 else shorten(head, width)
