@@ -67,6 +67,7 @@ OTHERS = {
     *CHROMIUM,
     "--index-url",
     "--disable-pip-version-check",
+    "--no-cache-dir",
     "--no-compile",
     "--no-index",
     "--find-links",

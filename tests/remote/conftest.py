@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from ssh_server import ssh_board
@@ -13,15 +12,10 @@ MODEL = Path(__file__).parents[2] / "models" / "digits_detector"
 
 
 @pytest.fixture(scope="session")
-def board():
-    """One device; its environment is made by the first command, which takes longest.
-
-    It lies where other users come by, as a home does: into pytest's own folders they do not come.
-    """
-    with TemporaryDirectory(prefix="board-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)
-        with ssh_board(Path(folder)) as made:
-            yield made
+def board(tmp_path_factory):
+    """One device; its environment is made by the first command, which takes longest."""
+    with ssh_board(tmp_path_factory.mktemp("board")) as made:
+        yield made
 
 
 @pytest.fixture

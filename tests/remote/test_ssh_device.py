@@ -280,8 +280,9 @@ def test_a_command_that_memory_does_not_hold_says_so(board, project):
 def test_another_user_of_the_device_reads_nothing(board, project):
     process = started(*LONG)
     wait_until(lambda: runs_on(board))
-    mode = board.root.parent.stat().st_mode
-    board.root.parent.chmod(0o755)  # as where edgeopt was used before
+    closed = {path: path.stat().st_mode for path in board.root.parents if not path.stat().st_mode & 0o001}
+    for path, mode in closed.items():
+        path.chmod(mode | 0o011)  # else pytest's own folders would keep others away
     beside = board.root.parent / "open"
     beside.write_text("everybody's")
     beside.chmod(0o644)
@@ -291,7 +292,8 @@ def test_another_user_of_the_device_reads_nothing(board, project):
         assert read_by_nobody([beside, board.root, *paths]) == {beside}, "the way there is open to others"
     finally:
         beside.unlink()
-        board.root.parent.chmod(mode)
+        for path, mode in closed.items():
+            path.chmod(mode)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=120)
 
@@ -351,7 +353,7 @@ def test_candidates_are_made_here_and_the_device_measures_and_chooses(board, pro
 
 
 def test_a_device_that_restarts_while_it_measures_candidates_loses_none(board, project):
-    asked = ("optimize", "mine/model.onnx", "-t", "cpu", "--steps", "simplify", "--time-limit", "12s", "--threads", "1")
+    asked = ("optimize", "mine/model.onnx", "-t", "cpu", "--steps", "simplify", "--time-limit", "8s", "--threads", "1")
     process = started(*asked)
     wait_until(lambda: runs_on(board) and (board.jobs[0] / "err").read_text().count("from disk") == 2)
     for each in processes_on(board):
@@ -369,7 +371,7 @@ def test_a_device_that_restarts_while_it_measures_candidates_loses_none(board, p
     assert not board.jobs
     code, _, said = finished(*asked, "--resume")
     assert code in (0, 2, 3, 4), said
-    assert said.count("from disk") == 4, "neither side makes one again"
+    assert said.count("from disk") == 2, "none is made again"
     assert (out / "bundle" / "manifest.json").is_file()
     assert {path: path.read_bytes() for path in made if path.suffix == ".onnx"}.items() <= made.items()
 
