@@ -204,6 +204,8 @@ def _overlapping(runs: list[tuple[int, CellRun]]) -> Iterator[tuple[int, int]]:
 
 
 def _overlap(first: CellRun, second: CellRun) -> bool:
+    if first.key == second.key:  # two workloads of one model and the same options are one run
+        return False
     return first.began_s < second.ended_s and second.began_s < first.ended_s
 
 
