@@ -24,6 +24,10 @@ json read_manifest(const fs::path& bundle) {
   std::ifstream file(bundle / "manifest.json");
   if (!file) throw std::runtime_error(bundle.string() + " holds no manifest.json");
   json manifest = json::parse(file);
+  if (manifest.contains("targets"))
+    throw std::runtime_error(
+        bundle.string() + " is for several targets: take one out with "
+        "edgeopt bundle BUNDLE --target NAME --out FOLDER");
   const json& recipe = manifest.at("recipe");
   if (recipe.at("task") != "generation" || recipe.at("generation").value("encoder", "") != "")
     throw std::runtime_error("the bundle is not that of a language model, but of " + recipe.at("task").dump());

@@ -168,6 +168,10 @@ def test_a_program_writes_the_tokens_that_run_writes(library, tmp_path):
     shown = subprocess.run([program, bundle, "5", "1"], capture_output=True, text=True)
     assert (shown.returncode, shown.stdout) == (1, "")
     assert "model.onnx not used: not as long as the manifest says" in shown.stderr
+    (bundle / "manifest.json").write_text('{"schema": 4, "targets": []}')
+    shown = subprocess.run([program, bundle, "5", "1"], capture_output=True, text=True)
+    assert shown.returncode == 1
+    assert "is for several targets: take one out with edgeopt bundle BUNDLE --target NAME" in shown.stderr
 
 
 @pytest.mark.parametrize("language", ["cpp", "c"])

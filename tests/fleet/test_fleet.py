@@ -215,6 +215,16 @@ def test_a_scheduler_that_is_gone_is_one_line_and_resume_runs_what_is_left_on_an
     assert {other.run.worker} == workers
 
 
+def test_two_workloads_of_one_command_run_once_and_cost_once(tmp_path):
+    file = fleet_file(tmp_path, 1, {"alpha": "cpu"})
+    with file.open("a", encoding="utf-8") as plan:
+        plan.write('\n[workloads.twin]\nmodel = "net0.onnx"\n')
+    result = run_fleet(file, out=tmp_path / "out", resume=False, scheduler="", hears=Heard())
+    assert [cell.exit_code for cell in result.cells] == [0, 0]
+    assert sorted(cell.is_kept for cell in result.cells) == [False, True]
+    assert result.overlaps == ()
+
+
 def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):
     (cell,) = read_plan(fleet_file(tmp_path, 1, {"alpha": "cpu"})).cells
     request = request_of(cell, version())

@@ -39,7 +39,7 @@ class CellResult:
     problem: str
     """Why there is no result; empty where there is one."""
     is_kept: bool = False
-    """Whether an earlier run of the fleet made it."""
+    """Whether an earlier run of the fleet made it, or another cell of the same command: it took no time of its own."""
     price_per_h: float | None = None
     """Price of an hour of its device; None: nobody says."""
 
@@ -204,8 +204,6 @@ def _overlapping(runs: list[tuple[int, CellRun]]) -> Iterator[tuple[int, int]]:
 
 
 def _overlap(first: CellRun, second: CellRun) -> bool:
-    if first.key == second.key:  # two workloads of one model and the same options are one run
-        return False
     return first.began_s < second.ended_s and second.began_s < first.ended_s
 
 
@@ -251,7 +249,7 @@ def result_of(
         folder: With its report, where its command wrote one.
         run: How it ran; None: it never ended.
         problem: Why not.
-        is_kept: Whether an earlier run made it.
+        is_kept: Whether an earlier run made it, or another cell of the same command.
         price_per_h: Price of an hour of its device; None: nobody says.
     """
     report = None

@@ -182,6 +182,7 @@ class _Course:
         self._client, self._folder, self._requests = client, folder, requests
         self._results, self._hears = results, hears
         self._sent = Counter[str]()
+        self._ran = set[str]()
         self._cells: dict[str, FleetCell] = {}
 
     def run(self, cells: list[FleetCell], count: int) -> None:
@@ -276,7 +277,9 @@ class _Course:
             write_beside(place / _CELL, json.dumps(values, indent=2) + "\n")
             self._client.run(work.forget_cell, run.key, workers=[run.worker], on_error="ignore")
         problem, price = answer if isinstance(answer, str) else "", self._prices.get(cell.device)
-        result = result_of(_names(cell), place, run, problem, price_per_h=price)
+        is_again = run is not None and run.key in self._ran  # two workloads of one model and the same options
+        self._ran |= {run.key} if run is not None else set()
+        result = result_of(_names(cell), place, run, problem, is_kept=is_again, price_per_h=price)
         self._results[cell.name] = result
         self._hears.cell_news(CellNews(cell.name, cell.device, is_over=True))
         self._hears.say(cell_line(result))
