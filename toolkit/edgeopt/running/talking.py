@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from threading import Event
 
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
 from edgeopt.measurement.generation.right_writer import open_right_decoder
@@ -78,7 +80,7 @@ def talk(
         reader = ConversationReader(opened.tokenizer, recipe.generation.begin, template, system)
         said, past, accounts = list[ChatMessage](), _Past(), list[Account]()
         options = replace(options, stop=(*options.stop, *reader.stop))
-        while (words := ask()) is not None:
+        while (words := _asked(ask, opened, past)) is not None:
             said.append(ChatMessage("user", words))
             text, account = _answer(opened, reader, said, past, options, hear)
             over()
@@ -120,6 +122,23 @@ class _Past:
             kept.append(token)
         is_whole = done == data
         self.text, self.tokens = (text + said, (*tokens, *kept)) if is_whole else ("", ())
+
+
+def _asked(ask: Callable[[], str | None], opened: LanguageModel, past: _Past) -> str | None:
+    """Return the person's next words; meanwhile the cache of the conversation gets the numbers of a prompt.
+
+    The answer's tokens ran one by one, and where these sum otherwise than several the next turn would compute them anew
+    before its first token.
+    """
+    if not past.tokens:
+        return ask()
+    is_over = Event()
+    with ThreadPoolExecutor(1, "edgeopt-ahead") as threads:
+        threads.submit(opened.expect, past.tokens, lambda: not is_over.is_set())
+        try:
+            return ask()
+        finally:
+            is_over.set()
 
 
 def _answer(

@@ -54,6 +54,8 @@ class WrittenResult:
         if account.heard_rows:
             heard = f" in {account.windows} windows" if account.windows > 1 else ""
             parts = [plural(count, "token"), f"encoder {account.encode_ns / 1e6:.1f} ms{heard}"]
+        if account.shifts:
+            parts.append(f"{account.shifted_tokens} dropped in {plural(account.shifts, 'shift')} of the context")
         if account.ttft_ms is not None:
             parts.append(f"TTFT {account.ttft_ms:.1f} ms")
         if account.tpot_ms:
@@ -184,7 +186,7 @@ def _told_of_end(account: Account, asked: AnswerOptions, context: int) -> Iterat
     count = len(account.token_at_ns)
     if account.reason == "length" and count < asked.most_tokens:
         detail = f"the answer ends after {plural(count, 'token')}: it and its prompt fill the context of {context}"
-        yield Note(NoteKind.WARNING, detail, "a shorter prompt, or a larger --context where the model has one")
+        yield Note(NoteKind.WARNING, detail, "a shorter prompt, a larger --context, or --context-shift")
 
 
 def read_system(file: Path) -> str:

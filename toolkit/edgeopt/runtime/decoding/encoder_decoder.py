@@ -177,6 +177,11 @@ class EncoderDecoder(Closing):
             raise UnsupportedError(
                 "answers of an encoder with a decoder keep to no schema or grammar", remedy="ask a language model"
             )
+        if asked.shifts:
+            raise UnsupportedError(
+                "the answer of an encoder with a decoder ends with its context: nothing before it can be dropped",
+                remedy="leave --context-shift out (AnswerOptions.shifts)",
+            )
         if self.files.audio is None or not isinstance(prompt, Sound):
             return self._answer(prompt, asked)
         windows = fitted_sound(prompt, self.files.audio, asked.long)

@@ -87,6 +87,7 @@ class AnswerWishes(TypedDict, total=False):
     ends: bool
     long: Long
     keep: int
+    shifts: bool
     schema: str | Mapping[str, Any] | bool | None
     regex: str
     grammar: str
@@ -129,6 +130,9 @@ class AnswerOptions:
     """What becomes of a prompt that fills the context."""
     keep: int = 0
     """First tokens of the prompt that are never cut, of a stored prefix for example."""
+    shifts: bool = False
+    """Whether an answer goes on where text and answer fill the context: the older half of what may be cut is dropped,
+    and the rest is computed anew, as a prompt is. Else the answer is over there."""
     schema: str | Mapping[str, Any] | bool | None = None
     """JSON schema that the answer keeps to, as an object or as text; True: any JSON object; None: any text."""
     regex: str = ""
@@ -211,6 +215,10 @@ class Account:
     """Why it is over: `end`, `stop`, `length`, `cancelled`; empty while it is not."""
     cut_tokens: int = 0
     """Cut tokens of the prompt, left out because it filled the context."""
+    shifts: int = 0
+    """How often the older half of the text was dropped so that the answer could go on."""
+    shifted_tokens: int = 0
+    """Tokens of the text that were dropped so."""
     windows: int = 1
     """Windows of a sound, that were heard one after the other."""
 
@@ -267,6 +275,7 @@ class Writing:
         begun_ns: int,
         tokenize_ns: int,
         cut_tokens: int = 0,
+        begins: int = 0,
         follower: Follower | None = None,
     ) -> None:
         """Begin behind a prompt.
@@ -280,10 +289,19 @@ class Writing:
             begun_ns: When the answer was asked for, by `perf_counter_ns`.
             tokenize_ns: That making tokens of the prompt took.
             cut_tokens: Of the prompt, left out.
+            begins: Tokens before every prompt, which a shift leaves in place.
             follower: Keeps the answer to its form; None: it has none.
         """
         self._follower = follower
         self.tokens, self.prompt_tokens = list(prompt), len(prompt)
+        self.answer = list[int]()
+        """Tokens of the answer."""
+        self.opening_tokens = len(prompt)
+        """First tokens of `tokens` that run as a prompt: it, or what a shift left of the text."""
+        self.fixed_tokens = min(begins + asked.keep, len(prompt))
+        """First tokens that a shift leaves where they are."""
+        self.is_shifted = False
+        """Whether a shift moved the text since its cache was computed; who computes it anew sets it back."""
         self._counts = {"prompt_tokens": len(prompt), "tokenize_ns": tokenize_ns, "cut_tokens": cut_tokens}
         self._at_ns, self._reason = list[int](), ""
         self._pieces, self._asked, self._capacity, self._begun_ns = pieces, asked, capacity, begun_ns
@@ -324,11 +342,6 @@ class Writing:
             self._odds.append(_odds(logits, token, self._asked.logprobs))
         return token
 
-    @property
-    def answer(self) -> list[int]:
-        """Tokens of the answer."""
-        return self.tokens[self.prompt_tokens :]
-
     def forced(self) -> list[int]:
         """Return the tokens that follow whatever the model says, as the form of the answer wants them."""
         if self._follower is None or self.is_over:
@@ -340,6 +353,7 @@ class Writing:
     def take(self, token: int) -> Piece:
         """Take a token into the text and return its piece; the account says why the answer is over where it is."""
         self.tokens.append(token)
+        self.answer.append(token)
         at_ns = self.now_ns
         self._at_ns.append(at_ns)
         shown, reason = self._pieces.add(token), ""
@@ -349,7 +363,7 @@ class Writing:
             reason = "stop"
         elif self._follower is not None and self._follower.is_whole(self.answer):
             reason = "end"
-        elif self.output_tokens >= self._asked.most_tokens or len(self.tokens) >= self._capacity:
+        elif self.output_tokens >= self._asked.most_tokens or not self._has_room():
             reason = "length"
         if reason in ("end", "length"):
             shown += self._pieces.end()
@@ -357,6 +371,18 @@ class Writing:
         self.count(detokenize_ns=self.now_ns - at_ns)
         odds = self._odds.popleft() if self._odds else _UNKNOWN
         return Piece(token, shown, at_ns, odds.logprob, odds.likely)
+
+    def _has_room(self) -> bool:
+        """Return whether another token fits into the context, behind a shift where the answer may go on so."""
+        if len(self.tokens) < self._capacity:
+            return True
+        dropped = (len(self.tokens) - self.fixed_tokens) // 2 if self._asked.shifts else 0
+        if not dropped:
+            return False
+        del self.tokens[self.fixed_tokens : self.fixed_tokens + dropped]
+        self.opening_tokens, self.is_shifted = len(self.tokens), True
+        self.count(shifts=1, shifted_tokens=dropped)
+        return True
 
     def break_off(self) -> None:
         """End the text where it stands, if it is not over."""
@@ -427,7 +453,8 @@ class Generation(Closing):
         self._steps.close()
         self._writing.break_off()
         tokens = self._writing.tokens
-        self._decoder.rewind(min(self._decoder.past, len(tokens)))
+        held = self._writing.fixed_tokens if self._writing.is_shifted else len(tokens)
+        self._decoder.rewind(min(self._decoder.past, held))
         self._give_back(self._decoder, tokens[: self._decoder.past])
         if self._guesser:
             self._guesser.close()
@@ -437,16 +464,11 @@ class Generation(Closing):
         return "".join(piece.text for piece in self)
 
     def _write(self) -> Generator[Piece]:
-        decoder, writing = self._decoder, self._writing
+        writing = self._writing
         begun_ns = writing.now_ns
-        count = writing.prompt_tokens
-        logits = None
-        for part in parts_of(writing.tokens[decoder.past : count], self._asked.chunk_tokens):
-            if self._is_cancelled:
-                return
-            logits = decoder.run(part, last=1)
-            writing.count(computed_tokens=len(part))
-        assert logits is not None
+        logits = self._run_opening()
+        if logits is None:
+            return
         writing.count(prefill_ns=writing.now_ns - begun_ns)
         waiting = [writing.choose(logits[-1])]
         while True:
@@ -458,7 +480,38 @@ class Generation(Closing):
                     return
             if self._is_cancelled:
                 return
-            waiting = writing.forced() or self._next_tokens()
+            waiting = writing.forced()
+            if writing.is_shifted and not waiting:
+                self._begin_again()
+                logits = self._run_opening()
+                if logits is None:
+                    return
+                waiting = [writing.choose(logits[-1])]
+            waiting = waiting or self._next_tokens()
+
+    def _run_opening(self) -> NDArray[np.float32] | None:
+        """Run what the cache lacks of the prompt, or of the text behind a shift, in parts.
+
+        Returns:
+            Logits behind its last token; None: the answer was cancelled meanwhile.
+        """
+        decoder, writing, logits = self._decoder, self._writing, None
+        for part in parts_of(writing.tokens[decoder.past : writing.opening_tokens], self._asked.chunk_tokens):
+            if self._is_cancelled:
+                return None
+            logits = decoder.run(part, last=1)
+            writing.count(computed_tokens=len(part))
+        assert logits is not None
+        return logits
+
+    def _begin_again(self) -> None:
+        """Forget what the cache holds of the text before a shift."""
+        writing = self._writing
+        writing.is_shifted = False
+        writing.opening_tokens = len(writing.tokens)  # with what the form of the answer forced behind it
+        self._decoder.rewind(min(self._decoder.past, writing.fixed_tokens))
+        if self._guesser:
+            self._guesser.restart()
 
     def _next_tokens(self) -> list[int]:
         """Run the last token, and guesses behind it; return the next one and those guesses that are what comes.

@@ -37,6 +37,8 @@ _KEPT_PREFIXES = 4
 """In memory."""
 _KEPT_CACHES = 2
 """Number of kept caches of answers that are over: the next prompt that begins alike goes on where they stand."""
+_AHEAD_TOKENS = 32
+"""Tokens that run at once of a prompt that may come: who asks meanwhile waits for no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,13 @@ class LanguageModel(Closing):
         return sum(part.token_bytes for part in self.parts)
 
     @property
-    def begins_with(self) -> int:
+    def begin_tokens(self) -> list[int]:
         """Tokens that stand before every prompt."""
+        return list(self._begin)
+
+    @property
+    def begins_with(self) -> int:
+        """The number of tokens that stand before every prompt."""
         return len(self._begin)
 
     def close(self) -> None:
@@ -277,6 +284,7 @@ class LanguageModel(Closing):
             begun_ns=begun_ns,
             tokenize_ns=tokenize_ns,
             cut_tokens=len(tokens) - len(kept),
+            begins=len(self._begin),
             follower=self._grammars.follower(form) if (form := asked.form) else None,
         )
 
@@ -315,6 +323,35 @@ class LanguageModel(Closing):
         with self._lock:
             self._prefixes = [*self._prefixes[1 - _KEPT_PREFIXES :], (tokens, arrays)]
         return Prefix(tuple(given), len(tokens), computed, note)
+
+    def expect(self, tokens: Sequence[int], is_wanted: Callable[[], bool] = lambda: True) -> int:
+        """Compute the beginning of a prompt that may come, so that its first token need not wait for it.
+
+        Args:
+            tokens: With which the next prompt begins: of a conversation all that was said, the last answer too, whose
+                own tokens may have other numbers in the cache than those of a prompt (`AnswerOptions.exact`).
+            is_wanted: Asked before each part; what is computed by then is kept.
+
+        Returns:
+            How many tokens were computed.
+
+        Raises:
+            ValueError: If it has a token that the model has not, or fills the context.
+        """
+        _require_tokens(tokens, self._vocabulary)
+        whole = [*self._begin, *tokens]
+        if not tokens or len(whole) >= self.context:
+            raise ValueError(f"{len(whole)} tokens in a context of {self.context}: one or more must be left")
+        decoder = self._taken(whole, is_exact=True)
+        begun = decoder.past
+        try:
+            for part in parts_of(whole[begun:], _AHEAD_TOKENS):
+                if not is_wanted():
+                    break
+                decoder.run(part, last=1)
+        finally:
+            self._give_back(decoder, whole[: decoder.past])
+        return decoder.past - begun
 
     def _fingerprint(self) -> str:
         """Return what tells this model from others: the hash of its file, and the state of those beside it.

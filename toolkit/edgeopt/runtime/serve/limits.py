@@ -29,3 +29,5 @@ class Limits:
     """Seconds that answers may still take when the server is told to stop."""
     chunk_tokens: int = 32
     """Chunk tokens of a prompt in one run while others are written, who wait no longer for their next token."""
+    looks_ahead: bool = True
+    """Whether the beginning of a conversation's next prompt is computed while nobody asks."""

@@ -62,6 +62,11 @@ class RequestLine:
             raise
         return perf_counter_ns() - begun_ns
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether at most one slot is taken, and nobody waits."""
+        return self._free >= self._limits.slots - 1 and not self._heap
+
     def leave(self) -> None:
         """Give a slot back; the next in the line takes it."""
         self._tally.running -= 1

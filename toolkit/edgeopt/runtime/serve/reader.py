@@ -68,6 +68,21 @@ class PromptReader:
         said = [self._tokens_of_messages((ChatMessage("user", one),)) for one in _UNLIKE]
         return [self._before, said[0][: common_start(*said)]]
 
+    def next_start(self, wanted: Wanted, answer: str) -> list[int]:
+        """Return the tokens with which a conversation goes on, whatever the user says next; none: nobody can tell.
+
+        Args:
+            wanted: The request that was answered.
+            answer: Its text, as the client sends it back.
+        """
+        tools = wanted.calls.tools if wanted.calls else ()
+        said = (*wanted.messages, ChatMessage("assistant", answer))
+        try:
+            next_turns = [self._tokens_of_messages((*said, ChatMessage("user", words)), tools) for words in _UNLIKE]
+        except RefusedError:  # the context is full, or the answer holds what ends a turn
+            return []
+        return next_turns[0][: common_start(*next_turns)]
+
     def tokens_of(self, wanted: Wanted) -> list[int]:
         """Return the tokens of what was asked, without those that begin every prompt.
 

@@ -86,6 +86,8 @@ _TAKEN: Final = frozenset(
         "top_p",
         "top_k",
         "repetition_penalty",
+        "context_shift",
+        "n_keep",
         "seed",
         "stop",
         "stream",
@@ -326,6 +328,9 @@ def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Answe
         raise RefusedError(400, f"{name}: this server writes {allowed} at most", code="invalid_value", param=name)
     temperature, top_p = _number(values, "temperature", 0, 2), _number(values, "top_p", 0, 1)
     penalty, seed = _number(values, "repetition_penalty", 0.01, 100), _whole(values, "seed", -(1 << 63), (1 << 63) - 1)
+    shifts = _flag(values, "context_shift")
+    if shifts and not length:
+        raise wrong("context_shift", f"an answer beyond the context has no other end: say {_LENGTHS[1]}")
     is_open = is_chat or any(values.get(name) == -1 for name in _LENGTHS)
     return AnswerOptions(
         most_tokens=length or (allowed if is_open else min(_COMPLETION_TOKENS, allowed)),
@@ -342,6 +347,8 @@ def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Answe
         ),
         stop=_stops(values.get("stop")),
         ends=not _flag(values, "ignore_eos"),
+        shifts=shifts,
+        keep=_whole(values, "n_keep", 0, most) or 0,
         logprobs=_logprobs(values, is_chat=is_chat),
         **_form(values),
     )

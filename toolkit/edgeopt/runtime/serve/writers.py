@@ -23,6 +23,15 @@ class ServedWriter(Protocol):
         """Return the answer to the tokens of a prompt; a larger priority goes first where memory is short."""
         ...
 
+    def expect(self, tokens: Sequence[int], behind: Sequence[int]) -> None:
+        """Compute the beginning of a prompt that may come, while nobody asks.
+
+        Args:
+            tokens: With which the next prompt of a conversation begins.
+            behind: The prompt that was answered.
+        """
+        ...
+
     def close(self) -> None:
         """Free it."""
         ...
@@ -56,6 +65,10 @@ class Together:
         """Return the answer to the tokens of a prompt."""
         return self._shared.generate(prompt, asked, priority)
 
+    def expect(self, tokens: Sequence[int], behind: Sequence[int]) -> None:
+        """Compute the beginning of a prompt that may come, while no slot is taken."""
+        self._shared.expect(tokens, behind)
+
     def close(self) -> None:
         """Free it."""
         self._shared.close()
@@ -79,6 +92,9 @@ class OneByOne:
         """Return the answer to the tokens of a prompt; nobody is beside it, so that no priority counts."""
         parts = parts_alone(self._model)  # a cancelled answer ends behind one
         return self._model.generate(prompt, replace(asked, chunk_tokens=parts, uses_draft=self._uses_draft))
+
+    def expect(self, tokens: Sequence[int], behind: Sequence[int]) -> None:
+        """Do nothing: an answer whose tokens are guessed is exact, and stays in the cache as it is."""
 
     def close(self) -> None:
         """Free it."""

@@ -153,6 +153,12 @@ class GenerationRun:
         least=2,
         shown="the model's",
     )
+    context_shift: bool = option(
+        False,
+        "Go on where text and answer fill the context: its older half is dropped, the rest computed anew.",
+        group=LANGUAGE,
+        syntax=Syntax.FLAG,
+    )
     stop: tuple[str, ...] = option(
         (), "End the answer before this text; repeatable.", group=LANGUAGE, metavar="TEXT", repeatable=True
     )
@@ -260,6 +266,12 @@ class GenerationServe(ServeFlags):
     )
     system: Path | None = _system_option()
     prefixes: Path | None = _prefixes_option()
+    no_ahead: bool = option(
+        False,
+        "Do not compute what a conversation's next prompt begins with while nobody asks.",
+        group=LANGUAGE,
+        syntax=Syntax.FLAG,
+    )
     guesses: int | None = _guesses_option()
     draft: str | None = _draft_option()
     exact: bool = option(

@@ -20,7 +20,19 @@ from edgeopt.workloads.generation.source import is_encoder_decoder
 _ONLY_DRAWN = ("top_k", "top_p", "min_p", "seed")
 """Options that say nothing where the likeliest token comes."""
 _DRAWN = ("temperature", *_ONLY_DRAWN, "repetition_penalty", "frequency_penalty", "presence_penalty")
-_OF_TALKS = (*_DRAWN, "chat", "output_tokens", "stop", "schema", "grammar", "system", "context", "exact", "threads")
+_OF_TALKS = (
+    *_DRAWN,
+    "chat",
+    "output_tokens",
+    "stop",
+    "schema",
+    "grammar",
+    "system",
+    "context",
+    "context_shift",
+    "exact",
+    "threads",
+)
 """Options of a conversation."""
 _OF_PAIRS = (*_DRAWN, "prompt", "output_tokens", "stop", "long", "budget", "threads")
 """Options of an encoder with a decoder."""
@@ -140,6 +152,7 @@ def _asked(options: GenerationRun) -> AnswerOptions:
         "stop": options.stop or None,
         "guesses": guesses,
         "exact": options.exact or None,
+        "shifts": options.context_shift or None,
         "uses_draft": options.draft != NONE,
         "schema": _form_in(options.schema),
         "grammar": _form_in(options.grammar),

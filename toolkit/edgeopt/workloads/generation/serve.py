@@ -40,5 +40,6 @@ def hosted(source: str, generation_serve: GenerationServe) -> Hosted:
         guesses=generation_serve.guesses,
         uses_draft=generation_serve.draft != NONE,
         exact=generation_serve.exact,
+        limits=replace(options.limits, looks_ahead=not generation_serve.no_ahead),
     )
     return hosted_texts(source, options)

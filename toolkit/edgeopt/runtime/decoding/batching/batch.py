@@ -52,6 +52,8 @@ def next_prompt(begun: Sequence[Request], left: Callable[[Request], int], turn: 
 
 _GRAIN = 32
 """Rows have room for a multiple of so many tokens, so that a few tokens more do not lay the memory out anew."""
+_AHEAD_TOKENS = 16
+"""Tokens that run at once while nobody asks: who comes meanwhile waits for no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class BatchWork:
     """How often the memory was laid out for other numbers of texts and tokens."""
     answers: int = 0
     """Answers that are over."""
+    ahead_tokens: int = 0
+    """Tokens that were computed while nobody asked, as the next prompt of a conversation begins with them."""
     running: int = 0
     waiting: int = 0
 
@@ -112,6 +116,8 @@ class Batch:
         """Tokens that free rows hold of texts that are over."""
         self._writing = 0
         """Texts behind their prompts: they have the first rows."""
+        self._ahead = list[tuple[list[int], int]]()
+        """Starts of prompts that may come, the newest last, and how many first tokens a row must still hold of each."""
         self.waiting: list[Request] = []
         self.work = BatchWork()
 
@@ -120,8 +126,48 @@ class Batch:
         """Whether there is nothing to do."""
         return not self.waiting and not any(self._seats)
 
+    def expect(self, tokens: Sequence[int], held: int) -> None:
+        """Take the beginning of a prompt that may come; `step_ahead` computes it where nobody asks.
+
+        Args:
+            tokens: With which the prompt begins.
+            held: First tokens that a free row must still hold then: where another text took the row, it is too late.
+        """
+        self._ahead = [*self._ahead, (list(tokens), held)][-self._slots :]
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the beginning of a prompt that may come waits to be computed."""
+        return bool(self._ahead)
+
+    def step_ahead(self) -> None:
+        """Run a part of the newest text that is expected. Only where nothing else is to be done."""
+        tokens, held = self._ahead[-1]
+        alike = [common_start(left, tokens) for left in self._left]
+        row = max(range(len(alike)), key=alike.__getitem__)
+        past = alike[row]
+        if past < max(held, 1) or past == len(tokens) or len(tokens) > self._rows.capacity:
+            self._ahead.pop()
+            return
+        part = tokens[past : past + _AHEAD_TOKENS]
+        self._left[row] = tokens[:past]
+        try:
+            is_held = self._rows.copy(row, row, past) == past  # rows apart keep nothing where their size has changed
+            if is_held:
+                self._rows.run(row, part, is_prompt=True)
+        except Exception:  # nobody asked for it: who does, hears of it
+            is_held = False
+        if not is_held:
+            self._rows.rewind(row, 0)
+            self._left[row] = ()
+            self._ahead.pop()
+            return
+        self._left[row] = tokens[: past + len(part)]
+        self.work += BatchWork(ahead_tokens=len(part))
+
     def forget(self) -> None:
         """Drop what free rows hold."""
+        self._ahead.clear()
         for row, seat in enumerate(self._seats):
             if seat is None:
                 self._rows.rewind(row, 0)
@@ -206,18 +252,20 @@ class Batch:
         return self._left[row] if seat is None else self._reusable(seat, row)
 
     def _reusable(self, request: Request, row: int) -> Sequence[int]:
-        past, count = self._rows.past(row), request.writing.prompt_tokens
+        past, count = self._rows.past(row), request.writing.opening_tokens
+        if request.writing.is_shifted:  # the row holds the text from before
+            past = min(past, request.writing.fixed_tokens)
         return request.writing.tokens[: past if self._reuses_answers else min(past, count)]
 
     def _prompt_left(self, request: Request) -> int:
-        return request.writing.prompt_tokens - self._rows.past(self._seats.index(request))
+        return request.writing.opening_tokens - self._rows.past(self._seats.index(request))
 
     def _run_prompt(self, request: Request) -> None:
         """Run a part of a prompt; behind its end comes the first token, and the text joins the others."""
         row, writing = self._seats.index(request), request.writing
         past = self._rows.past(row)
         limits = [
-            writing.prompt_tokens - past,
+            writing.opening_tokens - past,
             request.asked.chunk_tokens,
             self._chunk if self._writing else self._alone,
         ]
@@ -225,9 +273,10 @@ class Batch:
         logits = self._rows.run(row, part, is_prompt=True)
         writing.count(computed_tokens=len(part))
         self.work += BatchWork(prompt_runs=1, prompt_tokens=len(part))
-        if past + len(part) < writing.prompt_tokens:
+        if past + len(part) < writing.opening_tokens:
             return
-        writing.count(prefill_ns=writing.now_ns - request.prefill_from_ns)
+        if not writing.answer:
+            writing.count(prefill_ns=writing.now_ns - request.prefill_from_ns)
         self._swap(row, self._writing)
         self._writing += 1
         self._take(request, logits[-1])
@@ -275,8 +324,19 @@ class Batch:
                 request.pieces.put(writing.take(token))
                 if writing.is_over:
                     break
-        if request.writing.is_over:
+        if writing.is_over:
             self._leave(request)
+        elif writing.is_shifted:
+            self._begin_again(request)
+
+    def _begin_again(self, request: Request) -> None:
+        """Let a text that was shifted run anew, in parts as a prompt does."""
+        row, writing = self._seats.index(request), request.writing
+        writing.is_shifted = False
+        writing.opening_tokens = len(writing.tokens)
+        self._rows.rewind(row, min(self._rows.past(row), writing.fixed_tokens))
+        self._writing -= 1
+        self._swap(row, self._writing)
 
     def _attempt(self, request: Request, act: Callable[[], None]) -> None:
         """Do something for one request: what fails ends this one, and no other."""

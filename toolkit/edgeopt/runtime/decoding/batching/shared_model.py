@@ -11,7 +11,7 @@ from edgeopt.executors.onnxruntime.sums import Sums, texts_are_alike
 from edgeopt.runtime.decoding.batching.batch import Batch, BatchWork
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.generation import AnswerOptions
-from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.language_model import LanguageModel, common_start
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.processes.closing import Closing
 from edgeopt.system.text import format_bytes, plural
@@ -89,6 +89,7 @@ class SharedModel(Closing):
         alone = parts_alone(model)
         self._batch = Batch(rows, self._tokens, chunk_tokens, alone, model.stored_start, reuses_answers=answers_stay)
         self._change, self._arrived = Condition(), list[Request]()
+        self._expected = list[tuple[list[int], int]]()
         self._order, self._is_closed, self._forgets = 0, False, False
         self._thread = Thread(target=self._write, name="edgeopt-batching", daemon=True)
         self._thread.start()
@@ -143,6 +144,19 @@ class SharedModel(Closing):
             self._change.notify()
         return SharedAnswer(request)
 
+    def expect(self, tokens: Sequence[int], behind: Sequence[int]) -> None:
+        """Compute the beginning of a prompt that may come, while nobody asks; from any thread.
+
+        Args:
+            tokens: With which the next prompt of a conversation begins.
+            behind: The prompt that was answered: nothing is computed where no slot holds what both begin with.
+        """
+        begin = self._model.begin_tokens
+        held = len(begin) + common_start(tokens, behind)
+        with self._change:
+            self._expected.append(([*begin, *tokens], held))
+            self._change.notify()
+
     def forget(self) -> None:
         """Drop the caches of answers that are over, before the next request: its prompt is computed whole."""
         with self._change:
@@ -172,21 +186,38 @@ class SharedModel(Closing):
             engine, model.parts, count, capacity, shares=model.shares, pairs=model.pairs, is_exact=in_pairs
         )
 
+    def _has_work(self) -> bool:
+        batch = self._batch
+        return bool(
+            self._arrived
+            or self._expected
+            or self._forgets
+            or self._is_closed
+            or batch.looks_ahead
+            or not batch.is_idle
+        )
+
     def _write(self) -> None:
         """Write answers until the model is closed."""
         batch, error = self._batch, None
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._arrived or self._forgets or self._is_closed or not batch.is_idle)
+                self._change.wait_for(self._has_work)
                 if self._is_closed:
                     break
                 arrived, self._arrived = self._arrived, []
                 forgets, self._forgets = self._forgets, False
+                expected, self._expected = self._expected, []
+            for tokens, held in expected:
+                batch.expect(tokens, held)
             if forgets:
                 batch.forget()
             batch.waiting += arrived
             try:
-                batch.step()
+                if batch.is_idle and batch.looks_ahead:
+                    batch.step_ahead()
+                else:
+                    batch.step()
             except Exception as found:  # not of one request: nothing is known of the cache any longer
                 error = found
                 break

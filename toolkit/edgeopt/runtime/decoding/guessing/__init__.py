@@ -27,6 +27,10 @@ class Guesser(Protocol):
         """
         ...
 
+    def restart(self) -> None:
+        """Forget the text: the next one begins otherwise."""
+        ...
+
     def close(self) -> None:
         """Give back what it holds; the text is over."""
         ...

@@ -65,6 +65,12 @@ class DraftGuesser:
         self._held, self._sure = [*seen, *result[:-1]], len(seen)
         return result
 
+    def restart(self) -> None:
+        """Forget the text: the next one begins otherwise."""
+        self._held, self._sure, self._start = [], 0, 0
+        if self._decoder is not None:
+            self._decoder.rewind(0)
+
     def close(self) -> None:
         """Give the decoder back, its cache as far as it is of the text."""
         if self._decoder is not None:

@@ -39,5 +39,10 @@ class LookUp:
                 return list(tokens[place : place + count])
         return []
 
+    def restart(self) -> None:
+        """Forget the text: the next one begins otherwise."""
+        self._follows.clear()
+        self._next = 1
+
     def close(self) -> None:
         """Do nothing: it holds no cache."""

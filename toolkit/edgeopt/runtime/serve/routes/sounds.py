@@ -178,6 +178,9 @@ class Translations:
         """Return the answer to the tokens of a text; answers run beside each other, so that no priority counts."""
         return self.model.generate(prompt, replace(asked, guesses=0))
 
+    def expect(self, tokens: Any, behind: Any) -> None:
+        """Do nothing: texts are no conversation."""
+
     def close(self) -> None:
         """Free it."""
         self.model.close()

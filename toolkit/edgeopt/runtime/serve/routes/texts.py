@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
@@ -166,6 +166,23 @@ class TextRoutes(Generic[W]):
             },
         )
 
+    def look_ahead(self, choice: AnswerChoice) -> None:
+        """Let the model compute what the next prompt of a conversation begins with, while nobody asks."""
+        wanted = choice.wanted
+        if not (self._limits.looks_ahead and wanted.messages and not wanted.calls and self._line.is_quiet):
+            return
+        with suppress(RuntimeError):  # the server ends
+            self._conversations.submit(self._expect, wanted, "".join(choice.said), choice.tokens)
+
+    def _expect(self, wanted: Wanted, answer: str, prompt: Sequence[int]) -> None:
+        if not self._holder.is_loaded:
+            return
+        tokens = self._reader.next_start(wanted, answer)
+        if not tokens:
+            return
+        with self._holder.held() as model:
+            model.expect(tokens, prompt)
+
     def bytes_of(self, token: int) -> bytes:
         """Return what a token of an answer writes."""
         return self._reader.bytes_of(token)
@@ -189,6 +206,8 @@ class AnswerChoice:
     writing: AnswerWriting | None = None
     """None: it has no slot yet."""
     pieces: list[Piece] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    """Texts of the pieces so far, of a conversation."""
     written: Written | None = None
     """How it ended."""
     reader: CallReader | None = None
@@ -261,6 +280,9 @@ class _Task:
                 left -= 1
                 choice.written = news
                 self._texts.settle(self._request, choice.wanted, news, choice.queue_ns)
+                self._texts.look_ahead(choice)
+            elif choice.wanted.messages:
+                choice.said += [piece.text for piece in news]
             yield choice, news
 
     def _cancel(self) -> None:
