@@ -20,6 +20,8 @@ from edgeopt.steps.convert.blocks import Blocks
 
 _PRODUCT, _TABLE, _LEVEL = "MatMulNBits", "GatherBlockQuantized", "accuracy_level"
 _MICROSOFT, _BITS = "com.microsoft", (4, 8)
+MOST_IN_FLOATS = 1_900_000_000
+"""Bytes of matrices in floats: a graph of 2 GB is not held in one piece."""
 _ORDER, _BIAS = 4, 5
 """Places of inputs of `MatMulNBits`."""
 _ROUNDED = 4
