@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, UnsupportedError
 from edgeopt.export.decoder.packed import PackedMatrix, grouped, kept_notes
-from edgeopt.export.decoder.schemes import AWQ, COMPRESSED, GPTQ, Scheme, read_scheme
+from edgeopt.export.decoder.schemes import AWQ, COMPRESSED, GPTQ, StoredScheme, read_scheme
 from edgeopt.export.decoder.tensors_file import NamedTensors, TensorFiles
 
 _WORD = 32
@@ -57,7 +57,7 @@ def open_weights(folder: Path) -> NamedTensors:
 class QuantizedFolder:
     """The tensors of a folder of which matrices are stored in integers."""
 
-    def __init__(self, files: TensorFiles, scheme: Scheme) -> None:
+    def __init__(self, files: TensorFiles, scheme: StoredScheme) -> None:
         """Take the files, which are read as they are needed."""
         self._files, self._scheme = files, scheme
         self._kept, self._widened = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)

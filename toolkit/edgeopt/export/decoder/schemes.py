@@ -17,7 +17,7 @@ _FORMAT_KEYS = {GPTQ: "checkpoint_format", AWQ: "version", COMPRESSED: "format"}
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
+class StoredScheme:
     """How matrices of a folder are stored."""
 
     method: str
@@ -28,7 +28,7 @@ class Scheme:
     """Whether zeros are stored less one, as the first version of GPTQ's files has them."""
 
 
-def read_scheme(values: Mapping[str, Any], file: Path) -> Scheme | None:
+def read_scheme(values: Mapping[str, Any], file: Path) -> StoredScheme | None:
     """Return how the weights of a folder are quantized; None: they are not.
 
     Args:
@@ -52,7 +52,7 @@ def read_scheme(values: Mapping[str, Any], file: Path) -> Scheme | None:
     if form not in _FORMATS[method] or bool(table.get("is_marlin_format")):
         raise _refused(file, f"{method} and {key} = {'marlin' if table.get('is_marlin_format') else form}")
     if method == COMPRESSED:
-        return Scheme(method, 0)
+        return StoredScheme(method, 0)
     try:
         bits = int(table.get("bits", table.get("w_bit", 0)))
         group = int(table.get("group_size", table.get("q_group_size", -1)))
@@ -62,7 +62,7 @@ def read_scheme(values: Mapping[str, Any], file: Path) -> Scheme | None:
         raise _refused(file, f"{method} in {bits} bits")
     if group == 0 or group < -1:
         raise InvalidFileError(f"{file}: quantization_config has groups of {group}", remedy="copy the folder again")
-    return Scheme(method, max(group, 0), adds_one=method == GPTQ and form == _FORMATS[GPTQ][0])
+    return StoredScheme(method, max(group, 0), adds_one=method == GPTQ and form == _FORMATS[GPTQ][0])
 
 
 def _refused(file: Path, reason: str) -> UnsupportedError:

@@ -217,10 +217,17 @@ class Workplace:
         if self.attention is not None:
             recipe = self.attention.choose(model, recipe)
         place.mkdir(parents=True, exist_ok=True)
-        for name in (recipe.tokenizer.file, recipe.evaluation.calib, recipe.generation.draft):
-            if name and (source / name).is_file() and (source / name).resolve() != (place / name).resolve():
-                (place / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(source / name, place / name)
+        calib = recipe.evaluation.calib
+        if Path(calib).is_absolute():  # as a form of an earlier run names it, in its own folder
+            recipe = replace(recipe, evaluation=replace(recipe.evaluation, calib=Path(calib).name))
+        for name, near in (
+            (recipe.tokenizer.file, recipe.tokenizer.file),
+            (calib, recipe.evaluation.calib),
+            (recipe.generation.draft, recipe.generation.draft),
+        ):
+            if name and (source / name).is_file() and (source / name).resolve() != (place / near).resolve():
+                (place / near).parent.mkdir(exist_ok=True)
+                shutil.copyfile(source / name, place / near)
         write_beside(place / "recipe.toml", recipe_text(replace(recipe, folder=place), name=recipe.name, labels=""))
 
 
