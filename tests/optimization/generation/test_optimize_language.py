@@ -26,7 +26,7 @@ from edgeopt.optimization.generation.contest import Entrant, _is_slower
 from edgeopt.optimization.generation.forms import CHUNK_TOKENS, FORMS
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.result import BASELINE, LanguageForm
+from edgeopt.optimization.generation.result import BASELINE, STORED, LanguageForm
 from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.texts import read_texts
 from edgeopt.optimization.run import Silence
@@ -177,12 +177,20 @@ def test_two_runs_make_the_same_bytes_and_where_nothing_is_allowed_the_original_
     assert read_bundle(again.folder).model.read_bytes() == load_model(SHIPPED / "model.onnx").data
 
 
-def test_a_model_in_blocks_is_not_made_again(report, tmp_path):
-    given = next(one.file for one in report.forms if one.name == "w4+head")
-    found = optimize_language_model(given, target="cpu", out=tmp_path / "lm", options=BRIEF, listener=Silence())
-    assert [one.name for one in found.forms] == [BASELINE]
-    assert found.chosen == BASELINE
-    assert [one for one in found.notes if one.detail.startswith("left out: w8a8, w8, w4+nearest")]
+def test_a_model_in_blocks_keeps_them_in_one_form_and_is_rounded_again_in_others(report, tmp_path):
+    source = next(form.file for form in report.forms if form.name == "w4+head")
+    again = optimize_language_model(source, target="cpu", out=tmp_path / "lm", options=BRIEF, listener=Silence())
+    by_name = {form.name: form for form in again.forms}
+    assert list(by_name)[:4] == [STORED, "w4+stored", "w8a8", "w8"]
+    assert (by_name[STORED].precision, by_name[STORED].rise) == ("w4", None)
+    assert abs(by_name["w4+stored"].rise.value) < 0.001  # this one rounded what it multiplies before, too
+    assert abs(by_name["w4+stored"].size_bytes - by_name[STORED].size_bytes) < 2000
+    assert by_name["w4+nearest"].rise.value > by_name["w8"].rise.value
+    assert any("most in 4 bits: w4+stored keeps them" in note.detail for note in again.notes)
+    stored = {constant.name: constant for constant in load_model(Path(source)).proto.graph.initializer}
+    kept = {constant.name: constant for constant in load_model(Path(by_name["w4+stored"].file)).proto.graph.initializer}
+    assert all(kept[name] == constant for name, constant in stored.items())
+    assert read_bundle(again.folder).artefacts[0].precision.startswith("w")
 
 
 def form(name: str, speedup: float, verdict: Change, unfit: str = "") -> LanguageForm:

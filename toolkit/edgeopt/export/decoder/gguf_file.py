@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import InvalidFileError, Note, UnsupportedError
+from edgeopt.export.decoder.gguf_blocks import pack_gguf
 from edgeopt.export.decoder.gguf_head import require_bounded_head
 from edgeopt.export.decoder.llama import LlamaConfiguration, require_sizes
+from edgeopt.export.decoder.packed import PackedMatrix, kept_notes
 from edgeopt.export.decoder.positions import Positions
 from edgeopt.recipes.drafting.generation_drafting import TOKENIZER
 from edgeopt.recipes.texts.tokenizer_file import OF_TEKKEN, WORDS
@@ -29,6 +32,8 @@ from edgeopt.system.disk.files import require_regular
 _KINDS = ("llama", "qwen2", "qwen3")
 """`general.architecture`; Mistral calls itself llama."""
 _REMEDY = "download or convert it again"
+_MATRIX = 2
+_FLOATS = ("F32", "F16", "BF16", "F64")
 BLOCK_NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -97,6 +102,7 @@ class GgufFile:
                 remedy="edgeopt export hf:FOLDER reads them",
             )
         self._config = self._configuration()
+        self._kept, self._widened = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
 
     @property
     def config(self) -> LlamaConfiguration:
@@ -117,9 +123,7 @@ class GgufFile:
             InvalidFileError: If it is not there, of another shape, or holds NaN or infinity.
             UnsupportedError: If the package does not know its blocks.
         """
-        one = self._tensors.get(gguf_name(name))
-        if one is None:
-            raise InvalidFileError(f"{self.file} lacks the weights {gguf_name(name)}", remedy=_REMEDY)
+        one = self._tensor(name)
         try:
             made = np.ascontiguousarray(self._dequantize(one.data, one.tensor_type), np.float32)
         except NotImplementedError as error:
@@ -127,15 +131,55 @@ class GgufFile:
                 f"{self.file}: {one.name} is {one.tensor_type.name}, which is not read",
                 remedy="convert it to Q8_0 or F16",
             ) from error
-        if made.shape != shape:
-            text = f"{'x'.join(map(str, made.shape))}, not {'x'.join(map(str, shape))}"
-            raise InvalidFileError(f"{self.file}: {one.name} is {text}", remedy=_REMEDY)
+        self._require_shape(one.name, made.shape, shape)
         if not np.isfinite(made).all():
             raise InvalidFileError(f"{self.file}: {one.name} holds NaN or infinity", remedy=_REMEDY)
-        part = re.search(r"self_attn\.([qk])_proj", name)
-        if part and self._kind == "llama":
-            made = _halves(made, self._config.heads if part[1] == "q" else self._config.kv_heads)
-        return made
+        heads = self._turned_heads(name)
+        return _halves(made, heads) if heads else made
+
+    def packed(self, name: str, shape: tuple[int, ...]) -> PackedMatrix | None:
+        """Return a matrix as the file stores it, its integers and scales; None: it is read in floats.
+
+        Args:
+            name: As Hugging Face has it.
+            shape: That it must have.
+
+        Raises:
+            InvalidFileError: If it is not there, of another shape, or has scales that are no numbers.
+        """
+        stored = self._tensor(name)
+        made = pack_gguf(stored.data, stored.tensor_type.name) if stored.data.ndim == len(shape) == _MATRIX else None
+        if made is None:
+            if stored.tensor_type.name not in _FLOATS:
+                self._widened[stored.tensor_type.name].add(stored.name)
+            return None
+        self._require_shape(stored.name, (made.outputs, made.inputs), shape)
+        if not all(np.isfinite(array).all() for array in (made.blocks.scale, made.low) if array is not None):
+            raise InvalidFileError(f"{self.file}: {stored.name} holds NaN or infinity", remedy=_REMEDY)
+        self._kept[stored.tensor_type.name].add(stored.name)
+        heads = self._turned_heads(name)
+        return made.rows(_halves(np.arange(made.outputs), heads)) if heads else made
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Which matrices were kept in their blocks so far, and which were not."""
+        return kept_notes(self._kept, self._widened)
+
+    def _tensor(self, name: str) -> Any:
+        stored = self._tensors.get(gguf_name(name))
+        if stored is None:
+            raise InvalidFileError(f"{self.file} lacks the weights {gguf_name(name)}", remedy=_REMEDY)
+        return stored
+
+    def _require_shape(self, name: str, here: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        if here != shape:
+            text = f"{'x'.join(map(str, here))}, not {'x'.join(map(str, shape))}"
+            raise InvalidFileError(f"{self.file}: {name} is {text}", remedy=_REMEDY)
+
+    def _turned_heads(self, name: str) -> int:
+        """Return how many heads' rows llama.cpp orders as neighbours; 0: none, rows are as Hugging Face has them."""
+        part = re.search(r"self_attn\.([qk])_proj", name) if self._kind == "llama" else None
+        return 0 if part is None else self._config.heads if part[1] == "q" else self._config.kv_heads
 
     def write_tokenizer(self, folder: Path) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json` as Hugging Face has them.
@@ -241,7 +285,7 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer[1]}.{theirs}.{end}" if layer else f"{theirs}.{end}"
 
 
-def _halves(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+def _halves(rows: NDArray[Any], heads: int) -> NDArray[Any]:
     """Return rows of neighbouring pairs as two halves of each head."""
     pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows.shape))

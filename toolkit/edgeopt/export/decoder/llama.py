@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.export.decoder.packed import PackedMatrix, packed_of, side_by_side
+from edgeopt.export.decoder.packed_nodes import PackedNodes
 from edgeopt.export.decoder.positions import Positions, is_written
+from edgeopt.export.decoder.schemes import read_scheme
 from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within
@@ -138,13 +141,13 @@ def _window(values: Mapping[str, Any]) -> int:
 
 def _require_plain(values: Mapping[str, Any], file: Path) -> None:
     """Raise where a configuration asks for more than known positions, plain gates and one kind of layer."""
+    read_scheme(values, file)
     scaling = values.get("rope_scaling") or values.get("rope_parameters") or {}
     odd = {
         "hidden_act": values.get("hidden_act", "silu") not in ("silu", "swish"),
         "rope_scaling": not is_written(scaling),
         "attention_bias": bool(values.get("attention_bias")),
         "mlp_bias": bool(values.get("mlp_bias")),
-        "quantization_config": bool(values.get("quantization_config")),
         "partial_rotary_factor": float(values.get("partial_rotary_factor") or 1) != 1,
         "layer_types": len(set(values.get("layer_types") or [])) > 1,
     }
@@ -175,21 +178,19 @@ class _Writer:
         self._config, self._weights = config, weights
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[TensorProto] = []
+        self._packed = PackedNodes(self._constant, self._node)
+        self._table: PackedMatrix | None = None
+        """The table of tokens, where it is stored in blocks; a tied head reads the same constants."""
 
     def written(self, name: str) -> Model:
         config = self._config
         ids, mask = _ints("input_ids", ["batch", "sequence"]), _ints("attention_mask", ["batch", "total"])
-        embedding = self._weights.read("model.embed_tokens.weight", (config.vocabulary, config.hidden))
         self._lengths()
         self._angles()
-        table = self._constant("embedding", embedding)
-        x = self._node("Gather", [table, "input_ids"], "embedded")
-        normal = self._first_norm(x)
+        normal = self._first_norm(x := self._embedded())
         for i in range(config.layers):
             x, normal = self._layer(i, x, normal)
-        is_tied = config.is_tied or "lm_head.weight" not in self._weights
-        head = embedding if is_tied else self._weights.read("lm_head.weight", embedding.shape)
-        self._node("MatMul", [normal, self._constant("lm_head", np.ascontiguousarray(head.T))], "logits")
+        self._head(normal)
         caches = [(i, part) for i in range(config.layers) for part in ("key", "value")]
         outputs = [_floats("logits", ["batch", "sequence", config.vocabulary])]
         graph = helper.make_graph(
@@ -202,6 +203,26 @@ class _Writer:
         imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
         made = helper.make_model(graph, opset_imports=imports, ir_version=_IR, producer_name="edgeopt")
         return Model(made, name)
+
+    def _embedded(self) -> str:
+        name, shape = "model.embed_tokens.weight", (self._config.vocabulary, self._config.hidden)
+        packed = packed_of(self._weights, name, shape)
+        if packed is not None:
+            self._table = packed
+            return self._packed.lookup(packed, "input_ids", "embedded")
+        table = self._constant("embedding", self._weights.read(name, shape))
+        return self._node("Gather", [table, "input_ids"], "embedded")
+
+    def _head(self, normal: str) -> None:
+        name, shape = "lm_head.weight", (self._config.vocabulary, self._config.hidden)
+        if self._config.is_tied or name not in self._weights:
+            name = "model.embed_tokens.weight"
+        packed = self._table if name != "lm_head.weight" else packed_of(self._weights, name, shape)
+        if packed is not None:
+            self._packed.product(normal, packed, "logits")
+            return
+        head = np.ascontiguousarray(self._weights.read(name, shape).T)
+        self._node("MatMul", [normal, self._constant("lm_head", head)], "logits")
 
     def _cache(self, name: str, length: str) -> onnx.ValueInfoProto:
         return _floats(name, ["batch", self._config.kv_heads, length, self._config.head])
@@ -268,13 +289,16 @@ class _Writer:
         config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}.self_attn"
         sides = [config.heads * config.head, config.kv_heads * config.head, config.kv_heads * config.head]
         names = [f"{theirs}.{part}_proj" for part in "qkv"]
-        if f"{theirs}.q_norm.weight" in self._weights:
+        is_normed = f"{theirs}.q_norm.weight" in self._weights
+        if is_normed or not self._are_alike(names, sides, config.hidden):
             q, k, v = (
                 self._product(normal, [name], [side], config.hidden, f"{mine}.{part}")
                 for name, side, part in zip(names, sides, "qkv", strict=True)
             )
-            q = self._head_norm(q, f"{theirs}.q_norm", config.heads)
-            parts = [q, self._head_norm(k, f"{theirs}.k_norm", config.kv_heads), v]
+            if is_normed:
+                q = self._head_norm(q, f"{theirs}.q_norm", config.heads)
+                k = self._head_norm(k, f"{theirs}.k_norm", config.kv_heads)
+            parts = [q, k, v]
         else:
             parts = [self._product(normal, names, sides, config.hidden, f"{mine}.qkv"), "", ""]
         past = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
@@ -297,13 +321,27 @@ class _Writer:
 
     def _product(self, x: str, theirs: Sequence[str], sides: Sequence[int], inputs: int, mine: str) -> str:
         """Return x times the matrices side by side, and their biases where there are any."""
-        parts = [self._weights.read(f"{name}.weight", (side, inputs)) for name, side in zip(theirs, sides, strict=True)]
-        weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
-        made = self._node("MatMul", [x, weight], mine)
+        packed = side_by_side(self._stored(theirs, sides, inputs))
+        if packed is not None:
+            made = self._packed.product(x, packed, mine)
+        else:
+            shapes = zip(theirs, sides, strict=True)
+            parts = [self._weights.read(f"{name}.weight", (side, inputs)) for name, side in shapes]
+            weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
+            made = self._node("MatMul", [x, weight], mine)
         if f"{theirs[0]}.bias" not in self._weights:
             return made
         biases = [self._weights.read(f"{name}.bias", (side,)) for name, side in zip(theirs, sides, strict=True)]
         return self._node("Add", [made, self._constant(f"{mine}.bias", np.concatenate(biases))], f"{mine}.biased")
+
+    def _stored(self, theirs: Sequence[str], sides: Sequence[int], inputs: int) -> list[PackedMatrix | None]:
+        shapes = zip(theirs, sides, strict=True)
+        return [packed_of(self._weights, f"{name}.weight", (side, inputs)) for name, side in shapes]
+
+    def _are_alike(self, theirs: Sequence[str], sides: Sequence[int], inputs: int) -> bool:
+        """Whether matrices can lie side by side: all in floats, or in blocks of one kind."""
+        parts = self._stored(theirs, sides, inputs)
+        return all(part is None for part in parts) or side_by_side(parts) is not None
 
     def _added(self, x: str, more: str, scale: str, mine: str) -> tuple[str, str]:
         """Return the sum and its norm."""

@@ -20,6 +20,7 @@ from edgeopt.system.disk.files import require_there
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
+_INTEGERS = {"I8": "i1", "U8": "u1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 _MOST_HEAD = 100 << 20
 """Bytes; the format allows no more."""
 _REMEDY = "name a folder that save_pretrained wrote, and copy it again if it is damaged"
@@ -42,6 +43,12 @@ class _Place:
     shape: tuple[int, ...]
     start: int
     size_bytes: int
+
+    def read(self, dtype: str) -> NDArray[Any]:
+        with self.file.open("rb") as stream:
+            stream.seek(self.start)
+            data: NDArray[Any] = np.frombuffer(stream.read(self.size_bytes), dtype)
+        return data.reshape(self.shape)
 
 
 class TensorFiles:
@@ -81,15 +88,36 @@ class TensorFiles:
             raise InvalidFileError(
                 f"{place.file}: {name} is {place.dtype}, which is no float", remedy="save the weights in float first"
             )
-        with place.file.open("rb") as stream:
-            stream.seek(place.start)
-            data = np.frombuffer(stream.read(place.size_bytes), _DTYPES[place.dtype]).reshape(shape)
+        data = place.read(_DTYPES[place.dtype])
         if place.dtype == "BF16":  # the upper half of a float32
             data = (data.astype(np.uint32) << 16).view(np.float32)
         made = np.ascontiguousarray(data, np.float32)
         if not np.isfinite(made).all():
             raise InvalidFileError(f"{place.file}: {name} holds NaN or infinity", remedy="train or copy it again")
         return made
+
+    def integers(self, name: str, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+        """Return one tensor of integers as it is stored.
+
+        Args:
+            name: Of the tensor.
+            shape: That it must have; None: any.
+
+        Raises:
+            InvalidFileError: If it is not there, of another shape, or no integers.
+        """
+        place = self._places.get(name)
+        if place is None:
+            raise InvalidFileError(f"{self.folder} lacks the weights {name}", remedy=_REMEDY)
+        if place.dtype not in _INTEGERS or (shape is not None and place.shape != shape):
+            sides, wanted = ("x".join(map(str, sides)) for sides in (place.shape, shape or ()))
+            text = f"{place.dtype} of {sides}, not integers{f' of {wanted}' if shape else ''}"
+            raise InvalidFileError(f"{place.file}: {name} is {text}", remedy=_REMEDY)
+        return place.read(_INTEGERS[place.dtype])
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor; empty where it is not there."""
+        return self._places[name].shape if name in self._places else ()
 
 
 def _files(folder: Path) -> list[Path]:
@@ -130,7 +158,8 @@ def _place(file: Path, one: Mapping[str, Any], after: int, size: int) -> _Place:
     start, end = (int(place) for place in one["data_offsets"])
     shape = tuple(int(side) for side in one["shape"])
     dtype = str(one["dtype"])
-    width = np.dtype(_DTYPES[dtype]).itemsize if dtype in _DTYPES else 0
+    numpy_name = (_DTYPES | _INTEGERS).get(dtype)
+    width = np.dtype(numpy_name).itemsize if numpy_name else 0
     count = 1
     for side in shape:
         count *= side

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.statistics.ratio import Change
-from edgeopt.optimization.generation.result import BASELINE, LanguageForm
+from edgeopt.optimization.generation.result import ORIGINALS, LanguageForm
 
 
 def choose_form(forms: Sequence[LanguageForm], budget: AnswerBudget | None = None) -> str:
@@ -18,7 +18,7 @@ def choose_form(forms: Sequence[LanguageForm], budget: AnswerBudget | None = Non
     A form whose medians keep a budget comes before all that do not. Where the original misses a limit, what is proven
     faster in the part that it misses counts as well, though its whole answers are not: that is what was asked for.
     """
-    original = next(form for form in forms if form.name == BASELINE)
+    original = next(form for form in forms if form.name in ORIGINALS)
     missed = budget.missed_by(original.times_ms) if budget else ()
     proven = [form for form in forms if _is_proven(form, ("answer",)) or (missed and _is_proven(form, missed))]
     if budget:

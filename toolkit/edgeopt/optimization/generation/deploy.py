@@ -10,7 +10,7 @@ from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.guessing import with_guesses
-from edgeopt.optimization.generation.result import BASELINE, LanguageForm, LanguageReport
+from edgeopt.optimization.generation.result import ORIGINALS, LanguageForm, LanguageReport
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.bundle import Bundle, Expected, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
@@ -35,7 +35,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
         InvalidFileError: If the disk is full.
     """
     best, weights = report.best, dict[str, PieceLayout]()
-    baseline = next(form for form in report.forms if form.name == BASELINE)
+    baseline = next(form for form in report.forms if form.name in ORIGINALS)
     model = load_model(Path(best.file))
     data, beside = in_bundle(model, weights)
     made = make_artefact(MODEL, data, best.precision, target, report.threads, model.inputs, model.outputs)

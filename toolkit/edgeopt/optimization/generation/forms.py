@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.result import BASELINE
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.convert.blocks import Rounding, k_quant, to_nearest
+from edgeopt.steps.convert.kept_blocks import bits_of_blocks, round_inputs
 from edgeopt.steps.convert.neuron_parts import WIDTH, split_neurons
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
@@ -102,6 +105,25 @@ FUSED = MatrixForm(
     lambda material: Outcome(material.model, {"": 1}),
 )
 """Fused form of a model that another exporter wrote (`fusion.py`); the other forms are made of it then."""
+
+
+def _kept(bits: int) -> MatrixForm:
+    def make(material: DecoderMaterial) -> Outcome:
+        return Outcome(round_inputs(material.stored).model, {"": 1}) if material.stored else Outcome(material.model, {})
+
+    return MatrixForm(f"w{bits}+stored", "blocks as given, what they multiply in 8 bits", make)
+
+
+KEPT = {bits: _kept(bits) for bits in (4, 8)}
+"""By the bits of most of its weights, the form of a model that came in blocks of integers: they stay as they are."""
+
+
+def precision_of(model: Model) -> str:
+    """Return the scheme of a model as it was given, in the words of targets."""
+    bits = bits_of_blocks(model)
+    return f"w{bits}" if bits in KEPT else BASELINE
+
+
 FORMS = (
     MatrixForm(
         "w8a8",

@@ -21,7 +21,7 @@ from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.proof import as_forms, bytes_of_form, prove, told_of_end
-from edgeopt.optimization.generation.result import GuessChoice, LanguageForm, LanguageReport
+from edgeopt.optimization.generation.result import BASELINE, GuessChoice, LanguageForm, LanguageReport
 from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.report.formats import write_pages
@@ -98,6 +98,7 @@ def judge_forms(
     names: Callable[[], Sequence[str]],
     enter: Callable[[Ahead], None],
     refuse: Callable[[], None] = lambda: None,
+    precision: str = BASELINE,
 ) -> list[LanguageForm]:
     """Make forms, judge and time them; the original is open meanwhile.
 
@@ -109,6 +110,7 @@ def judge_forms(
         names: Names of all forms that are tried, once `enter` is over.
         enter: Makes forms and lets each into the contest.
         refuse: Takes out forms that lose too much in another way than by their perplexity.
+        precision: Scheme of the original, in the words of targets.
     """
     shares, ahead = run.shares, Ahead(contest, run.options.processes)
     with shares.part(TimeShare.FORMS):
@@ -119,7 +121,8 @@ def judge_forms(
     ahead.tell_timing(made.entrants)
     _time_forms(contest, made.entrants, shares)
     refuse()
-    forms = as_forms(contest, file, made.entrants, is_hurried=shares.was_cut or shares.is_late)
+    is_hurried = shares.was_cut or shares.is_late
+    forms = as_forms(contest, file, made.entrants, is_hurried=is_hurried, precision=precision)
     ahead.tell_proving(made.entrants)
     return forms
 

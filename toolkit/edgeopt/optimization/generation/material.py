@@ -37,6 +37,8 @@ class DecoderMaterial:
     max_rise: float
     """Max rise of the perplexity that is allowed, as a share."""
     listener: Listener
+    stored: Model | None = None
+    """The model with its matrices in the blocks that it came with, of which `model` has the floats; None: in floats."""
     _grams: dict[str, Gram] = field(default_factory=dict)
     _rounded: dict[tuple[str, int, int], Blocks] = field(default_factory=dict)
 

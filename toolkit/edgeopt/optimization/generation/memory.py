@@ -5,6 +5,7 @@ from __future__ import annotations
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import Model
 from edgeopt.steps.convert.blocks_with_inputs import Gram
+from edgeopt.steps.convert.kept_blocks import MOST_IN_FLOATS, bytes_in_floats
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 
@@ -24,7 +25,12 @@ def require_memory(loaded: Model) -> None:
         constant.name: constant.dims[0] for constant in loaded.proto.graph.initializer if len(constant.dims) == _MATRIX
     }
     products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
-    needed = 8 * loaded.size_bytes + sum(Gram.bytes_of(inputs[product]) for product in products if product in inputs)
+    floats = 2 * bytes_in_floats(loaded)
+    needed = (
+        8 * loaded.size_bytes
+        + (floats if floats < 2 * MOST_IN_FLOATS else 0)
+        + sum(Gram.bytes_of(inputs[product]) for product in products if product in inputs)
+    )
     require_room(needed)
 
 

@@ -18,7 +18,7 @@ from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.attention import AttentionTrials
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import deploy_language_model
-from edgeopt.optimization.generation.forms import FORMS, with_chunks
+from edgeopt.optimization.generation.forms import FORMS, precision_of, with_chunks
 from edgeopt.optimization.generation.guessing import choose_guesses
 from edgeopt.optimization.generation.life import (
     FormMaker,
@@ -33,7 +33,7 @@ from edgeopt.optimization.generation.life import (
     require_processor,
 )
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.result import BASELINE, GuessChoice, LanguageReport
+from edgeopt.optimization.generation.result import ORIGINALS, GuessChoice, LanguageReport
 from edgeopt.optimization.generation.texts import TokenWindows, no_text
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.generation.workplace import Workplace, prepared, started, taken_over, write_ranges
@@ -98,6 +98,7 @@ def optimize_language_model(
             file,
             names=lambda: [form.name for form in of.forms],
             enter=lambda ahead: _enter(contest, place, made, ahead),
+            precision=precision_of(start.loaded),
         )
     told = {
         "model": recipe.name,
@@ -109,7 +110,7 @@ def optimize_language_model(
     opened_as = replace(device, options=original.origin.entries)
 
     def deploy(report: LanguageReport) -> Bundle:
-        chosen = recipe if report.chosen == BASELINE else _deployed(recipe, report)
+        chosen = recipe if report.chosen in ORIGINALS else _deployed(recipe, report)
         return deploy_language_model(report, opened_as, chosen)
 
     return prove_and_write(

@@ -15,7 +15,7 @@ from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, FormContest, speeds_of
-from edgeopt.optimization.generation.result import BASELINE, LanguageForm
+from edgeopt.optimization.generation.result import BASELINE, ORIGINALS, STORED, LanguageForm
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
 from edgeopt.system.processes.time_limit import LONGER, require_time
@@ -31,7 +31,12 @@ _START_S = 2.0
 
 
 def as_forms(
-    contest: FormContest, original: Path, entrants: Sequence[Entrant], *, is_hurried: bool = False
+    contest: FormContest,
+    original: Path,
+    entrants: Sequence[Entrant],
+    *,
+    is_hurried: bool = False,
+    precision: str = BASELINE,
 ) -> list[LanguageForm]:
     """Return the original, with its times beside all that were timed, and the entrants as they are reported.
 
@@ -40,10 +45,12 @@ def as_forms(
         original: Its file or folder.
         entrants: All that were judged.
         is_hurried: Whether it was interrupted, or is late: one answer times the original, where no form was timed.
+        precision: Scheme of the original, in the words of targets.
     """
     times = _medians(contest.times_of_original(entrants, is_hurried=is_hurried))
     size, perplexity = bytes_of_form(original), contest.base.perplexity
-    first = LanguageForm(BASELINE, "as given", str(original), size, perplexity, times_ms=times)
+    name = BASELINE if precision == BASELINE else STORED
+    first = LanguageForm(name, "as given", str(original), size, perplexity, times_ms=times, precision=precision)
     return [first, *(_as_form(contest, entrant) for entrant in entrants)]
 
 
@@ -96,9 +103,9 @@ def prove(
     language_forms, proven, listener = list(forms), set[str](), shares.listener
     for _ in range(_MOST_PROVEN):
         name = choose_form(language_forms, budget)
-        if name == BASELINE and shares.is_late:
+        if name in ORIGINALS and shares.is_late:
             name = _most_promising(language_forms)  # its rounds were cut short: processes prove what they could not
-        if name == BASELINE or name in proven or shares.was_cut:
+        if name in ORIGINALS or name in proven or shares.was_cut:
             break
         place = next(i for i, form in enumerate(language_forms) if form.name == name)
         runs, each_s = list[tuple[FormTurns, FormTurns]](), _process_s(language_forms[0], language_forms[place])
@@ -126,7 +133,7 @@ def _most_promising(forms: Sequence[LanguageForm]) -> str:
     """Return the form that looks fastest of those that may be chosen; the original where none looks faster."""
     fit = [form for form in forms[1:] if form.speed and not (form.unfit or form.out)]
     best = max(fit, key=lambda form: form.speed["answer"].speedup, default=None)
-    return best.name if best and best.speed["answer"].speedup > 1 else BASELINE
+    return best.name if best and best.speed["answer"].speedup > 1 else forms[0].name
 
 
 def _process_s(original: LanguageForm, form: LanguageForm) -> float:
@@ -148,7 +155,7 @@ def told_of_end(
     why = "interrupted" if shares.was_cut else "time limit reached"
     remedy = "the same command with --resume takes up the forms" if shares.was_cut else LONGER
     chosen = next(form for form in forms if form.name == choose_form(forms, budget))
-    if chosen.name == BASELINE:
+    if chosen.name in ORIGINALS:
         detail = f"{why} before a form was proven faster: the bundle holds the original"
         return Note(NoteKind.WARNING, detail, remedy)
     count = chosen.speed["answer"].processes

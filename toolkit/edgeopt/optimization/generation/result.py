@@ -15,7 +15,9 @@ from edgeopt.measurement.generation.perplexity import Rise
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.system.text import plural
 
-BASELINE = "fp32"
+BASELINE, STORED = "fp32", "stored"
+"""Names of the original: in floats, or with matrices that it came with in blocks of integers."""
+ORIGINALS = (BASELINE, STORED)
 LANGUAGE_RUN = "language-run.json"
 """Marks the output folder of a language model."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.perplexity import MOST_WINDOWS
-from edgeopt.optimization.generation.result import BASELINE, LanguageForm, LanguageReport
+from edgeopt.optimization.generation.result import ORIGINALS, LanguageForm, LanguageReport
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
 
@@ -35,7 +35,7 @@ def summarize_language(report: LanguageReport) -> Document:
 
 def _speeds(report: LanguageReport) -> Table:
     def ratio(part: str) -> Callable[[LanguageForm], str]:
-        return lambda form: "1.00x" if form.name == BASELINE else str(form.speed[part]) if form.speed else ""
+        return lambda form: "1.00x" if form.name in ORIGINALS else str(form.speed[part]) if form.speed else ""
 
     columns: dict[str, Callable[[LanguageForm], str]] = {
         "form": lambda form: form.name,
@@ -46,7 +46,7 @@ def _speeds(report: LanguageReport) -> Table:
         "TTFT ms": lambda form: _ms(form, "TTFT"),
         "TPOT ms": lambda form: _ms(form, "TPOT"),
     }
-    kept = [form for form in report.forms if form.times_ms or form.name == BASELINE]
+    kept = [form for form in report.forms if form.times_ms or form.name in ORIGINALS]
     place = [form.name for form in kept].index(report.chosen)
     return make_table(kept, columns, less=["TTFT ms", "TPOT ms", "proof"], chosen=place)
 
@@ -78,7 +78,7 @@ def _ms(form: LanguageForm, part: str) -> str:
 def _verdict(report: LanguageReport) -> VerdictLines:
     best, written = report.best, str(report.bundle or report.folder)
     command, facts = f"edgeopt run {written} {report.asks}", list[Value]()
-    if best.name == BASELINE:
+    if best.name in ORIGINALS:
         outcome = CommandOutcome.DONE
         sentence = f"No form of {report.model} is proven faster for these lengths: the original stays"
     else:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EdgeoptError, InvalidFileError, Note
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.generation.right_writer import open_right_decoder
 from edgeopt.optimization.generation.attention import AttentionTrials
-from edgeopt.optimization.generation.forms import FUSED, MatrixForm, with_chunks
+from edgeopt.optimization.generation.forms import FUSED, KEPT, MatrixForm, with_chunks
 from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.generation.memory import JUDGED_COPIES, require_memory, require_room
 from edgeopt.optimization.generation.options import LanguageOptions
@@ -29,6 +29,7 @@ from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.decoder_fusion import answers_last, fuse_decoder
+from edgeopt.steps.convert.kept_blocks import MOST_IN_FLOATS, bits_of_blocks, bytes_in_floats, in_floats
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.archives import read_archive
@@ -112,18 +113,34 @@ def prepared(
     Raises:
         EdgeoptError: If memory does not suffice.
     """
+    bits = bits_of_blocks(start.loaded)
+    has_floats = bytes_in_floats(start.loaded) < MOST_IN_FLOATS
     require_memory(start.loaded)
     original, texts = start.original, start.texts
     listener.say("look for what is written in many ops and can be one")
     fused = fuse_decoder(start.loaded, original.context, original.tokenizer.size)
     head = start.recipe.generation.head
-    material = DecoderMaterial(fused.model, device, texts.calibration, start.threads, head, max_rise, listener)
+    source, stored = fused.model, None
+    if bits in KEPT:
+        stored = fused.model
+        source = in_floats(stored).model if has_floats else stored
+    material = DecoderMaterial(source, device, texts.calibration, start.threads, head, max_rise, listener, stored)
     listener.say(
         f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
         f"{len(texts.calibration)} of {texts.calibrating} calibrate"
     )
-    is_last_enough = answers_last(fused.model, original.context, original.tokenizer.size)
+    is_last_enough = answers_last(source, original.context, original.tokenizer.size)
+    if stored is not None:
+        notes = (*fused.notes, _told_of_blocks(bits, has_floats=has_floats))
+        return DecoderForms((KEPT[bits], *(forms if has_floats else ())), material, is_last_enough, notes)
     return DecoderForms((FUSED, *forms) if fused.changes else forms, material, is_last_enough, fused.notes)
+
+
+def _told_of_blocks(bits: int, *, has_floats: bool) -> Note:
+    text = f"matrices come in blocks, most in {bits} bits: {KEPT[bits].name} keeps them"
+    if has_floats:
+        return Note(NoteKind.INFO, f"{text}, other forms round what they stand for again")
+    return Note(NoteKind.WARNING, f"{text}; no other form is made, as in floats they are above 2 GB")
 
 
 def taken_over(start: DecoderStart, forms: tuple[MatrixForm, ...], listener: Listener) -> DecoderForms:
@@ -137,7 +154,7 @@ def taken_over(start: DecoderStart, forms: tuple[MatrixForm, ...], listener: Lis
     require_room(JUDGED_COPIES * start.loaded.size_bytes)
     made = [name for name in handover.steps if (start.left.place(name) / MODEL).is_file()]
     listener.say(f"forms are taken up: {', '.join(made) or 'none'}")
-    tried = (FUSED, *forms) if FUSED.name in handover.steps else forms
+    tried = tuple(form for form in (FUSED, *KEPT.values()) if form.name in handover.steps) + forms
     return DecoderForms(tried, None, False, handover.told)
 
 
@@ -200,10 +217,17 @@ class Workplace:
         if self.attention is not None:
             recipe = self.attention.choose(model, recipe)
         place.mkdir(parents=True, exist_ok=True)
-        for name in (recipe.tokenizer.file, recipe.evaluation.calib, recipe.generation.draft):
-            if name and (source / name).is_file() and (source / name).resolve() != (place / name).resolve():
-                (place / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(source / name, place / name)
+        calib = recipe.evaluation.calib
+        if Path(calib).is_absolute():  # as a form of an earlier run names it, in its own folder
+            recipe = replace(recipe, evaluation=replace(recipe.evaluation, calib=Path(calib).name))
+        for name, near in (
+            (recipe.tokenizer.file, recipe.tokenizer.file),
+            (calib, recipe.evaluation.calib),
+            (recipe.generation.draft, recipe.generation.draft),
+        ):
+            if name and (source / name).is_file() and (source / name).resolve() != (place / near).resolve():
+                (place / near).parent.mkdir(exist_ok=True)
+                shutil.copyfile(source / name, place / near)
         write_beside(place / "recipe.toml", recipe_text(replace(recipe, folder=place), name=recipe.name, labels=""))
 
 

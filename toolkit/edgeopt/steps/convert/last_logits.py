@@ -138,6 +138,28 @@ def _is_mean(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
     return [node.inputs[0]] == list(values) and result in ((-1,), (_NUMBERS,)) and attribute(node, "keepdims", 1) == 1
 
 
+def _is_split(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
+    """Whether the numbers of each token are put in blocks, or out of them."""
+    shape = graph.constant(node.inputs[1])
+    is_apart = shape is not None and shape.size > _NUMBERS and not shape[:_NUMBERS].any()
+    return [node.inputs[0]] == list(values) and is_apart
+
+
+def _is_block_sum(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
+    """Whether each token's numbers are summed, whole or by blocks."""
+    split = graph.producer(node.inputs[0], op="Reshape")
+    axes = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if split is not None and _is_split(graph, split, [split.inputs[0]] if split.inputs[0] else []):
+        return [node.inputs[0]] == list(values) and axes is not None and axes.tolist() in ([-1], [_NUMBERS + 1])
+    return _is_mean(graph, node, values)
+
+
+def _is_order(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
+    """Whether the numbers of each token are put in another order."""
+    is_constant = graph.constant(node.inputs[1]) is not None
+    return [node.inputs[0]] == list(values) and is_constant and attribute(node, "axis", 0) in (-1, _NUMBERS)
+
+
 def _is_pair(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
     """Whether what stands beside it is the same for every token."""
     stored = [graph.constant(input_) for input_ in node.inputs if input_ not in values]
@@ -158,6 +180,9 @@ _CHECKS: dict[str, Callable[[Graph, Node, Sequence[Value]], bool]] = {
     **dict.fromkeys(_NORMS, _is_norm),
     **dict.fromkeys(_SKIP_NORMS, _is_sum),
     **dict.fromkeys(_MEANS, _is_mean),
+    "Reshape": _is_split,
+    "ReduceSum": _is_block_sum,
+    "Gather": _is_order,
     **dict.fromkeys(_PAIRS, _is_pair),
     **dict.fromkeys((*_SINGLE, _DYNAMIC), _is_single),
     **dict.fromkeys(_ROUNDING, _is_rounding),

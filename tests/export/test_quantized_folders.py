@@ -1,0 +1,316 @@
+"""Folders of Hugging Face in GPTQ, AWQ and compressed-tensors become decoders with the integers of their files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import numpy_helper
+from small_decoders import VOCABULARY, random_weights, write_decoder, write_tensors, write_tokenizer
+
+from edgeopt.cli import cli
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
+from edgeopt.export.decoder.llama import read_configuration, write_llama
+from edgeopt.export.decoder.quantized import QuantizedFolder, open_weights
+from edgeopt.export.decoder.reference import Reference
+from edgeopt.export.export import export
+from edgeopt.graph.model import Model
+from edgeopt.steps.convert.kept_blocks import in_floats, round_inputs
+
+GROUP = 32
+SIZES = {"hidden_size": 128, "intermediate_size": 160, "head_dim": 32}
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def words(integers: np.ndarray, bits: int, order: tuple[int, ...] = ()) -> np.ndarray:
+    """Return rows of integers packed in 32 bits, as the tools' loops do it."""
+    count = 32 // bits
+    made = np.zeros((len(integers), integers.shape[1] // count), np.uint32)
+    for place in range(count):
+        made |= integers[:, (order or range(count))[place] :: count].astype(np.uint32) << np.uint32(bits * place)
+    return made.view(np.int32)
+
+
+class Stored:
+    """A random matrix in integers: what it stands for, and its tensors in a file."""
+
+    def __init__(self, outputs: int, inputs: int, bits: int, seed: int, *, mixed: bool, symmetric: bool) -> None:
+        chance, groups = np.random.default_rng(seed), inputs // GROUP
+        self.bits, self.top = bits, (1 << bits) - 1
+        self.integers = chance.integers(0, self.top + 1, (outputs, inputs), np.uint8)
+        self.zero = chance.integers(1, self.top + 1, (outputs, groups), np.uint8)
+        if symmetric:
+            self.zero[:] = 1 << (bits - 1)
+        self.scale = chance.uniform(0.5, 1.5, (outputs, groups)).astype(np.float16) * np.float16(0.3 / self.top)
+        self.group = np.arange(inputs, dtype=np.int32) // GROUP
+        if mixed:
+            self.group = chance.permutation(self.group)
+
+    @property
+    def real(self) -> np.ndarray:
+        steps = self.integers.astype(np.float32) - self.zero[:, self.group].astype(np.float32)
+        return steps * self.scale.astype(np.float32)[:, self.group]
+
+    def gptq(self, name: str, *, less: int) -> dict[str, np.ndarray]:
+        return {
+            f"{name}.qweight": np.ascontiguousarray(words(self.integers, self.bits).T),
+            f"{name}.qzeros": words((self.zero - less).T, self.bits),
+            f"{name}.scales": np.ascontiguousarray(self.scale.T),
+            f"{name}.g_idx": self.group,
+        }
+
+    def awq(self, name: str) -> dict[str, np.ndarray]:
+        return {
+            f"{name}.qweight": words(self.integers.T, 4, AWQ_ORDER),
+            f"{name}.qzeros": words(self.zero.T, 4, AWQ_ORDER),
+            f"{name}.scales": np.ascontiguousarray(self.scale.T),
+        }
+
+    def compressed(self, name: str, *, with_zero: bool) -> dict[str, np.ndarray]:
+        made = {
+            f"{name}.weight_packed": words(self.integers, self.bits),
+            f"{name}.weight_scale": self.scale,
+            f"{name}.weight_shape": np.array(self.integers.shape, np.int64),
+        }
+        if with_zero:
+            made[f"{name}.weight_zero_point"] = np.ascontiguousarray(words(self.zero.T, self.bits).T)
+        return made
+
+
+OF_GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
+OF_COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}
+WAYS: dict[str, dict[str, Any]] = {
+    "gptq": {"config": OF_GPTQ},
+    "gptq act-order": {"config": OF_GPTQ | {"desc_act": True}, "mixed": True},
+    "gptq v2": {"config": OF_GPTQ | {"checkpoint_format": "gptq_v2"}},
+    "gptq of 8 bits": {"config": OF_GPTQ | {"bits": 8}},
+    "gptq symmetric": {"config": OF_GPTQ | {"sym": True}, "symmetric": True},
+    "awq": {"config": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}},
+    "compressed-tensors": {"config": OF_COMPRESSED, "symmetric": True},
+    "compressed-tensors with zeros": {"config": OF_COMPRESSED},
+}
+
+
+def write_quantized(folder: Path, way: str, kind: str = "llama") -> tuple[Path, dict[str, np.ndarray]]:
+    """Write a folder; return it, and the floats that its tensors stand for."""
+    config, mixed = WAYS[way]["config"], WAYS[way].get("mixed", False)
+    write_decoder(folder, kind=kind, quantization_config=config, **SIZES)
+    write_tokenizer(folder)
+    floats, stored, dtypes = random_weights(kind=kind, hidden=128, inner=160), dict[str, np.ndarray](), dict[str, str]()
+    for i, (name, array) in enumerate(floats.items()):
+        if not name.endswith("_proj.weight"):
+            stored[name] = array
+            continue
+        matrix = Stored(
+            *array.shape, config.get("bits", 4), i, mixed=mixed, symmetric=WAYS[way].get("symmetric", False)
+        )
+        if (
+            mixed and ".self_attn." in name and name[-13] in "kv"
+        ):  # act-order is that of the inputs, which q, k, v share
+            matrix.group = Stored(128, 128, 4, i - 1 - (name[-13] == "v"), mixed=True, symmetric=False).group
+        part = name.removesuffix(".weight")
+        if config["quant_method"] == "awq":
+            more = matrix.awq(part)
+        elif config["quant_method"] == "gptq":
+            more = matrix.gptq(part, less=int("checkpoint_format" not in config))
+        else:
+            more = matrix.compressed(part, with_zero="symmetric" not in WAYS[way])
+        stored |= more
+        floats[name] = matrix.real
+    for name, array in stored.items():
+        dtypes[name] = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64"}[str(array.dtype)]
+    write_tensors(folder / "model.safetensors", stored, dtypes)
+    return folder, floats
+
+
+def logits(model: Model, tokens: list[int]) -> np.ndarray:
+    session = EXECUTOR.open(model.data, SessionOptions())
+    decoder = Decoder(session.engine, cache_parts(session.inputs, session.outputs), 64, shares=True)
+    made = np.concatenate([decoder.run(tokens[:30]), *(decoder.run([token]) for token in tokens[30:])])
+    session.close()
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_are_those_of_the_file_and_their_graph_answers_as_floats_do(way, tmp_path):
+    folder, floats = write_quantized(tmp_path, way)
+    weights = open_weights(folder)
+    for name, array in floats.items():
+        assert name in weights
+        np.testing.assert_array_equal(weights.read(name, array.shape), array)
+        packed = weights.packed(name, array.shape)
+        if name.endswith("_proj.weight"):
+            np.testing.assert_array_equal(packed.real(), array)
+        else:
+            assert packed is None
+    config = read_configuration(folder)
+    model = write_llama(config, weights, "small")
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40).tolist()
+    np.testing.assert_allclose(logits(model, tokens), Reference(config, weights).logits(tokens), atol=2e-4)
+    assert sum(node.op_type == "MatMulNBits" for node in model.proto.graph.node) == 2 * 5  # q, k and v are one
+    np.testing.assert_allclose(logits(in_floats(model).model, tokens), logits(model, tokens), atol=2e-4)
+    assert not any(node.op_type == "MatMulNBits" for node in in_floats(model).model.proto.graph.node)
+
+
+@pytest.mark.parametrize("way", ["gptq act-order", "awq"])
+def test_logits_are_those_of_transformers_with_the_weights_in_floats(way, tmp_path):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    folder, floats = write_quantized(tmp_path / "quantized", way)
+    plain = write_decoder(tmp_path / "plain", **SIZES)
+    write_tensors(plain / "model.safetensors", floats)
+    module = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32).eval()
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40).tolist()
+    with torch.no_grad():
+        expected = module(torch.tensor([tokens])).logits[0].numpy()
+    model = write_llama(read_configuration(folder), open_weights(folder), "small")
+    np.testing.assert_allclose(logits(model, tokens), expected, atol=2e-4)
+
+
+def test_biases_and_matrices_of_different_orders_stand_apart(tmp_path):
+    folder, floats = write_quantized(tmp_path, "gptq act-order", kind="qwen2")
+    weights = open_weights(folder)
+    config = read_configuration(folder)
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40).tolist()
+    expected = Reference(config, weights).logits(tokens)
+    np.testing.assert_allclose(logits(write_llama(config, weights, "small"), tokens), expected, atol=2e-4)
+    assert "model.layers.0.self_attn.q_proj.bias" in floats
+
+
+def test_integers_in_the_file_are_those_of_the_checkpoint(tmp_path):
+    folder, _ = write_quantized(tmp_path / "source", "awq")
+    result = export(f"hf:{folder}", out=tmp_path / "made" / "model.onnx")
+    assert "10 in awq" not in str(result.notes)  # every matrix counts, joined or not
+    assert "14 in awq of 4 bits" in str(result.notes[0])
+    proto = onnx.load(tmp_path / "made" / "model.onnx")
+    constants = {constant.name: numpy_helper.to_array(constant) for constant in proto.graph.initializer}
+    down = constants["layer.1.down.weight"]
+    matrix = open_weights(folder).packed("model.layers.1.mlp.down_proj.weight", (128, 160))
+    np.testing.assert_array_equal(down & 15, matrix.blocks.integers[..., 0::2])
+    np.testing.assert_array_equal(down >> 4, matrix.blocks.integers[..., 1::2])
+    files = (tmp_path / "made" / "model.onnx").stat().st_size, (folder / "model.safetensors").stat().st_size
+    tables = sum(constants[name].nbytes for name in ("cos_cache", "sin_cache"))
+    assert files[0] - tables < 1.15 * files[1]
+
+
+def test_the_command_exports_and_the_model_writes(tmp_path):
+    folder, _ = write_quantized(tmp_path / "source", "gptq act-order")
+    out = str(tmp_path / "made" / "model.onnx")
+    done = CliRunner().invoke(cli, ["export", f"hf:{folder}", "-o", out])
+    assert done.exit_code == 0, done.output
+    assert "14 in gptq of 4 bits" in " ".join(done.output.split())
+    done = CliRunner().invoke(cli, ["run", out, "--prompt", "the", "--output-tokens", "5", "--json"])
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.splitlines()) == 5
+
+
+def test_rounding_inputs_leaves_the_matrices(tmp_path):
+    folder, _ = write_quantized(tmp_path, "awq")
+    model = write_llama(read_configuration(folder), open_weights(folder), "small")
+    rounded = round_inputs(model)
+    assert rounded.changes == {"products of rounded inputs": 10}
+    assert [*rounded.model.proto.graph.initializer] == [*model.proto.graph.initializer]
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40).tolist()
+    exact, rough = logits(model, tokens), logits(rounded.model, tokens)
+    assert 1e-4 < np.abs(exact - rough).mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"quant_method": "gptq", "bits": 3}, "gptq in 3 bits"),
+        ({"quant_method": "gptq", "bits": 2}, "gptq in 2 bits"),
+        ({"quant_method": "awq", "bits": 8}, "awq in 8 bits"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version = gemv"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format = marlin"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "format = float-quantized"),
+        ({"quant_method": "bitsandbytes"}, "quant_method = bitsandbytes"),
+        ({"quant_method": "gptq", "bits": "four"}, "holds no number"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "groups of 0"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 48}, "fits no groups"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 32}, ""),
+        ([1], "is no table"),
+    ],
+)
+def test_a_scheme_that_is_not_read_is_refused_in_a_line(config, told, tmp_path):
+    folder, _ = write_quantized(tmp_path / "source", "gptq")
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(values | {"quantization_config": config}), "utf-8")
+    if not told:  # bits are those of the shapes
+        assert "of 4 bits" in str(export(f"hf:{folder}", out=tmp_path / "made" / "model.onnx").notes)
+        return
+    with pytest.raises(EdgeoptError, match=told):
+        export(f"hf:{folder}", out=tmp_path / "made" / "model.onnx")
+    assert not (tmp_path / "made" / "model.onnx").exists()
+
+
+PART = "model.layers.1.mlp.up_proj"
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "array", "told"),
+    [
+        ("gptq", "scales", None, "up_proj.scales is not there"),
+        ("gptq", "qzeros", None, "lacks the weights"),
+        ("gptq", "qzeros", np.zeros((4, 19), np.int32), "I32 of 4x19, not integers of 4x20"),
+        ("gptq", "qweight", np.zeros((16, 161), np.int32), "16x161, which is no matrix of 160 rows of 128"),
+        ("gptq", "qweight", np.zeros((12, 160), np.int32), "integers of 3 bits"),
+        ("gptq", "qweight", np.zeros((16, 160), np.float32), "is F32 of 16x160, not integers"),
+        ("gptq", "qweight", np.zeros((16, 160), np.int64), "int64, not of 32 bits"),
+        ("gptq", "scales", np.full((4, 160), np.nan, np.float32), "holds NaN"),
+        ("gptq", "scales", np.ones((5, 160), np.float32), "scales is 5x160, which fits no groups"),
+        ("gptq", "g_idx", np.full(128, 4, np.int32), "names groups that are not there"),
+        ("gptq", "g_idx", np.full(128, -1, np.int32), "names groups that are not there"),
+        ("gptq", "g_idx", np.zeros(127, np.int32), "I32 of 127, not integers of 128"),
+        ("awq", "qweight", np.zeros((127, 20), np.int32), "127x20, which is no matrix"),
+        ("awq", "qweight", np.zeros((0, 0), np.int32), "0x0, which is no matrix"),
+        ("compressed-tensors", "weight_packed", np.zeros((160, 8), np.int32), "integers of 2 bits"),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_one_line(way, name, array, told, tmp_path):
+    folder, _ = write_quantized(tmp_path / "source", way)
+    rewrite(folder, {f"{PART}.{name}": array})
+    with pytest.raises(EdgeoptError, match=told) as raised:
+        export(f"hf:{folder}", out=tmp_path / "made" / "model.onnx")
+    assert "\n" not in raised.value.problem
+    assert not (tmp_path / "made" / "model.onnx").exists()
+
+
+def rewrite(folder: Path, changes: dict[str, np.ndarray | None]) -> None:
+    """Write the tensors of a folder anew, some exchanged or left out."""
+    file = folder / "model.safetensors"
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + length])
+    types = {"F32": "<f4", "F16": "<f2", "I32": "<i4", "I64": "<i8"}
+    tensors = dict[str, np.ndarray]()
+    for name, place in head.items():
+        start, end = place["data_offsets"]
+        array = np.frombuffer(data[8 + length + start : 8 + length + end], types[place["dtype"]])
+        tensors[name] = array.reshape(place["shape"])
+    tensors |= {name: array for name, array in changes.items() if array is not None}
+    for name, array in changes.items():
+        if array is None:
+            del tensors[name]
+    names = {np.dtype(form): dtype for dtype, form in types.items()}
+    write_tensors(file, tensors, {name: names[array.dtype] for name, array in tensors.items()})
+
+
+def test_groups_that_no_blocks_hold_become_floats_and_are_counted(tmp_path):
+    folder, _ = write_quantized(tmp_path / "source", "gptq")
+    group = np.arange(128, dtype=np.int32) // GROUP
+    group[0] = 3  # 31 inputs of one group, 33 of another
+    rewrite(folder, {f"{PART}.g_idx": group})
+    weights = open_weights(folder)
+    assert isinstance(weights, QuantizedFolder)
+    result = export(f"hf:{folder}", out=tmp_path / "made" / "model.onnx")
+    assert "13 in gptq of 4 bits" in result.notes[0].detail
+    assert "1 in gptq of 4 bits, model.layers.1.mlp.up_proj.weight" in result.notes[1].detail
+    assert result.outputs[0].drift.sqnr_db > 90
