@@ -21,7 +21,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt.optimization.options:Options",
             "edgeopt:quantize",
             "edgeopt:bench",
-            "edgeopt.measurement.bench.options:BenchOptions",
+            "edgeopt.measurement.frames.options:BenchOptions",
             "edgeopt:compare",
             "edgeopt:check",
             "edgeopt:combine_bundles",

@@ -11,9 +11,7 @@ from typing import get_type_hints
 import pytest
 
 import edgeopt
-from edgeopt.measurement.bench.options import BenchOptions, FrameBenchWishes
-from edgeopt.measurement.bench.run import bench
-from edgeopt.measurement.pipelines.bench import bench_pipeline
+from edgeopt.measurement.frames.options import BenchOptions, FrameBenchWishes
 from edgeopt.optimization.one_step.prune import prune
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import FrameOptimizeWishes, Options
@@ -32,8 +30,6 @@ WISHES = [
 TAKING = [
     (optimize, [Options]),
     (prune, [Options]),
-    (bench, [BenchOptions]),
-    (bench_pipeline, [BenchOptions]),
     (Runtime.generate, [AnswerOptions, Sampling]),
     (LanguageModel.generate, [AnswerOptions, Sampling]),
     (EncoderDecoder.generate, [AnswerOptions, Sampling]),

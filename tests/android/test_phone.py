@@ -19,7 +19,7 @@ from fixture_bundles import bundle_with_test, reseal
 
 import edgeopt
 from edgeopt.graph.model import load_model
-from edgeopt.measurement.bench.result import BenchResult
+from edgeopt.measurement.frames.result import FrameBenchResult
 from edgeopt.measurement.samples import Samples
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
@@ -33,7 +33,7 @@ SHORT = ("--seconds", "0.1", "--frames", "30")
 
 def test_python_measures_there_too(phone):
     result = edgeopt.bench("digits_detector", on="adb://R58M0ABC", seconds=0.1, min_frames=30, budget_ms=1e4)
-    assert isinstance(result, BenchResult)
+    assert isinstance(result, FrameBenchResult)
     assert result.samples.stages == ("upload", "execute", "download")
     assert result.environment.facts["cpu.model"].value == "Fast Chip 9000"
     assert "--on adb://R58M0ABC" in result.repeat()

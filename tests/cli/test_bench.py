@@ -23,33 +23,35 @@ import edgeopt
 from edgeopt.cli import cli
 from edgeopt.cli._progress import Progress
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench import diagnosis
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.planning import plan_load
-from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.bench.stored import read_stored
-from edgeopt.measurement.bench.summary import summarize
+from edgeopt.measurement.bench.summary import summarize as summarize_bench
+from edgeopt.measurement.frames import diagnosis
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.planning import plan_load
+from edgeopt.measurement.frames.result import FrameBenchResult, notes_of_costs
 from edgeopt.measurement.load.run import observe
 from edgeopt.measurement.resources.energy import Energy, NotMeasured
 from edgeopt.measurement.resources.meters import Meter, MeterKind, Meters
 from edgeopt.measurement.resources.trust import Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import Verdict
+from edgeopt.report.document import Document
 from edgeopt.report.formats import render
 from edgeopt.system.text import shown_path
+from edgeopt.workloads.frames import bench as frames_bench
 
 SHORT = {"seconds": 0.3, "min_frames": 60, "threads": 1}
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory) -> tuple[BenchResult, Path]:
+def closed(tmp_path_factory) -> tuple[FrameBenchResult, Path]:
     """The plain command, with its files."""
     out = tmp_path_factory.mktemp("closed")
     return edgeopt.bench("digits_detector", out=out, **SHORT), out
 
 
 @pytest.fixture(scope="module")
-def cameras(tmp_path_factory) -> tuple[BenchResult, Path]:
+def cameras(tmp_path_factory) -> tuple[FrameBenchResult, Path]:
     """Two cameras with a budget, a timeline and a profile."""
     trace = tmp_path_factory.mktemp("cameras") / "trace.json"
     wishes = {"load": "fps:60", "streams": 2, "queue": "latest", "phases": "random", "jitter_ms": 1.0, "seed": 3}
@@ -65,16 +67,20 @@ def edgeopt_pictures() -> Path:
     return find_recipe("digits_detector").folder / "calib"
 
 
+def summarize(result: FrameBenchResult) -> Document:
+    return summarize_bench(result, frames_bench)
+
+
 def strict(text: str) -> dict:
     """Parse JSON that has no NaN and no infinity."""
     return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
-def shown(result: BenchResult) -> str:
+def shown(result: FrameBenchResult) -> str:
     return render(summarize(result), "terminal")
 
 
-def page(result: BenchResult) -> str:
+def page(result: FrameBenchResult) -> str:
     return render(summarize(result), "markdown")
 
 
@@ -144,11 +150,11 @@ def test_without_a_budget_nothing_fails(closed):
     assert "--budget makes it a gate" in page(closed[0])
 
 
-def with_verdict(result: BenchResult, verdict: Verdict):
+def with_verdict(result: FrameBenchResult, verdict: Verdict):
     return replace(result.load, budget=replace(result.load.budget, verdict=verdict))
 
 
-def asked(result: BenchResult, verdict: Verdict, level: TrustLevel) -> BenchResult:
+def asked(result: FrameBenchResult, verdict: Verdict, level: TrustLevel) -> FrameBenchResult:
     """The result as if somebody had asked for a budget."""
     setup = replace(result.setup, options=replace(result.options, budget_ms=33.0))
     return replace(result, setup=setup, load=with_verdict(result, verdict), trust=Trust(level, ()))
@@ -280,7 +286,7 @@ def test_rounds_run_in_fresh_processes_and_give_the_headline(tmp_path):
 
 
 def test_a_round_that_fails_says_why():
-    from edgeopt.measurement.bench.process_rounds import run_rounds
+    from edgeopt.measurement.frames.process_rounds import run_rounds
 
     with pytest.raises(EdgeoptError, match=r"a fresh process failed: .*nowhere"):
         run_rounds("nowhere.onnx", target="cpu", recipe=None, options=BenchOptions(rounds=2))
@@ -311,14 +317,13 @@ def test_the_search_for_the_capacity_draws_the_curve_and_prices_an_inference():
 
 
 def test_a_cost_that_leaves_energy_out_says_so(closed):
-    from edgeopt.measurement.bench.result import _notes
     from edgeopt.measurement.resources.cost import InferenceCost
 
     passes = replace(closed[0].passes, cost=InferenceCost(0.001, 10.0))
     device = BenchOptions(device_price=100.0, watts=5.0, find_capacity=True)
-    assert [note.detail for note in _notes(device, passes)] == ["the cost leaves energy out"]
-    assert _notes(replace(device, kwh_price=0.3), passes) == ()
-    assert _notes(BenchOptions(cloud_price=1.0), passes) == ()
+    assert [note.detail for note in notes_of_costs(device, passes)] == ["the cost leaves energy out"]
+    assert notes_of_costs(replace(device, kwh_price=0.3), passes) == ()
+    assert notes_of_costs(BenchOptions(cloud_price=1.0), passes) == ()
 
 
 def test_a_device_is_priced_by_its_life_and_the_measured_power():
@@ -398,7 +403,7 @@ def test_energy_is_measured_or_says_why_not():
 
 
 def test_a_meter_is_read_at_rest_and_beside_the_run(closed):
-    from edgeopt.measurement.bench.passes import _energy
+    from edgeopt.measurement.frames.passes import _energy
 
     joules = iter(range(10_000))
     meter = Meter("rapl", "CPU package", MeterKind.COUNTER, lambda: (float(next(joules)),), (0.0,), least_s=0.0)

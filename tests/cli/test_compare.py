@@ -328,9 +328,11 @@ def test_what_a_comparison_is_about_is_named_and_refuses_nothing(results, tmp_pa
     [
         ("{", "is not JSON"),
         ('{"schema": 99}', "has schema 99"),
-        ('{"schema": 1}', "has schema 1, this edgeopt reads 2"),
+        ('{"schema": 3, "kind": "generation"}', "is of the kind 'generation', and only"),
+        ('{"schema": 2}', "has schema 2, this edgeopt reads 3"),
+        ('{"schema": 1}', "has schema 1, this edgeopt reads 3"),
         ("[]", "names no schema"),
-        ('{"schema": 2}', "is no result of edgeopt bench"),
+        ('{"schema": 3}', "is no result of edgeopt bench"),
     ],
 )
 def test_a_damaged_result_is_refused_with_the_remedy(results, tmp_path, damage, message):

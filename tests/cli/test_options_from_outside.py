@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from edgeopt import check, compare
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.planning import plan_load
 from edgeopt.measurement.check.run import thresholds_of
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.planning import plan_load
 from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.models import parse_load
 from edgeopt.optimization.one_step.quantize import quantize

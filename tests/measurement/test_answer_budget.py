@@ -6,8 +6,8 @@ import pytest
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.generation.answer_budget import AnswerBudget, parse_answer_budget
-from edgeopt.measurement.generation.budget import fewest_to_pass, judge_answers, worst_of
-from edgeopt.measurement.statistics.budget import Verdict
+from edgeopt.measurement.generation.budget import fewest_to_pass, judge_answers
+from edgeopt.measurement.statistics.budget import Verdict, worst_of
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_a_limit_is_met_missed_or_open():
     assert not few.is_decided
     assert few.limits[0].counted.frames_needed == 39
     met = judge_answers(AnswerBudget({"TTFT": 10}), {"TTFT": quick})
-    assert worst_of([met, few]) is Verdict.INCONCLUSIVE
-    assert worst_of([met, few, judged]) is Verdict.FAIL
-    assert worst_of([met]) is Verdict.PASS
+    assert worst_of([met.verdict, few.verdict]) is Verdict.INCONCLUSIVE
+    assert worst_of([met.verdict, few.verdict, judged.verdict]) is Verdict.FAIL
+    assert worst_of([met.verdict]) is Verdict.PASS
 
 
 def test_as_many_answers_as_prove_a_limit_are_known():

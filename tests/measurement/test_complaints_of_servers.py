@@ -12,9 +12,9 @@ import pytest
 from served import Running, serving
 
 from edgeopt.executors.onnxruntime.rows import SharedRows
+from edgeopt.measurement.bench.finding import Finding
 from edgeopt.measurement.endpoint.bench import bench_endpoint
 from edgeopt.measurement.endpoint.options import EndpointOptions
-from edgeopt.measurement.finding import Finding
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.reader import PromptReader
 

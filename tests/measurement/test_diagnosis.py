@@ -5,10 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgeopt.measurement.bench.attribution import Attribution, StageShare
-from edgeopt.measurement.bench.diagnosis import RULES, explain, find_all
-from edgeopt.measurement.bench.figures import AnswerGrowth, Figures, growth_with_answers, make_figures, rank_correlation
-from edgeopt.measurement.finding import Finding, first_command, show_findings
+from edgeopt.measurement.bench.finding import Finding, first_command, show_findings
+from edgeopt.measurement.frames.attribution import Attribution, StageShare
+from edgeopt.measurement.frames.diagnosis import RULES, explain, find_all
+from edgeopt.measurement.frames.figures import (
+    AnswerGrowth,
+    Figures,
+    growth_with_answers,
+    make_figures,
+    rank_correlation,
+)
 from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
 from edgeopt.measurement.resources.trust import Reason, Trust, TrustLevel

@@ -20,15 +20,17 @@ from served import running, serving
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
+from edgeopt.measurement.bench.summary import summarize as summarize_bench
 from edgeopt.measurement.endpoint.bench import bench_endpoint
 from edgeopt.measurement.endpoint.client import Client, Exchange
 from edgeopt.measurement.endpoint.connection import parse_place
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.result import count_problems
-from edgeopt.measurement.endpoint.summary import summarize_endpoint, text_bar, timeline_of
+from edgeopt.measurement.endpoint.summary import text_bar, timeline_of
 from edgeopt.measurement.resources.cost import cost_per_token
 from edgeopt.measurement.statistics.quantile import summarize
 from edgeopt.report.formats import render
+from edgeopt.workloads.endpoint import bench as endpoint_bench
 
 Wire = Callable[[dict[str, Any], Callable[[bytes], None]], int | None]
 
@@ -574,7 +576,7 @@ def test_each_turn_of_a_conversation_sends_all_before_it():
     assert [role for role, _ in conversation] == ["user", "assistant"] * 3 + ["user"]
     assert {text for role, text in conversation if role == "assistant"} == {"so be it"}
     assert said[-2] == conversation[:-2]
-    page = render(summarize_endpoint(found), "markdown")
+    page = render(summarize_bench(found, endpoint_bench), "markdown")
     assert "Turns of a conversation" in page
     assert "its prompt is 3.6x as long" in page
 

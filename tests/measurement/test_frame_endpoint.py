@@ -385,8 +385,8 @@ def test_who_interrupts_a_load_does_not_wait_for_its_end(load):
 
 
 def test_the_figures_of_a_server_are_shown_on_their_own_page(tmp_path):
-    (tmp_path / "bench.json").write_text('{"address": "127.0.0.1:8000", "interface": "KServe v2"}', "utf-8")
+    (tmp_path / "bench.json").write_text('{"schema": 3, "kind": "endpoint", "address": "127.0.0.1:8000"}', "utf-8")
     (tmp_path / "bench.html").write_text("<p>figures</p>", "utf-8")
-    with pytest.raises(InvalidFileError, match="of a server or of a language model") as refused:
+    with pytest.raises(InvalidFileError, match="is of the kind 'endpoint', and only") as refused:
         read_stored_report([tmp_path])
     assert refused.value.remedy == f"open {tmp_path / 'bench.html'}"

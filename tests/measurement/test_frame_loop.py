@@ -12,8 +12,8 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null, NullSession, Script
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
-from edgeopt.measurement.bench.attribution import check_attribution
 from edgeopt.measurement.clock import ScriptedClock, cost_of_reading_ns
+from edgeopt.measurement.frames.attribution import check_attribution
 from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.statistics.ratio import Change, ratio_of_rounds, round_logs
 from edgeopt.measurement.turns.interleaved import HERE, Pace, TurnsMachine, run_interleaved, take_turns

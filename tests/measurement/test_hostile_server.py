@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.measurement.bench.run import bench as bench_block
 from edgeopt.measurement.endpoint import client as texts
 from edgeopt.measurement.endpoint import connection
 from edgeopt.measurement.endpoint.client import Client
@@ -28,7 +29,7 @@ from edgeopt.measurement.endpoint.frames import kserve_grpc
 from edgeopt.measurement.endpoint.frames.kserve import KServeServer, open_kserve, specs_of
 from edgeopt.measurement.endpoint.frames.messages import make_message
 from edgeopt.measurement.endpoint.frames.samples import samples_for
-from edgeopt.workloads.endpoint.bench import work
+from edgeopt.workloads.endpoint import bench as endpoint_bench
 from edgeopt.workloads.endpoint.options import EndpointBench
 
 Reply = bytes | Iterable[bytes]
@@ -98,7 +99,7 @@ def serving(answer: Callable[[str], Reply]) -> Iterator[str]:
 
 
 def bench(url: str, timeout_s: float = 20.0) -> Any:
-    return work(url, EndpointBench(timeout_s=timeout_s, seconds=0.05), None)
+    return bench_block(endpoint_bench, url, EndpointBench(timeout_s=timeout_s, seconds=0.05))
 
 
 def refusal(answer: Callable[[str], Reply]) -> str:

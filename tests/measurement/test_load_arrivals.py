@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.planning import plan_load
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.planning import plan_load
 from edgeopt.measurement.load import models
 from edgeopt.measurement.load.arrivals import Arrivals, Phases, make_arrivals
 from edgeopt.measurement.load.models import OpenLoad, parse_load

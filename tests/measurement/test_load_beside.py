@@ -11,9 +11,9 @@ import edgeopt
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors.null import NullSession, Script
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.planning import plan_load
 from edgeopt.measurement.bench.summary import summarize
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.planning import plan_load
 from edgeopt.measurement.load import beside
 from edgeopt.measurement.load.beside import Arrangement, BesideWish, Member, is_kept, parse_beside, run_beside
 from edgeopt.measurement.statistics.ratio import Change, Ratio
@@ -21,6 +21,7 @@ from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import render
 from edgeopt.system.machine.threads import usable_cores
 from edgeopt.tasks import make_task
+from edgeopt.workloads.frames import bench as frames_bench
 
 INPUTS = (TensorSpec("x", "float32", (1, 4)),)
 X = {"x": np.zeros((1, 4), np.float32)}
@@ -141,8 +142,10 @@ def test_bench_tells_of_both_models(short, tmp_path):
     page = (tmp_path / "bench.md").read_text("utf-8")
     assert "Two models on one device" in page
     assert f"{asked} (2)" in page
-    (figure,) = next(one for one in summarize(result).sections if one.title.startswith("Two models")).figures
+    (figure,) = next(
+        one for one in summarize(result, frames_bench).sections if one.title.startswith("Two models")
+    ).figures
     assert [bar.tail for bar in figure.bars] == [one.p99_ms for one in found.shares]
     assert f"{asked} (2), scheduled" in (tmp_path / "bench.html").read_text("utf-8")
     told = {True: "kept within 10 %", False: "NOT kept within 10 %", None: "NOT DECIDED"}[found.is_kept]
-    assert told in render(summarize(result), "terminal")
+    assert told in render(summarize(result, frames_bench), "terminal")

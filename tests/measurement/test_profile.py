@@ -10,7 +10,7 @@ from trace_format import check
 from edgeopt.errors import InvalidFileError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.measurement.bench.trace import make_trace
+from edgeopt.measurement.frames.trace import make_trace
 from edgeopt.measurement.fresh_process.start import run_cold_start
 from edgeopt.measurement.opening.subject import subject_facts
 from edgeopt.measurement.resources.profile import parse_profile, read_events, record_profile

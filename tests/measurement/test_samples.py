@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.measurement.bench.attribution import check_attribution, share_stages
+from edgeopt.measurement.frames.attribution import check_attribution, share_stages
 from edgeopt.measurement.samples import Samples, join_samples
 
 STAGES = ("load", "preprocess", "upload", "execute", "download", "postprocess")

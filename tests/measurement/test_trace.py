@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from trace_format import check
 
-from edgeopt.measurement.bench.trace import make_trace, write_trace
+from edgeopt.measurement.frames.trace import make_trace, write_trace
 from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.samples import Samples
 

@@ -10,8 +10,8 @@ import pytest
 
 from edgeopt import executors
 from edgeopt.executors import SessionOptions
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.setup import open_setup
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.setup import open_setup
 from edgeopt.measurement.fresh_process import child
 from edgeopt.measurement.fresh_process.start import fresh_request
 from edgeopt.measurement.opening import threads as measured_threads

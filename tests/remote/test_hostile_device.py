@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
-from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.system.declared.options import FileUse
 from edgeopt.system.disk.wheel import Wheel
 from edgeopt.verbs.remote import job

@@ -10,9 +10,9 @@ import pytest
 
 import edgeopt
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.check.result import CheckReport
 from edgeopt.measurement.compare.result import Comparison
+from edgeopt.measurement.frames.result import FrameBenchResult
 from edgeopt.measurement.samples import Samples
 from edgeopt.optimization.result import read_report
 from edgeopt.system.disk.caches import cache_folder
@@ -57,7 +57,7 @@ def test_a_bench_is_the_result_that_the_device_wrote(board, project):
         budget_ms=1000.0,
         out="measured",
     )
-    assert isinstance(result, BenchResult)
+    assert isinstance(result, FrameBenchResult)
     written, shown = json.loads((project / "measured" / "bench.json").read_text()), result.as_json()
     for part in ("name", "source", "options", "samples", "under_load", "budget", "trust", "memory", "opening_ms"):
         assert json.loads(json.dumps(shown.get(part))) == written.get(part), part

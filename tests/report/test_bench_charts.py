@@ -23,6 +23,7 @@ from edgeopt.measurement.resources.memory import MemoryTrace
 from edgeopt.measurement.samples import Samples
 from edgeopt.report.document import Document
 from edgeopt.report.formats import Paper, render
+from edgeopt.workloads.frames import bench as frames_bench
 
 MS, SECOND = 1_000_000, 1_000_000_000
 
@@ -69,7 +70,7 @@ def document() -> Document:
         batches=tuple(BatchPoint(size, frames(steady(ms, 200))) for size, ms in ((1, 10), (2, 16), (4, 40))),
         cold=ColdStart(tuple(cold(way, ms, i) for way, ms in ((warm, 100), (chilled, 300)) for i in range(7))),
     )
-    return summarize(replace(result, passes=passes, observed=replace(result.observed, memory=memory)))
+    return summarize(replace(result, passes=passes, observed=replace(result.observed, memory=memory)), frames_bench)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from recurrent_net import WIDTH, open_model, recipe_of, recurrent, samples
 
 import edgeopt
 from edgeopt.errors import UnsupportedError
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.setup import open_setup
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.setup import open_setup
 from edgeopt.measurement.turns.fed_back import feed_back
 from edgeopt.runtime.rollout.probation import FRAMES, Probation
 from edgeopt.runtime.schedule.model import Model as Scheduled

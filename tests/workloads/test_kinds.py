@@ -134,7 +134,7 @@ def test_a_kind_has_a_verb_or_refuses_it_in_one_line(kind, verb):
     if kind.has(verb):
         module = kind.module(verb)
         names = ("open_sides", "open_checked") if verb in SIDE_VERBS else ("work", "summarize")
-        names = ("hosted",) if verb == "serve" else names
+        names = {"serve": ("hosted",), "bench": ("prepare", "view")}.get(verb, names)
         assert all(callable(getattr(module, name)) for name in names)
         assert verb not in kind.refusals
         return

@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 from fixture_pipelines import ScriptedClock, boxes, changed, described, opened, shop
 
+import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.load.closed_loop import run_marked
-from edgeopt.measurement.pipelines.bench import bench_pipeline, require_for_pipelines
+from edgeopt.measurement.pipelines.bench import require_for_pipelines
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
@@ -142,7 +143,7 @@ def test_what_is_for_single_models_is_refused(wish, problem):
 def test_code_runs_only_from_a_place_that_is_named(tmp_path, code):
     bundle = shop(tmp_path)
     with pytest.raises(EdgeoptError, match="code of an app runs only from a place that you name\n  -> pass --code"):
-        bench_pipeline(bundle.folder)
+        edgeopt.bench(bundle.folder)
     assert load_calls(described(), code)["lookup"](None, []) == []
     found = RunnablePipeline(bundle.folder, code).open()
     assert sorted(found.pipeline.predict(FRAME).last) == [1, 2]

@@ -37,12 +37,12 @@ def bench(ctx: click.Context, /, *, model: str | None, form: str, **options: Any
     each stage from the sample to the answer.
     """
     del options
-    from edgeopt.verbs._perform import perform
+    from edgeopt.verbs._once import benched
 
     source = named_source(ctx, model)
     values = read_values(ctx, source)
     with Progress(quiet=form != TERMINAL) as progress:
-        done = perform("bench", source, None, values, progress.progress)
+        done = benched(source, None, values, progress.progress)
     finish(ctx, done, form)
 
 

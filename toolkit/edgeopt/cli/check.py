@@ -46,7 +46,7 @@ def check(
     del options
     from edgeopt.report.formats import render
     from edgeopt.system.disk.files import require_writable, write_beside
-    from edgeopt.verbs._sides import checked
+    from edgeopt.verbs._once import checked
 
     files = {name: file for name, file in (("junit", junit), ("markdown", markdown), ("html", html)) if file}
     for file in files.values():

@@ -26,7 +26,7 @@ def compare(ctx: click.Context, /, *, subjects: tuple[str, ...], form: str, **op
     line. Of pipelines: whole frames, every stage, and the last answers.
     """
     del options
-    from edgeopt.verbs._sides import compared
+    from edgeopt.verbs._once import compared
 
     values = read_values(ctx, *subjects) if subjects else {}
     with Progress(quiet=form != TERMINAL) as progress:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.samples import FRAME, OVERHEAD, Samples
 from edgeopt.measurement.statistics.quantile import StageTime, minimum_n
-from edgeopt.report.figures import Axis, AxisScale, Bar, Bars, Curve, Emphasis, Facts, Limit, Lines
+from edgeopt.report.figures import Axis, AxisScale, Bar, Bars, Curve, Emphasis, Facts, Figure, Limit, Lines
 from edgeopt.system.order_statistic import order_statistic
+from edgeopt.system.text import format_budget
 
 _PERCENTILES = (1, 2, 5, *range(10, 90, 5), 90, 92, 94, 95, 96, 97, 98, 98.5, 99, 99.3, 99.5, 99.7, 99.8, 99.9)
 _TOLD = (50, 90, 99, 99.9)
@@ -43,6 +44,24 @@ class StagedRun:
 def ms(value: float) -> str:
     """Return milliseconds with their unit, three digits or more."""
     return f"{value:.3f} ms" if value < 1 else f"{value:.2f} ms" if value < 100 else f"{value:.0f} ms"
+
+
+def budget_line(budget_ms: float) -> Limit:
+    """Return a budget as a line."""
+    return Limit(f"budget {format_budget(budget_ms)} ms", budget_ms)
+
+
+def draw_run(name: str, samples: Samples, budget: Limit) -> tuple[Figure, ...]:
+    """Return the charts of one run: where a frame's time goes, percentiles, and times in order."""
+    times = {part: summary.stage_time for part, summary in samples.summary().items()}
+    stages = {part: time for part, time in times.items() if part not in (FRAME, OVERHEAD)}
+    run = TimedRun(name, samples, Emphasis.CHOSEN)
+    figures = (
+        draw_stages([StagedRun(name, times[FRAME], stages, Emphasis.CHOSEN)], budget),
+        draw_percentiles([run], budget),
+        draw_times([run], budget),
+    )
+    return tuple(figure for figure in figures if figure)
 
 
 def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | None:

@@ -1,4 +1,4 @@
-"""`bench`: how fast a workload is on this machine, part by part, and what to do about it."""
+"""`bench`: how fast a workload is, part by part, and what to do about it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
-from edgeopt.verbs._perform import Result, perform, with_options_of_kinds
+from edgeopt.verbs._once import benched
+from edgeopt.verbs._perform import Result, with_options_of_kinds
 from edgeopt.verbs.wishes import BenchWishes
 
 Tell = Callable[[str, int, int], None]
@@ -31,7 +32,7 @@ def bench(
         **wishes: Fields of the options that differ, such as `load="fps:30", budget_ms=33`.
 
     Returns:
-        The result of its kind, such as `BenchResult`.
+        A `BenchResult`, with the figures of its kind.
 
     Raises:
         EdgeoptError: If something cannot be used, wishes contradict each other, or are for another kind.
@@ -40,4 +41,4 @@ def bench(
         from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
         return result_on(RemoteCall("bench", (str(workload),), options, wishes, on), tell)
-    return perform("bench", str(workload), options, wishes, tell).result
+    return benched(str(workload), options, wishes, tell).result

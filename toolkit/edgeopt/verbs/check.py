@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+from edgeopt.verbs._once import checked
 from edgeopt.verbs._perform import Result, with_options_of_kinds
-from edgeopt.verbs._sides import checked
 from edgeopt.verbs.wishes import CheckWishes
 
 Tell = Callable[[str, int, int], None]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+from edgeopt.verbs._once import compared
 from edgeopt.verbs._perform import Result, prepare_sides, with_options_of_kinds
-from edgeopt.verbs._sides import compared
 from edgeopt.verbs.wishes import CompareWishes
 
 Tell = Callable[[str, int, int], None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeopt.measurement.bench.options import FrameBenchWishes
 from edgeopt.measurement.check.options import FrameCheckWishes
 from edgeopt.measurement.compare.options import FrameCompareWishes
+from edgeopt.measurement.frames.options import FrameBenchWishes
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.optimization.options import FrameOptimizeWishes
 

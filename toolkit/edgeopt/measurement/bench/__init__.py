@@ -1,5 +1,1 @@
-"""The command `bench`: options, run, result, summary."""
-
-from edgeopt.measurement.bench.options import BenchOptions
-
-__all__ = ["BenchOptions"]
+"""The command `bench`, over a workload of any kind."""

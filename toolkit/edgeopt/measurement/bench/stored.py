@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.measurement.bench.result import SCHEMA
 from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.measurement.samples import Samples
 from edgeopt.system.machine.environment import Environment, Use
-from edgeopt.system.toml import read_json, read_object
+from edgeopt.system.text import short
+from edgeopt.system.toml import read_object
 
 RESULT, RAW = "bench.json", "samples.npz"
-SCHEMA = 2
+_READ = "frames"
+"""Kind of workload whose results are read again: theirs are compared and shown side by side."""
 _SHOWN = 60  # characters of a value: processor flags fill pages
 
 
@@ -42,14 +45,15 @@ def read_stored(path: Path) -> StoredResult:
     """Read a result and its raw samples.
 
     Raises:
-        InvalidFileError: If it is none, damaged, of another schema, or its samples are missing.
+        InvalidFileError: If it is none, damaged, of another schema or kind, or its samples are missing.
     """
     file = path / RESULT if path.is_dir() else path
     remedy = "measure again with edgeopt bench MODEL -o FOLDER, and name that folder"
-    page = file.with_suffix(".html")
-    if page.is_file() and "schema" not in read_json(file, remedy=remedy):
-        raise InvalidFileError(f"{file} is of a server or of a language model", remedy=f"open {page}")
     values = read_object(file, schema=SCHEMA, remedy=remedy)
+    if (kind := values.get("kind", _READ)) != _READ:
+        page = file.with_suffix(".html")
+        problem = f"{file} is of the kind {short(kind)}, and only results of models that answer frames are read again"
+        raise InvalidFileError(problem, remedy=f"open {page}" if page.is_file() else remedy)
     try:
         return StoredResult(
             path=path,

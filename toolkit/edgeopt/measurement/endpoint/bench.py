@@ -29,6 +29,7 @@ from edgeopt.measurement.generation.diagnosis import find_complaints
 from edgeopt.measurement.load.models import OpenLoad
 from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.resources.cost import cost_per_token
+from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.text import format_budget, plural
 
 LIVE_MS: Mapping[str, float] = {"TTFT": 1000.0, "TPOT": 100.0}
@@ -181,6 +182,7 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
         turns=turns,
         limits_ms=dict(limits),
         output_tokens=options.output_tokens,
+        environment=read_environment(),
         seconds=monotonic() - began_s,
         notes=notes,
     )

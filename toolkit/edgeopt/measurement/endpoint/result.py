@@ -11,13 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from edgeopt.errors import Note
+from edgeopt.measurement.bench.finding import Finding
+from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
 from edgeopt.measurement.endpoint.client import Exchange
-from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.resources.cost import TokenCost
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 
@@ -77,9 +77,10 @@ class EndpointTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointResult:
-    """A server, from its client's side."""
+class EndpointResult(BenchResult):
+    """A server of a language model, from its client's side."""
 
+    kind: ClassVar[str] = "endpoint"
     address: str
     model: str
     connect_ms: float
@@ -96,14 +97,22 @@ class EndpointResult:
     limits_ms: Mapping[str, float]
     """Limits of a good answer, by `TTFT` and `TPOT`."""
     output_tokens: int
-    seconds: float
     turns: tuple[EndpointTimes, ...] = ()
     """Turns of conversations, the first one first; those that no conversation reached are left out."""
     findings: tuple[Finding, ...] = ()
     cost: TokenCost | None = None
-    notes: tuple[Note, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.model
+
+    @property
+    def judged(self) -> tuple[JudgedLimit, ...]:
+        """Nothing: the limits of a good answer count goodput, and gate nothing."""
+        return ()
+
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)
 

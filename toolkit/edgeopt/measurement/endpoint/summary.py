@@ -1,15 +1,16 @@
-"""The clients' view of a server as a document."""
+"""The clients' view of a server of a language model, as a reader sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from edgeopt.measurement.bench.columns import GAPS, Cell, timed
+from edgeopt.measurement.bench.view import BenchView
 from edgeopt.measurement.charts import ms
 from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes
-from edgeopt.measurement.finding import show_findings
 from edgeopt.measurement.resources.prices import CURRENCY
 from edgeopt.measurement.statistics.quantile import Summary
-from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
+from edgeopt.report.document import Section, Value, make_table
 from edgeopt.report.figures import Axis, Bar, Bars
 from edgeopt.system.text import format_budget, format_ms, plural
 
@@ -63,60 +64,67 @@ def draw_answer(result: EndpointResult) -> Bars:
     )
 
 
-_GAPS = ("ITL p50", "ITL p95", "ITL p99", "ITL max")
-"""Together below where there is no room."""
-
-
-def summarize_endpoint(result: EndpointResult) -> Document:
-    """Return what a reader sees: where an answer's time goes, alone and under load, and what to do about it."""
+def view_endpoint(result: EndpointResult) -> BenchView:
+    """Return where an answer's time goes, alone and under load."""
     rows = (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ()))
-    first: dict[str, Callable[[EndpointTimes], str]] = {
+    first: dict[str, Cell] = {
         "asked": lambda times: times.words,
-        "prompt tokens": lambda times: f"{times.prompt_tokens:.0f}" if times.prompt_tokens else "n/a",
-        "answers": lambda times: f"{times.answers}{f' of {times.asked}' if times.problems else ''}",
-        "queue p50": lambda times: format_ms(times.queue.p50.value_ns),
-        "TTFT p50 ms": lambda times: str(times.ttft.p50),
-        "TTFT p95": lambda times: format_ms(times.ttft.p95.value_ns),
-        "TTFT max": lambda times: format_ms(times.ttft.max_ns),
+        "prompt tokens": _prompt_tokens,
+        "answers": _answers,
+        "queue p50": timed("queue.p50"),
+        **_FIRST,
     }
-    following: dict[str, Callable[[EndpointTimes], str]] = {
+    following: dict[str, Cell] = {
         "asked": lambda times: times.words,
         "answer tokens": lambda times: f"{times.output_tokens:.0f}",
-        "TPOT p50 ms": lambda times: str(times.tpot.p50),
-        "ITL p50": lambda times: format_ms(times.itl.p50.value_ns),
-        "ITL p95": lambda times: format_ms(times.itl.p95.value_ns),
-        "ITL p99": lambda times: format_ms(times.itl.p99.value_ns),
-        "ITL max": lambda times: format_ms(times.itl.max_ns),
+        "TPOT p50 ms": timed("tpot.p50", interval=True),
+        **{head: timed(figure) for head, figure in GAPS.items()},
         "tokens/s": lambda times: f"{times.tokens_per_s:.4g}",
         "goodput": lambda times: f"{times.good_per_s:.3g}/s",
     }
-    sections = (
-        Section(values=tuple(_values(result))),
-        Section("Time to the first piece of text (ms)", make_table(rows, first, is_whole=True)),
-        Section(
-            "Time for each token after it (ms)",
-            make_table(rows, following, less=["answer tokens", *_GAPS], is_whole=True),
+    return BenchView(
+        title=f"{result.model} at {result.address}",
+        ran=tuple(_values(result)),
+        sections=(
+            Section("Time to the first piece of text (ms)", make_table(rows, first, is_whole=True)),
+            Section(
+                "Time for each token after it (ms)",
+                make_table(rows, following, less=["answer tokens", *GAPS], is_whole=True),
+            ),
+            Section(
+                "An answer, from its request to its end",
+                values=tuple(_timelines(result)),
+                figures=(draw_answer(result),),
+            ),
+            _turns(result),
         ),
-        Section(
-            "An answer, from its request to its end", values=tuple(_timelines(result)), figures=(draw_answer(result),)
-        ),
-        _turns(result),
-        Section("Diagnosis", values=show_findings(result.findings)) if result.findings else Section(),
+        sentence=_sentence(result),
     )
-    title = f"{result.model} at {result.address}"
-    return Document("bench", result.model, title, result.as_json(), sections, _verdict(result), seconds=result.seconds)
+
+
+def _prompt_tokens(times: EndpointTimes) -> str:
+    return f"{times.prompt_tokens:.0f}" if times.prompt_tokens else "n/a"
+
+
+def _answers(times: EndpointTimes) -> str:
+    return f"{times.answers}{f' of {times.asked}' if times.problems else ''}"
+
+
+_FIRST: dict[str, Cell] = {
+    "TTFT p50 ms": timed("ttft.p50", interval=True),
+    "TTFT p95": timed("ttft.p95"),
+    "TTFT max": timed("ttft.max"),
+}
 
 
 def _turns(result: EndpointResult) -> Section:
     """Return the turns of conversations, and how the first token and the prompt grow from the first to the last."""
-    columns: dict[str, Callable[[EndpointTimes], str]] = {
+    columns: dict[str, Cell] = {
         "turn": lambda times: times.words.removeprefix("turn "),
-        "prompt tokens": lambda times: f"{times.prompt_tokens:.0f}" if times.prompt_tokens else "n/a",
-        "answers": lambda times: f"{times.answers}{f' of {times.asked}' if times.problems else ''}",
-        "TTFT p50 ms": lambda times: str(times.ttft.p50),
-        "TTFT p95": lambda times: format_ms(times.ttft.p95.value_ns),
-        "TTFT max": lambda times: format_ms(times.ttft.max_ns),
-        "TPOT p50": lambda times: format_ms(times.tpot.p50.value_ns),
+        "prompt tokens": _prompt_tokens,
+        "answers": _answers,
+        **_FIRST,
+        "TPOT p50": timed("tpot.p50"),
     }
     if not result.turns:
         return Section()
@@ -164,11 +172,10 @@ def _timelines(result: EndpointResult) -> Iterator[Value]:
         yield Value("", f"{text}: {sum(parts):.4g} ms")
 
 
-def _verdict(result: EndpointResult) -> VerdictLines:
+def _sentence(result: EndpointResult) -> str:
     """Return the worst of what was found; nothing is gated here."""
     long = result.alone[-1]
     rate = f"{(result.loaded or long).tokens_per_s:.3g} tokens/s{f' under {result.load}' if result.load else ''}"
     if not result.findings:
-        sentence = f"Nothing stands out: the first piece of text after {format_ms(long.ttft.p50.value_ns)} ms, {rate}"
-        return VerdictLines(CommandOutcome.DONE, sentence)
-    return VerdictLines(CommandOutcome.DONE, f"{result.findings[0].what}; {rate}")
+        return f"Nothing stands out: the first piece of text after {format_ms(long.ttft.p50.value_ns)} ms, {rate}"
+    return f"{result.findings[0].what}; {rate}"

@@ -100,7 +100,7 @@ def bench_generation(
             size_bytes=opened.origin.size_bytes,
             parameters_told=recipe.description,
             threads=opened.origin.threads,
-            cpu=read_environment().cpu,
+            environment=read_environment(),
             load_ms=load_ms,
             first_ttft_ms=first_ttft_ms,
             token_bytes=opened.token_bytes,

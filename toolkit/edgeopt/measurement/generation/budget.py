@@ -13,7 +13,7 @@ import numpy as np
 from edgeopt.measurement.generation.answer_budget import PARTS, AnswerBudget
 from edgeopt.measurement.generation.options import MAX_MISS
 from edgeopt.measurement.generation.sides.turns import Prompt, Writes
-from edgeopt.measurement.statistics.budget import BudgetResult, Verdict, judge_budget
+from edgeopt.measurement.statistics.budget import BudgetResult, Verdict, judge_budget, worst_of
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.system.processes.time_limit import time_left_s
@@ -46,14 +46,7 @@ class AnswerVerdict:
     @property
     def verdict(self) -> Verdict:
         """FAIL where one limit is missed, PASS where all are met."""
-        verdicts = {limit.counted.verdict for limit in self.limits}
-        return (
-            Verdict.FAIL
-            if Verdict.FAIL in verdicts
-            else Verdict.PASS
-            if verdicts == {Verdict.PASS}
-            else Verdict.INCONCLUSIVE
-        )
+        return worst_of([limit.counted.verdict for limit in self.limits])
 
     @property
     def is_decided(self) -> bool:
@@ -137,11 +130,6 @@ def prove_budget(
         tell(min(int(10 * took_s), int(10 * seconds)), int(10 * seconds))
         if judged.is_decided or (took_s >= seconds and number >= _LEAST_ANSWERS) or time_left_s() < 0:
             return judged
-
-
-def worst_of(verdicts: Sequence[AnswerVerdict]) -> Verdict:
-    """Return FAIL where one is missed, PASS where all are met."""
-    return AnswerVerdict(tuple(limit for verdict in verdicts for limit in verdict.limits)).verdict
 
 
 def fewest_to_pass(max_miss_ratio: float) -> int:

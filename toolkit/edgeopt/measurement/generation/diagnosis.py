@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from edgeopt.measurement.finding import Finding
+from edgeopt.measurement.bench.finding import Finding, apply_rules
 
 # All are judgement, none was fitted; docs/serving.md has them with their reasons.
 _NOTICED_MS = 100.0
@@ -114,7 +114,7 @@ def find_complaints(symptoms: Symptoms) -> tuple[Finding, ...]:
     Where the figures cannot be trusted that is said, and besides it only what is counted or lies in the machine itself.
     """
     rules = RULES if find_distrust(symptoms) is None else (find_distrust, find_refused, find_freeze)
-    return tuple(finding for rule in rules if (finding := rule(symptoms)) is not None)
+    return apply_rules(rules, symptoms)
 
 
 def _ms(value: float) -> str:

@@ -7,15 +7,17 @@ The clock starts when an answer is asked for. TTFT: until its first token is the
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from edgeopt.errors import EXIT_PASS, Note
+from edgeopt.measurement.bench.finding import Finding
+from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
 from edgeopt.measurement.fresh_process.start import ColdStart
-from edgeopt.measurement.generation.budget import AnswerVerdict, worst_of
+from edgeopt.measurement.generation.budget import AnswerVerdict
 from edgeopt.measurement.generation.guesses import GuessForecast
 from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.resources.cost import TokenCost, cost_per_token
 from edgeopt.measurement.statistics.quantile import Summary
+from edgeopt.system.text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,16 @@ class LengthTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationResult:
+class GenerationResult(BenchResult):
     """A language model on this machine."""
 
+    kind: ClassVar[str] = "generation"
     model: str
     file: str
     size_bytes: int
     parameters_told: str
     """The recipe's description, or the type of an encoder with a decoder."""
     threads: int
-    cpu: str
     load_ms: float
     """Opening the model once, from the page cache or the disk."""
     first_ttft_ms: float
@@ -79,10 +81,8 @@ class GenerationResult:
     """Token bytes of the cache; of an encoder with a decoder of an answer's."""
     context: int
     lengths: tuple[LengthTimes, ...]
-    seconds: float
     loads: tuple[LoadTimes, ...] = ()
     """Under the load asked for, one for each number of slots."""
-    notes: tuple[Note, ...] = ()
     heard_bytes: int = 0
     """Bytes of the cache for one row of encoder output; 0: there is no encoder."""
     disturbed: tuple[str, ...] = ()
@@ -93,6 +93,18 @@ class GenerationResult:
     """Price a second of the machine, in the currency of the prices."""
     cold: ColdStart | None = None
     """Starts of fresh processes up to the second token of a prompt of the first length."""
+    findings: tuple[Finding, ...] = ()
+    """Complaints that are recognised from the figures."""
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.model
+
+    @property
+    def cpu(self) -> str:
+        """The processor."""
+        return self.environment.cpu
 
     @property
     def cache_bytes(self) -> int:
@@ -115,14 +127,22 @@ class GenerationResult:
         )
 
     @property
-    def exit_code(self) -> int:
-        """0 met, or no budget; 2 a limit is missed, proven; 3 not decided. Under a load that of the best slots."""
-        if self.best_slots:
-            return self.best_slots.judged.exit_code if self.best_slots.judged else EXIT_PASS
-        judged = [length.judged for length in self.lengths if length.judged]
-        return worst_of(judged).exit_code if judged else EXIT_PASS
+    def limited(self) -> tuple[tuple[str, AnswerVerdict], ...]:
+        """Answers that were held against the budget: one at a time, and those under a load."""
+        alone = ((f"prompts of {length.name}", length.judged) for length in self.lengths)
+        loaded = ((f"{load.load} in {plural(load.slots, 'slot')}", load.judged) for load in self.loads)
+        return tuple((name, verdict) for name, verdict in (*alone, *loaded) if verdict)
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def judged(self) -> tuple[JudgedLimit, ...]:
+        """The answers on which the verdict rests: under a load those of the best slots."""
+        best = self.best_slots
+        decisive = self.limited if best is None else [pair for pair in self.limited if pair[1] is best.judged]
+        return tuple(
+            JudgedLimit(name, verdict.verdict, "; ".join(map(str, verdict.limits))) for name, verdict in decisive
+        )
+
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        values = asdict(replace(self, cold=None))
-        return values | {"cold": self.cold.to_json()} if self.cold else values
+        cold = {"cold": self.cold.to_json()} if self.cold else {}
+        return asdict(replace(self, cold=None)) | {"cpu": self.cpu} | cold

@@ -59,7 +59,7 @@ def bench_sources(
             size_bytes=opened.size_bytes,
             parameters_told=files.kind,
             threads=opened.threads,
-            cpu=read_environment().cpu,
+            environment=read_environment(),
             load_ms=load_ms,
             first_ttft_ms=first_ttft_ms,
             token_bytes=opened.cache.token_bytes,

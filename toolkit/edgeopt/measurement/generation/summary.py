@@ -1,73 +1,25 @@
-"""The times of a language model as a document."""
+"""The `bench` of a model that writes tokens, as a reader sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 
-from edgeopt.measurement.bench.passes_summary import cold_section
-from edgeopt.measurement.finding import show_findings
+from edgeopt.measurement.bench.columns import Cell, timed
+from edgeopt.measurement.bench.view import BenchView
 from edgeopt.measurement.fresh_process.start import ColdStart
-from edgeopt.measurement.generation.diagnosis import Symptoms, find_complaints
-from edgeopt.measurement.generation.doubts import doubts_of_answers
+from edgeopt.measurement.fresh_process.summary import cold_section
 from edgeopt.measurement.generation.guesses import GuessForecast, GuessPlan
 from edgeopt.measurement.generation.result import GenerationResult, LengthTimes
-from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.generation.under_load.load_summary import load_sections
-from edgeopt.measurement.generation.verdict import verdict_of
 from edgeopt.measurement.resources.cost import cost_per_token
 from edgeopt.measurement.resources.prices import CURRENCY
-from edgeopt.report.document import Document, KeyFigure, Section, Value, VerdictLines, make_table
+from edgeopt.report.document import KeyFigure, Section, Value, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 
-def symptoms_of(result: GenerationResult) -> Symptoms:
-    """Return the figures that complaints are recognised from: one answer at a time, and the best slots under a load."""
-    ordered = sorted(result.lengths, key=lambda length: length.prompt_tokens)
-    short, long = ordered[0], ordered[-1]
-    ttft, tpot = long.ttft.p50.value_ms, long.tpot.p50.value_ms
-    has_several = short.prompt_tokens < long.prompt_tokens
-    judged = long.judged.limits if long.judged else ()
-    rows = [(f"TTFT of {times.name}", times.ttft, 1.0) for times in ordered]
-    rows += [(f"TPOT behind {times.name}", times.tpot, float(times.output_tokens)) for times in ordered]
-    alone = Symptoms(
-        model=result.model,
-        doubts=(*result.disturbed, *doubts_of_answers(rows)),
-        prompt_tokens=float(long.prompt_tokens),
-        ttft_ms=ttft,
-        tpot_ms=tpot,
-        whole_ms=None if ttft is None or tpot is None else ttft + tpot * (long.output_tokens - 1),
-        output_tokens=float(long.output_tokens),
-        gap_max_ms=None if long.itl.max_ns is None else long.itl.max_ns / 1e6,
-        short_prompt_tokens=float(short.prompt_tokens) if has_several else None,
-        short_ttft_ms=short.ttft.p50.value_ms,
-        short_tpot_ms=short.tpot.p50.value_ms,
-        tokens_per_s=None if not long.answer.p50.value_ms else 1e3 * long.output_tokens / long.answer.p50.value_ms,
-        good_ratio=1 - max(limit_result.counted.miss_ratio for limit_result in judged) if judged else None,
-    )
-    return alone if (load := result.best_slots) is None else _under(load, alone)
-
-
-def _under(load: LoadTimes, alone: Symptoms) -> Symptoms:
-    """Return them with what a load did."""
-    times, good = load.all, load.goodput
-    return replace(
-        alone,
-        load=load.load,
-        load_ttft_ms=times.ttft.p50.value_ms,
-        load_ttft_p95_ms=times.ttft.p95.value_ms or times.ttft.p90.value_ms,
-        load_queue_ms=times.queue.p50.value_ms,
-        load_tpot_ms=times.tpot.p50.value_ms,
-        load_gap_max_ms=None if times.itl.max_ns is None else times.itl.max_ns / 1e6,
-        load_refused_ratio=load.unfinished / max(load.requests, 1),
-        load_tokens_per_s=load.tokens_per_s,
-        load_good_ratio=good.good / max(good.requests, 1) if good else None,
-    )
-
-
-def summarize_generation(result: GenerationResult) -> Document:
-    """Return what a reader sees: first token, next tokens, and the memory between."""
+def view_generation(result: GenerationResult) -> BenchView:
+    """Return first token, next tokens, and the memory between."""
     values = (
         Value("model", f"{Path(result.file).name}, {format_bytes(result.size_bytes)}, {result.parameters_told}"),
         Value("machine", f"{result.cpu}, {plural(result.threads, 'thread')}"),
@@ -77,41 +29,39 @@ def summarize_generation(result: GenerationResult) -> Document:
         *((Value("guesses", str(result.forecast)),) if result.forecast else ()),
         *map(Value.of_note, result.notes),
     )
-    first: dict[str, Callable[[LengthTimes], str]] = {
+    first: dict[str, Cell] = {
         "prompt": lambda times: times.name,
         "answers": lambda times: str(times.answers),
-        "TTFT p50 ms": lambda times: str(times.ttft.p50),
-        "TTFT max": lambda times: format_ms(times.ttft.max_ns),
+        "TTFT p50 ms": timed("ttft.p50", interval=True),
+        "TTFT max": timed("ttft.max"),
         "prefill": lambda times: _rate(times.prefill_tokens_per_s),
-        "tokenize p50 ms": lambda times: format_ms(times.tokenize.p50.value_ns),
+        "tokenize p50 ms": timed("tokenize.p50"),
     }
-    if any(times.encode for times in result.lengths):
+    if all(times.encode for times in result.lengths):
         del first["prefill"], first["tokenize p50 ms"]
         first |= {
-            "features or tokens": lambda times: format_ms(times.tokenize.p50.value_ns),
-            "encoder": lambda times: format_ms(times.encode.p50.value_ns if times.encode else None),
-            "prefill": lambda times: format_ms(times.prefill.p50.value_ns),
+            "features or tokens": timed("tokenize.p50"),
+            "encoder": timed("encode.p50"),
+            "prefill": timed("prefill.p50"),
         }
-    following: dict[str, Callable[[LengthTimes], str]] = {
+    following: dict[str, Cell] = {
         "prompt": lambda times: times.name,
-        "TPOT p50 ms": lambda times: str(times.tpot.p50),
+        "TPOT p50 ms": timed("tpot.p50", interval=True),
         "decode": lambda times: _rate(times.decode_tokens_per_s),
-        "end to end p50 ms": lambda times: str(times.answer.p50),
+        "end to end p50 ms": timed("answer.p50", interval=True),
         "cost of 1000": lambda times: f"{cost.per_thousand:.3g}" if (cost := result.cost_of(times)) else "",
-        "detokenize ms": lambda times: format_ms(times.detokenize.p50.value_ns),
+        "detokenize ms": timed("detokenize.p50"),
     }
-    gaps: dict[str, Callable[[LengthTimes], str]] = {
+    gaps: dict[str, Cell] = {
         "prompt": lambda times: times.name,
-        "ITL p50 ms": lambda times: str(times.itl.p50),
-        "ITL p95": lambda times: str(times.itl.p95),
-        "ITL p99": lambda times: str(times.itl.p99),
-        "ITL max": lambda times: format_ms(times.itl.max_ns),
+        "ITL p50 ms": timed("itl.p50", interval=True),
+        "ITL p95": timed("itl.p95", interval=True),
+        "ITL p99": timed("itl.p99", interval=True),
+        "ITL max": timed("itl.max"),
     }
     less = ["tokenize p50 ms", "TTFT max"]
     output = plural(result.lengths[0].output_tokens, "token")
-    findings = find_complaints(symptoms_of(result))
     sections = (
-        Section(values=values),
         Section(
             "Time to the first token",
             make_table(result.lengths, first, less=less, is_whole=True),
@@ -124,17 +74,16 @@ def summarize_generation(result: GenerationResult) -> Document:
         *(_guesses(result.forecast) if result.forecast else ()),
         *(load_sections(result.loads) if result.loads else ()),
         *(_cold(result.cold, result.lengths[0]) if result.cold else ()),
-        *((Section("Diagnosis", values=show_findings(findings)),) if findings else ()),
     )
-    return Document(
-        "bench",
-        result.model,
-        f"{result.model}: first token and next",
-        result.as_json() | {"findings": [asdict(finding) for finding in findings]},
-        sections,
-        _verdict(result),
+    best = result.best_slots
+    decisive = [pair for pair in result.limited if best is None or pair[1] is best.judged]
+    return BenchView(
+        title=f"{result.model}: first token and next",
+        ran=values,
+        sections=sections,
+        sentence="; ".join(f"{name}: {verdict.sentence}" for name, verdict in decisive),
+        facts=tuple(Value(name, str(limit)) for name, verdict in result.limited for limit in verdict.limits),
         key_figures=tuple(_key_figures(result)),
-        seconds=result.seconds,
     )
 
 
@@ -172,15 +121,6 @@ def _guesses(forecast: GuessForecast) -> tuple[Section]:
         "TPOT": lambda guess_plan: guess_plan.gain_told,
     }
     return (Section("Guesses, predicted from what runs cost and which are right", make_table(forecast.plans, columns)),)
-
-
-def _verdict(result: GenerationResult) -> VerdictLines | None:
-    """Return what the answers prove about the budget; None without one."""
-    judged = [(f"prompts of {length.name}", length.judged) for length in result.lengths if length.judged]
-    best = result.best_slots
-    judged += [(f"{load.load} in {plural(load.slots, 'slot')}", load.judged) for load in result.loads if load.judged]
-    parts = judged if best is None else [pair for pair in judged if pair[1] is best.judged]
-    return verdict_of(judged, parts, result.exit_code)
 
 
 def _key_figures(result: GenerationResult) -> Iterator[KeyFigure]:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.measurement.bench.options import BenchOptions, FrameBenchWishes
+from edgeopt.measurement.bench.block import Tell
+from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.load.closed_loop import run_marked
-from edgeopt.measurement.load.run import Tell, observe
+from edgeopt.measurement.load.run import observe
 from edgeopt.measurement.pipelines.given import OpenedPipeline, open_pipeline
 from edgeopt.measurement.pipelines.marked import MarkedPipeline
 from edgeopt.measurement.pipelines.result import PipelineResult
-from edgeopt.measurement.pipelines.summary import summarize
 from edgeopt.measurement.resources.trust import judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
@@ -26,58 +25,33 @@ from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.inputs.timed import readers_of
-from edgeopt.report.formats import write_pages
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.declared.signatures import with_options_of
-from edgeopt.system.disk.files import require_writable, write_beside
 from edgeopt.system.machine.environment import read_environment
 
 _TAKEN = ("source", "seconds", "minutes", "min_frames", "budget_ms", "max_miss_ratio", "threads", "seed")
 _SYNTHETIC = (480, 640)
 
 
-@with_options_of(BenchOptions)
-def bench_pipeline(
-    asked: str | Path,
-    *,
-    target: str = "cpu",
-    code: Path | None = None,
-    options: BenchOptions | None = None,
-    out: Path | None = None,
-    tell: Tell | None = None,
-    **wishes: Unpack[FrameBenchWishes],
-) -> PipelineResult:
-    """Measure a pipeline on this machine.
+@contextmanager
+def prepare_pipeline(source: str, options: Any) -> Iterator[PipelineBlock]:
+    """Open a pipeline with its pictures.
 
     Args:
-        asked: Path of a `pipeline.toml`, or of a pipeline's bundle.
-        target: For a description; a bundle brings its own.
-        code: The folder of the app's functions.
-        options: What to measure; None: all defaults.
-        out: Where `bench.json`, its pages and the raw samples go; None: nowhere.
-        tell: Hears progress: what, how much is done, of how much.
-        **wishes: Fields of `BenchOptions` that differ.
+        source: Path of a `pipeline.toml`, or of a pipeline's bundle.
+        options: What to measure, `PipelineBench`.
 
     Raises:
-        EdgeoptError: If something cannot be opened or fails, or a wish is for single models only.
+        EdgeoptError: If something cannot be opened, or an option is for single models only.
     """
-    options = replace(options or BenchOptions(), **wishes)
     require_for_pipelines(options)
-    if out is not None:
-        require_writable(out / "bench.json")
     with tempfile.TemporaryDirectory(prefix="edgeopt-pipeline-") as folder:
-        given_pipeline = open_pipeline(
-            str(asked), target=target, threads=options.threads, code=code, folder=Path(folder)
+        opened = open_pipeline(
+            source, target=options.target, threads=options.threads, code=options.code, folder=Path(folder)
         )
-        pictures, notes = choose_pictures(given_pipeline, options.source)
-        with closing(given_pipeline.open()) as pipeline:
-            result = _measure(given_pipeline, pipeline, pictures, options, notes, tell)
-    if out is not None:
-        result.samples.save(out / "samples.npz")
-        write_runs(out / "runs.json", result)
-        write_pages(summarize(result), out, "bench")
-    return result
+        pictures, notes = choose_pictures(opened, options.source)
+        with closing(opened.open()) as pipeline:
+            yield PipelineBlock(opened, pipeline, pictures, options, notes)
 
 
 def require_for_pipelines(options: BenchOptions) -> None:
@@ -111,52 +85,52 @@ def choose_pictures(pipeline: OpenedPipeline, source: str | Path | None) -> tupl
     return frames, frames.notes
 
 
-def _measure(
-    given_pipeline: OpenedPipeline,
-    pipeline: Pipeline,
-    pictures: Frames,
-    options: BenchOptions,
-    notes: tuple[Note, ...],
-    tell: Tell | None,
-) -> PipelineResult:
-    marked = MarkedPipeline(readers_of(pictures), pipeline, time.perf_counter_ns)
-    seconds = options.measure_s
+@dataclass(frozen=True, slots=True)
+class PipelineBlock:
+    """A pipeline that is open, and its frames, one after the other."""
 
-    def run() -> Samples:
-        return run_marked(
-            marked,
-            seconds=seconds,
-            min_frames=options.min_frames,
-            on_progress=_told(tell, seconds) if tell else None,
-            warmup_s=min(2.0, seconds),
-            variant=given_pipeline.description.name,
+    given: OpenedPipeline
+    pipeline: Pipeline
+    pictures: Frames
+    options: BenchOptions
+    notes: tuple[Note, ...]
+
+    def run(self, tell: Tell | None) -> PipelineResult:
+        """Run whole frames, and judge."""
+        given, options, pictures = self.given, self.options, self.pictures
+        marked = MarkedPipeline(readers_of(pictures), self.pipeline, time.perf_counter_ns)
+        seconds = options.measure_s
+
+        def run() -> Samples:
+            return run_marked(
+                marked,
+                seconds=seconds,
+                min_frames=options.min_frames,
+                on_progress=_told(tell, seconds) if tell else None,
+                warmup_s=min(2.0, seconds),
+                variant=given.description.name,
+            )
+
+        observed = observe(run)
+        samples = observed.samples
+        budget_ms = options.budget_ms or given.description.budget_ms or given.target.budget_ms
+        threads = max(model.opening.options.threads for model in self.pipeline.models.values())
+        return PipelineResult(
+            given=given,
+            pictures=pictures,
+            options=options,
+            samples=samples,
+            runs=marked.runs(),
+            budget_ms=budget_ms,
+            budget=judge_budget(samples.steady().frame_ns, budget_ms, options.max_miss_ratio),
+            warmup=find_warmup(samples.frame_ns, min_s=min(2.0, seconds), input_id=samples.input_id),
+            trust=judge_trust(samples, observed.readings, observed.anchors, workers=threads),
+            environment=read_environment({"pipeline": given.description.name}, {"source": str(pictures.source)}),
+            notes=(*given.notes, *self.pipeline.notes, *self.notes),
         )
-
-    observed = observe(run)
-    samples = observed.samples
-    budget_ms = options.budget_ms or given_pipeline.description.budget_ms or given_pipeline.target.budget_ms
-    threads = max(model.opening.options.threads for model in pipeline.models.values())
-    return PipelineResult(
-        given=given_pipeline,
-        pictures=pictures,
-        options=options,
-        samples=samples,
-        runs=marked.runs(),
-        budget_ms=budget_ms,
-        budget=judge_budget(samples.steady().frame_ns, budget_ms, options.max_miss_ratio),
-        warmup=find_warmup(samples.frame_ns, min_s=min(2.0, seconds), input_id=samples.input_id),
-        trust=judge_trust(samples, observed.readings, observed.anchors, workers=threads),
-        environment=read_environment({"pipeline": given_pipeline.description.name}, {"source": str(pictures.source)}),
-        notes=(*given_pipeline.notes, *pipeline.notes, *notes),
-    )
 
 
 def _told(tell: Tell, seconds: float) -> Callable[[int, float], None]:
     """Return what hears how long a run is going on; its last frames take a little longer."""
     whole = Tenths(10 * (seconds + 2))
     return lambda _, spent_s: tell("measure", min(int(10 * spent_s), whole), whole)
-
-
-def write_runs(path: Path, result: PipelineResult) -> None:
-    """Write how often each model ran for each frame, in the order of the samples."""
-    write_beside(path, json.dumps({name: counts.tolist() for name, counts in result.runs.items()}) + "\n")

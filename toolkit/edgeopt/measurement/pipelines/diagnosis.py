@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgeopt.measurement.finding import Finding
+from edgeopt.measurement.bench.finding import Finding
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.runtime.pipelines.description import Description
 from edgeopt.system.text import format_budget

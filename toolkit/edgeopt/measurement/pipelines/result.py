@@ -1,28 +1,30 @@
-"""The result of `bench` for a pipeline: raw samples, the cost of each stage, and the exit code."""
+"""The result of `bench` for a pipeline: raw samples, and the cost of each stage."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EXIT_PASS, Note
-from edgeopt.measurement.bench.diagnosis import (
+from edgeopt.measurement.bench.finding import Finding, apply_rules
+from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
+from edgeopt.measurement.frames.diagnosis import (
+    again,
     find_distrust,
     find_first_run,
     find_tail_stage,
     find_undecided,
     find_unsteady,
 )
-from edgeopt.measurement.bench.figures import Figures, make_figures
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.result import METHOD
-from edgeopt.measurement.finding import Finding
+from edgeopt.measurement.frames.figures import Figures, make_figures
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.result import METHOD
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.given import OpenedPipeline
@@ -32,17 +34,16 @@ from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.trend import Warmup
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.system.machine.environment import Environment
 
-SCHEMA = 1
 _RULES = (find_distrust, find_unsteady)
 _LATER_RULES = (find_tail_stage, find_first_run, find_undecided)
 
 
-@dataclass(frozen=True)
-class PipelineResult:
+@dataclass(frozen=True, kw_only=True)
+class PipelineResult(BenchResult):
     """Raw samples and what they say."""
 
+    kind: ClassVar[str] = "pipeline"
     given: OpenedPipeline
     pictures: Frames
     options: BenchOptions
@@ -53,8 +54,6 @@ class PipelineResult:
     budget: BudgetResult
     warmup: Warmup
     trust: Trust
-    environment: Environment
-    notes: tuple[Note, ...]
 
     @property
     def name(self) -> str:
@@ -62,7 +61,12 @@ class PipelineResult:
         return self.given.description.name
 
     @property
-    def budget_asked(self) -> bool:
+    def judged(self) -> tuple[JudgedLimit, ...]:
+        """The budget."""
+        return (JudgedLimit("budget", self.budget.verdict, self.budget.detail),)
+
+    @property
+    def is_gate(self) -> bool:
         """Whether the command or the file asked for the budget; the target's own is no gate."""
         return self.options.budget_ms is not None or self.given.description.budget_ms is not None
 
@@ -86,11 +90,6 @@ class PipelineResult:
         """Mean of a frame."""
         return float(self.samples.steady().served().frame_ns.mean()) / 1e6
 
-    @property
-    def exit_code(self) -> int:
-        """0, 2, 3, or 4 where a noisy machine blocks the gate; a budget that nobody asked for fails nothing."""
-        return self.trust.gate(self.budget.verdict.exit_code) if self.budget_asked else EXIT_PASS
-
     @cached_property
     def figures(self) -> Figures:
         """The figures that the diagnosis may use."""
@@ -100,7 +99,7 @@ class PipelineResult:
             target=self.given.asked_target,
             trust=self.trust,
             warmup=self.warmup,
-            budget=self.budget if self.budget_asked else None,
+            budget=self.budget if self.is_gate else None,
         )
 
     @property
@@ -111,24 +110,29 @@ class PipelineResult:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of the diagnosis, the most urgent first; the stage to mend is always among them."""
-        target = f" --target {self.given.asked_target}" if self.given.asked_target else ""
+        command = self.repeat()
         stage = find_stage_to_mend(
             self.given.description,
             self.costs,
             self.frame_ms,
             self.budget_ms,
-            again=f"edgeopt bench {self._asked}{target}",
-            optimize="" if self.given.brings_target else f"edgeopt optimize {self._asked}{target}",
+            again=command,
+            optimize="" if self.given.brings_target else command.replace(" bench ", " optimize ", 1),
         )
-        first = [finding for rule in _RULES if (finding := rule(self.figures))]
-        return (*first, stage, *(finding for rule in _LATER_RULES if (finding := rule(self.figures))))
+        return (*apply_rules(_RULES, self.figures), stage, *apply_rules(_LATER_RULES, self.figures))
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values; the raw samples are in the .npz beside them."""
+    def repeat(self, *options: str) -> str:
+        """Return the command that measures the same pipeline again, with other options."""
+        return again(self.figures, *options)
+
+    def raw_files(self) -> Mapping[str, Samples | str]:
+        """Return the raw samples, and how often each model ran for each of their frames."""
+        runs = json.dumps({name: counts.tolist() for name, counts in self.runs.items()})
+        return {"samples.npz": self.samples, "runs.json": f"{runs}\n"}
+
+    def own_figures(self) -> dict[str, Any]:
+        """Return plain values."""
         return {
-            "schema": SCHEMA,
-            "kind": "pipeline",
-            "name": self.name,
             "target": self.given.target.name,
             "source": str(self.pictures.source),
             "options": self.options.to_json(),
@@ -137,13 +141,7 @@ class PipelineResult:
             "frame_mean_ms": self.frame_ms,
             "samples": self.samples.to_json(),
             "between_stages_mean_ms": self.between_ms,
-            "warmup": asdict(self.warmup) | {"first_ratio": self.warmup.first_ratio},
+            "warmup": self.warmup.as_json(),
             "budget_ms": self.budget_ms,
             "budget": asdict(self.budget),
-            "budget_asked": self.budget_asked,
-            "exit_code": self.exit_code,
-            "trust": asdict(self.trust),
-            "findings": [asdict(finding) for finding in self.findings],
-            "environment": self.environment.to_json(),
-            "notes": [asdict(note) for note in self.notes],
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +29,13 @@ class Verdict(StrEnum):
     def exit_code(self) -> int:
         """The exit code of a command that ends with this verdict."""
         return EXIT_OF[self.upper()]
+
+
+def worst_of(verdicts: Collection[Verdict]) -> Verdict:
+    """Return FAIL where one verdict is, PASS where all are, and else that it is not decided."""
+    if Verdict.FAIL in verdicts:
+        return Verdict.FAIL
+    return Verdict.PASS if {*verdicts} == {Verdict.PASS} else Verdict.INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,10 @@ class Warmup:
     def first_ratio(self) -> float | None:
         """Time of the first frame over the steady median."""
         return self.first_ns / self.steady_p50_ns if self.first_ns and self.steady_p50_ns else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self) | {"first_ratio": self.first_ratio}
 
     def mask(self, n: int) -> NDArray[np.bool_]:
         """Return (n,) True for the frames of warm-up."""

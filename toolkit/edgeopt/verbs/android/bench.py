@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note
-from edgeopt.measurement.bench.attribution import check_attribution
-from edgeopt.measurement.bench.opening import OpeningParts
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.passes import Passes
-from edgeopt.measurement.bench.planning import plan_load
-from edgeopt.measurement.bench.result import BenchResult
-from edgeopt.measurement.bench.run import write
-from edgeopt.measurement.bench.setup import Elsewhere, Setup
+from edgeopt.measurement.frames.attribution import check_attribution
+from edgeopt.measurement.frames.opening import OpeningParts
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.passes import Passes
+from edgeopt.measurement.frames.planning import plan_load
+from edgeopt.measurement.frames.result import FrameBenchResult
+from edgeopt.measurement.frames.setup import Elsewhere, Setup
 from edgeopt.measurement.load.result import summarize_load
 from edgeopt.measurement.load.run import LoadPlan, Observed, judge_warmup, warmup_for
 from edgeopt.measurement.load.sustained import sustained_curve
@@ -44,16 +42,15 @@ class SubjectWishes:
 
 
 def bench_there(
-    place: PhonePlace, source: str, wishes: SubjectWishes, options: BenchOptions, out: Path | None, tell: Tell
-) -> BenchResult:
-    """Measure a model or a bundle on a phone, which computes for this process, and write what was asked for.
+    place: PhonePlace, source: str, wishes: SubjectWishes, options: BenchOptions, tell: Tell
+) -> FrameBenchResult:
+    """Measure a model or a bundle on a phone, which computes for this process.
 
     Args:
         place: The phone.
         source: As the user named it.
         wishes: How it is opened and fed.
         options: What to measure.
-        out: Where the files go; None: nowhere.
         tell: Hears progress.
 
     Raises:
@@ -77,10 +74,7 @@ def bench_there(
         place.open_once(subject)
     before = place.phone.state()
     heard = _run(place, subject, frames, options, tell)
-    result = _result(place, source, wishes, options, plan, heard, before, (subject, frames, notes))
-    if out is not None:
-        write(out, result)
-    return result
+    return _result(place, source, wishes, options, plan, heard, before, (subject, frames, notes))
 
 
 def _run(place: PhonePlace, subject: Subject, frames: Frames, options: BenchOptions, tell: Tell) -> RunnerLog:
@@ -112,7 +106,7 @@ def _result(
     heard: RunnerLog,
     before: PhoneState | None,
     opened: tuple[Subject, Frames, tuple[Note, ...]],
-) -> BenchResult:
+) -> FrameBenchResult:
     (subject, frames, notes), phone = opened, place.phone
     samples = heard.samples(subject.name)
     if not len(samples) and heard.lost is not None:
@@ -147,7 +141,7 @@ def _result(
         "source": str(frames.source),
         "phone.state": state,
     }
-    return BenchResult(
+    return FrameBenchResult(
         setup=setup,
         observed=Observed(
             samples=samples,
@@ -167,6 +161,7 @@ def _result(
             sustained=sustained_curve(samples, heard.readings) if options.minutes else None,
             opening=OpeningParts({"create": opened_ms}),
         ),
+        notes=setup.notes,
         environment=subject.environment(None, info, subject.task.preprocess(frames.read(0))[0]),
     )
 

@@ -10,16 +10,16 @@ from time import monotonic
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
-from edgeopt.measurement.bench import summary as bench_summary
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.planning import plan_load
+from edgeopt.measurement.bench.run import write
 from edgeopt.measurement.bench.stored import is_stored
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.planning import plan_load
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.declared.options import default_of, options_of
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.machine.place import computing_on
+from edgeopt.verbs._once import checked, compared, shown
 from edgeopt.verbs._perform import Performed, prepare, require_two
-from edgeopt.verbs._sides import checked, compared
 from edgeopt.verbs.android import require_verb, serial_in
 from edgeopt.verbs.android.bench import SubjectWishes, bench_there
 from edgeopt.verbs.android.phone import Phone, Tell
@@ -99,7 +99,7 @@ def perform_on_phone(
     Raises:
         EdgeoptError: If the verb or an option is not for phones, or it cannot be done there.
     """
-    _, options = _require_runs(verb, sources, values, address)
+    kind, options = _require_runs(verb, sources, values, address)
     if isinstance(options, BenchOptions):
         chosen: Any = options
         plan_load(options)  # says what contradicts itself before a phone is looked for
@@ -110,8 +110,10 @@ def perform_on_phone(
     with on_phone(verb, sources, values, address, tell) as place:
         if verb == "bench":
             wishes = SubjectWishes(chosen.target, chosen.recipe)
-            result = bench_there(place, sources[0], wishes, options, chosen.out, tell)
-            return Performed(result, bench_summary.summarize)
+            result = bench_there(place, sources[0], wishes, options, tell)
+            if chosen.out is not None:
+                write(result, kind.module("bench"), chosen.out)
+            return shown(result, kind.module("bench"))
         if verb == "compare":
             return compared(sources, None, values, tell)
         if verb == "check":

@@ -11,10 +11,10 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.measurement.accuracy.bootstrap import Drop
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.setup import Setup
 from edgeopt.measurement.check.result import CheckReport
 from edgeopt.measurement.compare.result import Comparison
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.setup import Setup
 from edgeopt.measurement.generation.perplexity import Rise
 from edgeopt.measurement.sides import Loss
 from edgeopt.system.disk.archives import read_archive
@@ -54,11 +54,17 @@ def require_readable(kind: Kind, verb: str, options: Any, address: str) -> Any:
     Raises:
         UnsupportedError: If it holds what cannot come back from a device.
     """
-    hint = _OF_SIDES.get(verb) or get_type_hints(kind.module(verb).work)["return"]
+    hint = _OF_SIDES.get(verb) or _hint_of(kind, verb)
     if getattr(options, "dry_run", False) or _plainly().why_not(_restorable(hint)):
         remedy = _REMEDY.format(verb=verb, address=address)
         raise UnsupportedError(f"the result of {verb} for {kind.noun} does not come back to Python", remedy=remedy)
     return _restorable(hint)
+
+
+def _hint_of(kind: Kind, verb: str) -> Any:
+    """Return what a kind's own file says of the type."""
+    module = kind.module(verb)
+    return get_type_hints(module.view)["result"] if verb == "bench" else get_type_hints(module.work)["return"]
 
 
 def _restorable(hint: Any) -> Any:

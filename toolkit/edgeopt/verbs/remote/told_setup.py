@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from edgeopt.errors import Note, UnavailableError
 from edgeopt.executors import Placement, Staged
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.planning import plan_load
-from edgeopt.measurement.bench.setup import Elsewhere, Setup
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.planning import plan_load
+from edgeopt.measurement.frames.setup import Elsewhere, Setup
 from edgeopt.measurement.opening.subject import Subject
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.recipe import Recipe

@@ -18,7 +18,7 @@ from edgeopt.runtime.bundle import parse_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.selftest import read_stored
 from edgeopt.system.text import format_ms, plural
-from edgeopt.verbs._sides import compared
+from edgeopt.verbs._once import compared
 from edgeopt.verbs.rollout.recording import is_live, record
 
 Tell = Callable[[str, int, int], None]

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from edgeopt.measurement.bench.result import BenchResult
-from edgeopt.measurement.bench.run import bench
-from edgeopt.measurement.bench.summary import summarize
-from edgeopt.measurement.load.run import Tell
-from edgeopt.workloads.frames.options import FrameBench
+from edgeopt.measurement.frames.run import prepare_frames as prepare
+from edgeopt.measurement.frames.summary import view_frames as view
 
-__all__ = ["summarize", "work"]
-
-
-def work(source: str, options: FrameBench, tell: Tell | None) -> BenchResult:
-    """Measure it, and write what was asked for."""
-    return bench(source, target=options.target, recipe=options.recipe, options=options, out=options.out, tell=tell)
+__all__ = ["prepare", "view"]

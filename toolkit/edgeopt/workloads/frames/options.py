@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.measurement.bench import options as bench
-from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.check import options as check
 from edgeopt.measurement.check.options import CheckOptions
 from edgeopt.measurement.common_options import (
@@ -19,6 +17,8 @@ from edgeopt.measurement.common_options import (
 )
 from edgeopt.measurement.compare import options as compare
 from edgeopt.measurement.compare.options import CompareOptions
+from edgeopt.measurement.frames import options as bench
+from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.options import Options
 from edgeopt.running.live_options import LiveOptions

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.bench.block import Tell
 from edgeopt.measurement.generation.bench import bench_generation
+from edgeopt.measurement.generation.diagnosis import find_complaints
 from edgeopt.measurement.generation.guesses import AUTO
-from edgeopt.measurement.generation.result import GenerationResult as Result
+from edgeopt.measurement.generation.result import GenerationResult
 from edgeopt.measurement.generation.sources import bench_sources
-from edgeopt.measurement.generation.summary import summarize_generation as summarize
-from edgeopt.measurement.sides import Tell
-from edgeopt.report.formats import write_pages
+from edgeopt.measurement.generation.summary import view_generation as view
+from edgeopt.measurement.generation.symptoms import symptoms_of
 from edgeopt.running.writing import find_language_model
 from edgeopt.workloads import refuse_others
 from edgeopt.workloads.generation.guessing import NONE, require_guesses
@@ -26,12 +29,12 @@ _OF_PAIRS = (
 """Options of an encoder with a decoder."""
 
 
-__all__ = ["summarize", "work"]
+__all__ = ["prepare", "view"]
 
 
-def work(source: str, options: GenerationBench, tell: Tell | None) -> Result:
-    """Measure it, and write what was asked for."""
-    tell = tell or (lambda *_: None)
+@contextmanager
+def prepare(source: str, options: GenerationBench) -> Iterator[WriterBlock]:
+    """Find the model, and what is wished of it; it is opened in the run, which times that too."""
     require_guesses(options.guesses, options.draft)
     if options.context and options.cold:
         raise EdgeoptError(
@@ -40,12 +43,28 @@ def work(source: str, options: GenerationBench, tell: Tell | None) -> Result:
     options = replace(options, price_per_s=options.per_s())
     if is_encoder_decoder(source):
         refuse_others(options, _OF_PAIRS, "encoders with decoders")
-        result = bench_sources(Path(source), options, tell=tell)
+        yield WriterBlock(Path(source), options, is_pair=True)
     else:
-        result = bench_generation(find_language_model(source), _with_draft(options), out=options.out, tell=tell)
-    if options.out is not None:
-        write_pages(summarize(result), options.out, "bench")
-    return result
+        yield WriterBlock(find_language_model(source), _with_draft(options), is_pair=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterBlock:
+    """A model that writes tokens, and what is measured of it."""
+
+    model: Path
+    options: GenerationBench
+    is_pair: bool
+    """Whether it is an encoder with a decoder."""
+
+    def run(self, tell: Tell | None) -> GenerationResult:
+        """Open it, and time its answers."""
+        hears = tell or (lambda *_: None)
+        if self.is_pair:
+            result = bench_sources(self.model, self.options, tell=hears)
+        else:
+            result = bench_generation(self.model, self.options, out=self.options.out, tell=hears)
+        return replace(result, findings=find_complaints(symptoms_of(result)))
 
 
 def _with_draft(options: GenerationBench) -> GenerationBench:

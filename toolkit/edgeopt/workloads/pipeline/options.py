@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.measurement.bench import options as bench
-from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.check import options as check
 from edgeopt.measurement.check.options import Gate
 from edgeopt.measurement.common_options import (
@@ -21,6 +19,8 @@ from edgeopt.measurement.common_options import (
 )
 from edgeopt.measurement.compare import options as compare
 from edgeopt.measurement.compare.options import Contest
+from edgeopt.measurement.frames import options as bench
+from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.options import Options
 from edgeopt.running.live_options import LiveOptions

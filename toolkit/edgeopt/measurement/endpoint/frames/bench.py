@@ -30,6 +30,7 @@ from edgeopt.measurement.resources.cost import cost_per_inference
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.quantile import Summary, minimum_n, summarize
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
+from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.text import plural
 
 _CONNECTS, _CONNECTING_S, _ROUND_TRIPS = 9, 1.0, 40
@@ -89,10 +90,11 @@ def bench_frames(server: FrameEndpoint, options: EndpointOptions, *, tell: Tell 
         load=str(load) if loaded else "",
         loaded=loaded,
         budget=judge_budget(judged.response_ns, budget_ms, lost=judged.lost) if budget_ms else None,
+        environment=read_environment(),
         seconds=monotonic() - began_s,
         notes=(*notes, *more, *_about_losses(alone)),
     )
-    rate = result.judged.frames_per_s
+    rate = result.judged_times.frames_per_s
     cost = cost_per_inference(options.price_per_s, rate) if options.price_per_s and rate > 0 else None
     return replace(result, findings=find_slow_parts(result), cost=cost)
 

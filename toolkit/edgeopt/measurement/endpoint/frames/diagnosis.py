@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from edgeopt.measurement.bench.finding import Finding
 from edgeopt.measurement.endpoint.frames.result import EncodedTimes, FrameServerResult
-from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.system.text import format_bytes, format_ms
 

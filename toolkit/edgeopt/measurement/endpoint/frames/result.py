@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from edgeopt.errors import EXIT_PASS, Note
+from edgeopt.measurement.bench.finding import Finding
+from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
 from edgeopt.measurement.endpoint.frames.exchange import FrameExchange
 from edgeopt.measurement.endpoint.result import count_problems
-from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.resources.cost import InferenceCost
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
@@ -91,9 +91,10 @@ class EncodedTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameServerResult:
+class FrameServerResult(BenchResult):
     """A server of frames, from its client's side."""
 
+    kind: ClassVar[str] = "endpoint"
     address: str
     interface: str
     model: str
@@ -117,10 +118,13 @@ class FrameServerResult:
     loaded: EncodedTimes | None
     budget: BudgetResult | None
     """Verdict on the load, else on the fastest encoding."""
-    seconds: float
     findings: tuple[Finding, ...] = ()
     cost: InferenceCost | None = None
-    notes: tuple[Note, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.model
 
     @property
     def fastest(self) -> EncodedTimes:
@@ -128,30 +132,34 @@ class FrameServerResult:
         return fastest_of(self.alone)
 
     @property
-    def judged(self) -> EncodedTimes:
+    def judged_times(self) -> EncodedTimes:
         """The frames that a budget judges."""
         return self.loaded or self.fastest
 
     @property
-    def exit_code(self) -> int:
-        """The exit code of the command: that of the budget."""
-        return self.budget.verdict.exit_code if self.budget else EXIT_PASS
+    def judged(self) -> tuple[JudgedLimit, ...]:
+        """The budget, where there is one."""
+        if self.budget is None:
+            return ()
+        return (JudgedLimit("budget", self.budget.verdict, self.budget.told(" or without an answer")),)
 
-    def as_json(self) -> dict[str, Any]:
+    def raw_files(self) -> Mapping[str, Samples | str]:
+        """Return the raw samples by encoding, and those under the load."""
+        files = {f"samples-{times.encoding}.npz": times.samples for times in self.alone}
+        return files | ({"samples-load.npz": self.loaded.samples} if self.loaded else {})
+
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        own = ("alone", "loaded", "once", "smallest_time", "ratios", "budget", "findings", "cost", "notes")
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in own}
+        plain = ("address", "interface", "model", "sent", "trip_ms", "smallest", "tells_sending", "load")
         return {
-            **values,
+            **{name: getattr(self, name) for name in plain},
             "once": {name: asdict(summary) for name, summary in self.once.items()},
             "smallest_time": asdict(self.smallest_time),
             "alone": [times.as_json() for times in self.alone],
             "ratios": {name: asdict(ratio) for name, ratio in self.ratios.items()},
             "loaded": self.loaded.as_json() if self.loaded else None,
             "budget": asdict(self.budget) if self.budget else None,
-            "findings": [asdict(finding) for finding in self.findings],
             "cost": asdict(self.cost) if self.cost else None,
-            "notes": [asdict(note) for note in self.notes],
         }
 
 

@@ -1,68 +1,57 @@
-"""A server of frames as a document."""
+"""The clients' view of a server of frames, as a reader sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages
+from edgeopt.measurement.bench.columns import Cell, stage_table, timed
+from edgeopt.measurement.bench.view import BenchView
+from edgeopt.measurement.charts import StagedRun, TimedRun, budget_line, draw_percentiles, draw_stages
 from edgeopt.measurement.endpoint.frames.result import STAGES, EncodedTimes, FrameServerResult
 from edgeopt.measurement.endpoint.summary import centre_ms, text_bar
-from edgeopt.measurement.finding import show_findings
 from edgeopt.measurement.resources.prices import CURRENCY
 from edgeopt.measurement.statistics.quantile import Summary
-from edgeopt.report.document import (
-    CommandOutcome,
-    Document,
-    JudgedCase,
-    Section,
-    Table,
-    Value,
-    VerdictLines,
-    make_table,
-)
-from edgeopt.report.figures import Figure, Limit
-from edgeopt.system.text import format_budget, format_bytes, format_ms, plural
+from edgeopt.report.document import Section, Table, Value, make_table
+from edgeopt.report.figures import Figure
+from edgeopt.system.text import format_bytes, format_ms, plural
 
 _MARKS = ("s", "c", "w", "#", "d", "p")
 """Letters of the stages in a bar of text."""
 _LEAST_MS = 0.001
 
 
-def summarize_frames(result: FrameServerResult) -> Document:
-    """Return what a reader sees: connections, each encoding, its stages, the load, and what to do about it."""
+def view_server(result: FrameServerResult) -> BenchView:
+    """Return connections, each encoding, its stages, and the load."""
     rows = [(times.encoding, times) for times in result.alone]
     rows += [(f"{times.encoding}, {result.load}", times) for times in (result.loaded,) if times]
-    sections = [
-        Section(values=tuple(_values(result))),
-        Section("A new connection (ms)", _stage_table(result.once)),
-        Section("Frames, one at a time (ms)", _encodings(result)),
-    ]
-    sections += [
-        Section(f"Stages, sent as {words} (ms)", _stage_table(_with_frame(times)))
+    staged = [
+        Section(f"Stages, sent as {words} (ms)", _stages({**times.times, "frame": times.response}))
         for words, times in rows
         if times.answers
     ]
-    sections += [
-        Section(
-            "A frame, from its sample to its answer",
-            values=(*_bars(rows), *_server_tells(result)),
-            figures=tuple(_figures(result, rows)),
-        ),
-        *([_under_load(result, result.loaded)] if result.loaded else []),
-        Section("How to read the stages", values=tuple(_about_stages(result)), is_detail=True),
-        Section("Diagnosis", values=show_findings(result.findings)) if result.findings else Section(),
-        Section(text="Everything else: `bench.json`. Raw samples: `samples-*.npz`.", is_detail=True),
-    ]
-    return Document(
-        command="bench",
-        subject=result.model,
+    return BenchView(
         title=f"{result.model} at {result.address}",
-        data=result.as_json(),
-        sections=tuple(sections),
-        verdict=_verdict(result),
-        judgements=_judgements(result),
-        seconds=result.seconds,
+        ran=tuple(_values(result)),
+        sections=(
+            Section("A new connection (ms)", _stages(result.once)),
+            Section("Frames, one at a time (ms)", _encodings(result)),
+            *staged,
+            Section(
+                "A frame, from its sample to its answer",
+                values=(*_bars(rows), *_server_tells(result)),
+                figures=tuple(_figures(result, rows)),
+            ),
+            *([_under_load(result, result.loaded)] if result.loaded else []),
+            Section("How to read the stages", values=tuple(_about_stages(result)), is_detail=True),
+        ),
+        sentence=_sentence(result),
+        facts=tuple(Value("budget", limit.detail) for limit in result.judged),
     )
+
+
+def _stages(times: Mapping[str, Summary]) -> Table:
+    """Return a row a stage, with the intervals of its median and its 95th percentile."""
+    return stage_table(times, ("p50", "p95", "p99", "max"), intervals=("p50", "p95"), less=("p99", "max"))
 
 
 def _values(result: FrameServerResult) -> Iterator[Value]:
@@ -79,29 +68,13 @@ def _values(result: FrameServerResult) -> Iterator[Value]:
     yield from map(Value.of_note, result.notes)
 
 
-def _with_frame(times: EncodedTimes) -> dict[str, Summary]:
-    return {**times.times, "frame": times.response}
-
-
-def _stage_table(stages: Mapping[str, Summary]) -> Table:
-    """Return a row a stage, with the intervals of its median and its 95th percentile."""
-    columns: dict[str, Callable[[tuple[str, Summary]], str]] = {
-        "stage": lambda pair: pair[0],
-        "p50": lambda pair: str(pair[1].p50),
-        "p95": lambda pair: str(pair[1].p95),
-        "p99": lambda pair: format_ms(pair[1].p99.value_ns),
-        "max": lambda pair: format_ms(pair[1].max_ns),
-    }
-    return make_table(stages.items(), columns, less=("p99", "max"))
-
-
 def _encodings(result: FrameServerResult) -> Table:
     first = result.alone[0].encoding
-    columns: dict[str, Callable[[EncodedTimes], str]] = {
+    columns: dict[str, Cell] = {
         "sent as": lambda times: times.encoding,
         "frames": lambda times: f"{times.answers}{f' of {times.asked}' if times.problems else ''}",
-        "p50": lambda times: str(times.response.p50),
-        "p95": lambda times: format_ms(times.response.p95.value_ns),
+        "p50": timed("response.p50", interval=True),
+        "p95": timed("response.p95"),
         "request": lambda times: format_bytes(round(times.request_bytes)),
         "reply": lambda times: format_bytes(round(times.reply_bytes)),
         f"against {first}": lambda times: str(result.ratios.get(times.encoding, "")),
@@ -127,9 +100,7 @@ def _medians(times: EncodedTimes) -> dict[str, float]:
 
 def _figures(result: FrameServerResult, rows: list[tuple[str, EncodedTimes]]) -> Iterator[Figure]:
     answered = [(words, times) for words, times in rows if times.answers]
-    limit = (
-        Limit(f"budget {format_budget(result.budget.budget_ms)} ms", result.budget.budget_ms) if result.budget else None
-    )
+    limit = budget_line(result.budget.budget_ms) if result.budget else None
     staged = [
         StagedRun(words, times.response.stage_time, {name: each.stage_time for name, each in times.times.items()})
         for words, times in answered
@@ -182,22 +153,12 @@ def _server_tells(result: FrameServerResult) -> Iterator[Value]:
             yield Value("of server", f"{times.encoding}: {text} ms, as it says")
 
 
-def _verdict(result: FrameServerResult) -> VerdictLines:
-    """Return the budget's verdict where one was given, else the worst of what was found."""
-    times = result.judged
-    response = times.response
+def _sentence(result: FrameServerResult) -> str:
+    """Return what a frame takes, what was lost, and without a budget the worst of what was found."""
+    times = result.judged_times
     load = f" under {result.load}" if result.load else ""
     lost = f"{times.asked - times.answers} of {times.asked} frames got no answer{load}" if times.problems else ""
     worst = result.findings[0].what if result.findings and not result.budget else ""
-    time = f"A frame takes {response.p50} ms sent as {times.encoding}{load}, {times.frames_per_s:.4g} frames/s"
-    sentence = "; ".join(filter(None, (time, lost, worst)))
-    if result.budget is None:
-        return VerdictLines(CommandOutcome.DONE, sentence)
-    outcome = CommandOutcome.by_exit(result.budget.verdict.exit_code)
-    return VerdictLines(outcome, sentence, facts=(Value("budget", result.budget.told(" or without an answer")),))
-
-
-def _judgements(result: FrameServerResult) -> tuple[JudgedCase, ...]:
-    if result.budget is None:
-        return ()
-    return (JudgedCase.by_exit(f"{result.model} at {result.address}", result.exit_code, result.budget.detail),)
+    rate = f"{times.frames_per_s:.4g} frames/s"
+    time = f"A frame takes {times.response.p50} ms sent as {times.encoding}{load}, {rate}"
+    return "; ".join(filter(None, (time, lost, worst)))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from edgeopt.measurement.bench.columns import GAPS, Cell, behind, timed
 from edgeopt.measurement.charts import ms
-from edgeopt.measurement.generation.under_load.load_result import AnswerTimes, LoadTimes
+from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.statistics.quantile import Quantile
 from edgeopt.report.document import Section, make_table
 from edgeopt.report.figures import Axis, ChartPoint, Estimate, Figure, Limit, Points
-from edgeopt.system.text import format_budget, format_bytes, format_ms, plural
+from edgeopt.system.text import format_budget, format_bytes, plural
 
 
 def draw_slots(loads: Sequence[LoadTimes]) -> tuple[Figure, ...]:
@@ -58,47 +59,45 @@ def _told(quantile: Quantile) -> str:
     return "n/a" if quantile.value_ms is None else ms(quantile.value_ms)
 
 
-_GAPS = ("ITL p50", "ITL p95", "ITL p99", "ITL max")
-"""Together below where there is no room."""
-
-
 def load_sections(loads: Sequence[LoadTimes]) -> Iterator[Section]:
     """Yield the trade of slots, then waiting and gaps of each, then the lengths apart."""
-    trade: dict[str, Callable[[LoadTimes], str]] = {
+    trade: dict[str, Cell] = {
         "slots": lambda times: str(times.slots),
         "tokens/s": lambda times: f"{times.tokens_per_s:.4g}",
-        "TPOT p50 ms": lambda times: str(times.all.tpot.p50),
-        "TTFT p50 ms": lambda times: str(times.all.ttft.p50),
+        "TPOT p50 ms": timed("all.tpot.p50", interval=True),
+        "TTFT p50 ms": timed("all.ttft.p50", interval=True),
         "goodput": lambda times: "" if times.goodput is None else str(times.goodput),
         "requests/s": lambda times: f"{times.requests_per_s:.3g}",
         "texts a run": lambda times: f"{times.texts_a_run:.2f}",
         "cache": lambda times: format_bytes(times.cache_bytes),
     }
-    tails: dict[str, Callable[[LoadTimes], str]] = {
+    tails: dict[str, Cell] = {
         "slots": lambda times: str(times.slots),
         "answers": lambda times: f"{times.all.answers}{f' of {times.requests}' if times.unfinished else ''}",
-        "queue p50": lambda times: format_ms(times.all.queue.p50.value_ns),
-        "TTFT p95": lambda times: format_ms(times.all.ttft.p95.value_ns),
-        "TTFT max": lambda times: format_ms(times.all.ttft.max_ns),
-        "ITL p50": lambda times: format_ms(times.all.itl.p50.value_ns),
-        "ITL p95": lambda times: format_ms(times.all.itl.p95.value_ns),
-        "ITL p99": lambda times: format_ms(times.all.itl.p99.value_ns),
-        "ITL max": lambda times: format_ms(times.all.itl.max_ns),
+        "queue p50": timed("all.queue.p50"),
+        "TTFT p95": timed("all.ttft.p95"),
+        "TTFT max": timed("all.ttft.max"),
+        **{head: timed(f"all.{figure}") for head, figure in GAPS.items()},
     }
     yield Section(
         f"Under {loads[0].load}, prompts of all lengths by turns",
         make_table(loads, trade, less=["cache", "texts a run", "requests/s"], is_whole=True),
         figures=draw_slots(loads),
     )
-    yield Section("Waiting and gaps under it, ms", make_table(loads, tails, less=_GAPS, is_whole=True))
+    yield Section("Waiting and gaps under it, ms", make_table(loads, tails, less=[*GAPS], is_whole=True))
     lengths = [(load, length) for load in loads for length in load.by_length]
-    apart: dict[str, Callable[[tuple[LoadTimes, AnswerTimes]], str]] = {
+    apart: dict[str, Cell] = {
         "slots": lambda pair: str(pair[0].slots),
         "prompt": lambda pair: f"{pair[1].prompt_tokens} tokens",
         "answers": lambda pair: str(pair[1].answers),
-        "TTFT p50 ms": lambda pair: str(pair[1].ttft.p50),
-        "TPOT p50 ms": lambda pair: str(pair[1].tpot.p50),
-        "end to end p50": lambda pair: format_ms(pair[1].answer.p50.value_ns),
+        **behind(
+            lambda pair: pair[1],
+            {
+                "TTFT p50 ms": timed("ttft.p50", interval=True),
+                "TPOT p50 ms": timed("tpot.p50", interval=True),
+                "end to end p50": timed("answer.p50"),
+            },
+        ),
     }
     if any(len(load.by_length) > 1 for load in loads):
         yield Section("Under it, by prompt", make_table(lengths, apart, less=["end to end p50"], is_whole=True))

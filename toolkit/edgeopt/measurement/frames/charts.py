@@ -1,12 +1,11 @@
-"""The result of `bench` as charts."""
+"""The result of `bench` for a model that answers frames as charts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgeopt.measurement.bench.result import BenchResult
-from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages, draw_times, ms
-from edgeopt.measurement.fresh_process.start import POINTS, ColdStart
+from edgeopt.measurement.charts import ms
+from edgeopt.measurement.frames.result import FrameBenchResult
 from edgeopt.measurement.load.batch import BatchPoint
 from edgeopt.measurement.load.beside import Arrangement, Beside
 from edgeopt.measurement.load.capacity import Capacity, Probe
@@ -38,7 +37,7 @@ _LEAST_MEMORY_S = 10.0
 """Below, resident memory is a flat line."""
 
 
-def key_figures(result: BenchResult) -> tuple[KeyFigure, ...]:
+def key_figures(result: FrameBenchResult) -> tuple[KeyFigure, ...]:
     """Return times, memory, and what else was asked for."""
     frame = result.load.response or result.load.service
     found = [
@@ -72,25 +71,6 @@ def _interval(quantile: Quantile) -> str:
     if quantile.low_ns is None or quantile.high_ns is None:
         return f"{quantile.n} frames"
     return f"95 % interval {quantile.low_ns / 1e6:.3g} to {quantile.high_ns / 1e6:.3g} ms"
-
-
-def time_charts(result: BenchResult) -> tuple[Figure, ...]:
-    """Return stages, percentiles and times in order."""
-    budget, name = budget_of(result), result.name
-    times = {stage: summary.stage_time for stage, summary in result.summary.items()}
-    stages = {stage: time for stage, time in times.items() if stage not in ("frame", "overhead")}
-    run = TimedRun(name, result.samples, Emphasis.CHOSEN)
-    figures = (
-        draw_stages([StagedRun(name, times["frame"], stages, Emphasis.CHOSEN)], budget),
-        draw_percentiles([run], budget),
-        draw_times([run], budget),
-    )
-    return tuple(figure for figure in figures if figure)
-
-
-def budget_of(result: BenchResult) -> Limit:
-    """Return the budget as a line."""
-    return Limit(f"budget {format_budget(result.setup.budget_ms)} ms", result.setup.budget_ms)
 
 
 def _lines(name: str, pairs: Sequence[tuple[float, float | None]], emphasis: Emphasis) -> tuple[Curve, ...]:
@@ -187,25 +167,6 @@ def draw_beside(found: Beside) -> tuple[Figure, ...]:
     return (
         Bars(title="Half of the frames, and 99 of 100", text=text, axis=axis, parts=("p50",), bars=bars, tail="p99"),
     )
-
-
-def draw_cold(cold_start: ColdStart) -> tuple[Figure, ...]:
-    """Return the parts of a start, a bar a way of starting."""
-    parts = POINTS[: POINTS.index("second")]
-    bars = []
-    for way in cold_start.ways:
-        figures = cold_start.figures(way)
-        times = {name: figures[name].median_ns / 1e6 for name in parts}
-        facts = (
-            ("to first answer", ms(figures["to_first"].median_ns / 1e6)),
-            *((name, ms(times[name])) for name in parts),
-        )
-        bars.append(Bar(cold_start.label(way), tuple(times.values()), facts))
-    if not bars:
-        return ()
-    axis = Axis("time", "ms", from_zero=True)
-    text = f"Medians of {len(cold_start.runs) // len(bars)} fresh processes each."
-    return (Bars(title="From start to first answer", text=text, axis=axis, parts=parts, bars=tuple(bars)),)
 
 
 def draw_operators(profile: Profile) -> tuple[Figure, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from edgeopt.report.document import Value
+
+Figures = TypeVar("Figures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,11 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.what} ({self.evidence})."
+
+
+def apply_rules(rules: Iterable[Callable[[Figures], Finding | None]], figures: Figures) -> tuple[Finding, ...]:
+    """Return what each rule finds in the figures, in the order of the rules: the most urgent first."""
+    return tuple(finding for rule in rules if (finding := rule(figures)) is not None)
 
 
 def show_findings(findings: Iterable[Finding]) -> tuple[Value, ...]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from edgeopt.errors import EdgeoptError, Note, UnsupportedError
 from edgeopt.graph.tensors import Sample
-from edgeopt.measurement.bench.neighbour import Neighbour, open_neighbour
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.planning import plan_load
+from edgeopt.measurement.frames.neighbour import Neighbour, open_neighbour
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.planning import plan_load
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.opening.subject import Subject, choose_frames, open_subject, shapes_of

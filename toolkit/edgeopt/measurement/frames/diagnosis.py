@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from edgeopt.executors import TRANSFERS
-from edgeopt.measurement.bench.figures import Figures
-from edgeopt.measurement.finding import Finding
+from edgeopt.measurement.bench.finding import Finding, apply_rules
+from edgeopt.measurement.frames.figures import Figures
 from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.samples import OVERHEAD
 from edgeopt.measurement.statistics.budget import Verdict
@@ -61,7 +61,7 @@ def explain(figures: Figures, findings: Sequence[Finding]) -> str:
 
 def find_all(figures: Figures) -> tuple[Finding, ...]:
     """Return what every rule finds, the most urgent first."""
-    return tuple(finding for rule in RULES if (finding := rule(figures)) is not None)
+    return apply_rules(RULES, figures)
 
 
 def _where(figures: Figures) -> str:

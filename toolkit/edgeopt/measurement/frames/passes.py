@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.measurement.bench.attribution import Attribution, check_attribution
-from edgeopt.measurement.bench.neighbour import Neighbour, measure_beside
-from edgeopt.measurement.bench.opening import OpeningParts, measure_opening
-from edgeopt.measurement.bench.options import COLD_REPEATS, PROBE_SECONDS
-from edgeopt.measurement.bench.process_rounds import Rounds, run_rounds
-from edgeopt.measurement.bench.setup import Setup
+from edgeopt.measurement.frames.attribution import Attribution, check_attribution
+from edgeopt.measurement.frames.neighbour import Neighbour, measure_beside
+from edgeopt.measurement.frames.opening import OpeningParts, measure_opening
+from edgeopt.measurement.frames.options import COLD_REPEATS, PROBE_SECONDS
+from edgeopt.measurement.frames.process_rounds import Rounds, run_rounds
+from edgeopt.measurement.frames.setup import Setup
 from edgeopt.measurement.fresh_process.start import ColdStart, run_cold_start
 from edgeopt.measurement.load.batch import BatchPoint, sweep_batches
 from edgeopt.measurement.load.beside import Beside

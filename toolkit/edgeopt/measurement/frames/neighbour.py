@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from edgeopt import executors
 from edgeopt.errors import EdgeoptError, Note
 from edgeopt.graph.tensors import Sample
-from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.load.beside import Beside, BesideWish, Member, parse_beside, run_beside
 from edgeopt.measurement.load.run import LoadPlan, Tell
 from edgeopt.measurement.load.workers import Pipeline

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from edgeopt.measurement.bench import charts
-from edgeopt.measurement.bench.passes import Passes
-from edgeopt.measurement.fresh_process.start import POINTS, ColdStart, ColdWay
+from edgeopt.measurement.frames import charts
+from edgeopt.measurement.frames.passes import Passes
+from edgeopt.measurement.fresh_process.summary import cold_section
 from edgeopt.measurement.load.batch import BatchPoint
 from edgeopt.measurement.load.beside import Arrangement, Beside, ModelShare
 from edgeopt.measurement.load.capacity import Capacity, Probe
@@ -136,34 +136,6 @@ def _beside(beside: Beside) -> Section:
     )
     table = make_table(beside.shares, columns, words=["model", "runs"], less=less)
     return Section("Two models on one device (ms)", table, values=values, figures=charts.draw_beside(beside))
-
-
-def cold_section(cold_start: ColdStart, *told: Value) -> Section:
-    """Return how long starts take, and what else is told of them."""
-    ways = {str(number): way for number, way in enumerate(cold_start.ways, 1)}
-    figures = {number: cold_start.figures(way) for number, way in ways.items()}
-    rss_bytes = {number: cold_start.rss_bytes(way)["first"] for number, way in ways.items()}
-
-    def median(point: str) -> Callable[[str], str]:
-        return lambda number: format_ms(figures[number][point].median_ns)
-
-    columns: dict[str, Callable[[str], str]] = {
-        "start": str,
-        "to first answer": median("to_first"),
-        **{point: median(point) for point in POINTS},
-        "MiB at first": lambda number: _whole(None if (rss := rss_bytes[number]) is None else rss / 2**20),
-        "p50 of to first": lambda number: str(figures[number]["to_first"].p50),
-    }
-    values = tuple(Value(f"start {number}", _told(cold_start, way)) for number, way in ways.items())
-    title, table = "Cold start, medians of fresh processes (ms)", make_table(ways, columns)
-    return Section(title, table, values=(*values, *told), figures=charts.draw_cold(cold_start))
-
-
-def _told(cold_start: ColdStart, way: ColdWay) -> str:
-    first, faults = cold_start.figures(way)["to_first"], cold_start.major_faults(way)["first"]
-    ends = f"{format_ms(first.min_ns)} to {format_ms(first.max_ns)} ms"
-    read = "" if faults is None else f", {faults:.0f} pages read from disk"
-    return f"{cold_start.label(way)}: {first.n} processes, {ends}{read}"
 
 
 def _operators(profile: Profile) -> Section:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.options import BenchOptions
-from edgeopt.measurement.bench.setup import open_setup
+from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.setup import open_setup
 from edgeopt.measurement.fresh_process.start import run_child
 from edgeopt.measurement.load.run import Tell, run_load
 from edgeopt.measurement.resources.anchor import AnchorTimes, measure_anchor
@@ -59,7 +59,7 @@ def run_rounds(
             path = Path(folder) / f"{number}.npz"
             request = {"model": model, "target": target, "recipe": recipe, "out": str(path)}
             run_child(
-                "bench.process_rounds",
+                "frames.process_rounds",
                 json.dumps(request | {"options": options.to_json()}),
                 longest_s=4 * options.measure_s + _SPARE_S,
                 remedy="run edgeopt bench without --rounds, or lower --seconds and --frames",

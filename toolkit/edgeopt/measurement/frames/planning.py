@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.load.arrivals import Phases
 from edgeopt.measurement.load.beside import parse_beside
 from edgeopt.measurement.load.models import Load, OpenLoad, examples, parse_load

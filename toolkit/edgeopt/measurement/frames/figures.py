@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.bench.attribution import Attribution, StageShare, check_attribution, share_stages
+from edgeopt.measurement.frames.attribution import Attribution, StageShare, check_attribution, share_stages
 from edgeopt.measurement.load.models import Load
 from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples

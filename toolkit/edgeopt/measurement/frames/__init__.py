@@ -1,0 +1,1 @@
+"""Measuring a model that answers frames: options, load, passes beside it, result."""
