@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.rows import Rows
 from edgeopt.runtime.decoding.batching.request import Request
+from edgeopt.runtime.decoding.generation import Writing
 from edgeopt.runtime.decoding.language_model import common_start
+from edgeopt.runtime.decoding.prompt_plan import PromptPlan
 
 MOST_OVERTAKEN = 8
 """Requests that came later and got a slot before; after so many it is one's turn."""
@@ -91,6 +93,7 @@ class Batch:
         stored: Callable[[Sequence[int]], tuple[int, list[NDArray[Any]]]] = lambda _: (0, []),
         *,
         reuses_answers: bool = True,
+        plan: PromptPlan | None = None,
     ) -> None:
         """Begin empty.
 
@@ -102,8 +105,10 @@ class Batch:
             stored: Gives how many first tokens of a prompt are stored, and their cache.
             reuses_answers: Whether a prompt may go on behind an answer; else only behind what ran as a prompt, whose
                 numbers are those of any prompt.
+            plan: How prompts are cut into runs; None: into parts of any length, on one graph.
         """
-        self._reuses_answers = reuses_answers
+        self._plan = plan or PromptPlan()
+        self._reuses_answers = reuses_answers and not self._plan.is_split
         self._stored = stored
         self._rows, self._slots, self._tokens, self._chunk = rows, rows.count, tokens, chunk_tokens
         self._alone = alone_tokens
@@ -186,7 +191,8 @@ class Batch:
         prompt = request.writing.tokens
         free = [row for row, seat in enumerate(self._seats) if seat is None]
         sources = range(self._rows.count) if self._rows.is_together else free
-        alike = {row: min(common_start(self._held(row), prompt), len(prompt) - 1) for row in sources}
+        shared = {row: min(common_start(self._held(row), prompt), len(prompt) - 1) for row in sources}
+        alike = {row: self._plan.reusable(count) for row, count in shared.items()}
         source = max(alike, key=alike.__getitem__)
         stored, cache = self._stored(prompt)
         is_stored = stored > alike[source]
@@ -206,31 +212,52 @@ class Batch:
         return self._left[row] if seat is None else self._reusable(seat, row)
 
     def _reusable(self, request: Request, row: int) -> Sequence[int]:
-        past, count = self._rows.past(row), request.writing.prompt_tokens
+        past, count = self._rows.past(row), request.writing.prompt_tokens - self._plan.is_split
         return request.writing.tokens[: past if self._reuses_answers else min(past, count)]
 
     def _prompt_left(self, request: Request) -> int:
         return request.writing.prompt_tokens - self._rows.past(self._seats.index(request))
 
     def _run_prompt(self, request: Request) -> None:
-        """Run a part of a prompt; behind its end comes the first token, and the text joins the others."""
+        """Run a part of a prompt; behind its end comes the first token, and the text joins the others.
+
+        Where a graph of its own computes prompts, the last token of one is the next of its text, beside those of others.
+        """
         row, writing = self._seats.index(request), request.writing
         past = self._rows.past(row)
-        limits = [
-            writing.prompt_tokens - past,
-            request.asked.chunk_tokens,
-            self._chunk if self._writing else self._alone,
-        ]
-        part = writing.tokens[past : past + min(limit for limit in limits if limit)]
-        logits = self._rows.run(row, part, is_prompt=True)
-        writing.count(computed_tokens=len(part))
-        self.work += BatchWork(prompt_runs=1, prompt_tokens=len(part))
+        limits = [request.asked.chunk_tokens, self._chunk if self._writing else self._alone]
+        most = min((limit for limit in limits if limit), default=0)
+        if self._plan.is_split and writing.prompt_tokens > 1:
+            end = writing.prompt_tokens - 1
+            part = next(iter(self._filling(writing.tokens[:end], past, most)), [])
+            if part:
+                self._rows.fill(row, part)
+                self._count_prompt(writing, len(part))
+            if past + len(part) == end:
+                self._join(row)
+            return
+        part = writing.tokens[past : min(past + most, writing.prompt_tokens) if most else writing.prompt_tokens]
+        logits = self._rows.run(row, part, is_prompt=not self._plan.is_split)
+        self._count_prompt(writing, len(part))
         if past + len(part) < writing.prompt_tokens:
             return
         writing.count(prefill_ns=writing.now_ns - request.prefill_from_ns)
+        self._join(row)
+        self._take(request, logits[-1])
+
+    def _filling(self, tokens: Sequence[int], past: int, most: int) -> list[Sequence[int]]:
+        if self._plan.grain:
+            return self._plan.filling(tokens, past, most)
+        return [tokens[past : past + most] if most else tokens[past:]]
+
+    def _count_prompt(self, writing: Writing, tokens: int) -> None:
+        writing.count(computed_tokens=tokens)
+        self.work += BatchWork(prompt_runs=1, prompt_tokens=tokens)
+
+    def _join(self, row: int) -> None:
+        """Let a text join those behind their prompts."""
         self._swap(row, self._writing)
         self._writing += 1
-        self._take(request, logits[-1])
 
     def _run_tokens(self) -> None:
         writers = [seat for seat in self._seats[: self._writing] if seat]
@@ -246,7 +273,7 @@ class Batch:
             return
         self._counted(len(writers), 1 if self._rows.is_together else len(writers))
         for request, row in zip(writers, logits, strict=True):
-            request.writing.count(computed_tokens=1, runs=1)
+            self._count_token(request)
             self._attempt(request, lambda request=request, row=row: self._take(request, row))  # type: ignore[misc]
 
     def _run_forced(self, request: Request) -> None:
@@ -263,8 +290,16 @@ class Batch:
     def _run_alone(self, request: Request) -> None:
         logits = self._rows.run(self._seats.index(request), request.writing.tokens[-1:])
         self._counted(1, 1)
-        request.writing.count(computed_tokens=1, runs=1)
+        self._count_token(request)
         self._take(request, logits[-1])
+
+    def _count_token(self, request: Request) -> None:
+        """Count the run of a text's last token: of a prompt's where no token of the answer is there."""
+        writing = request.writing
+        if writing.output_tokens:
+            writing.count(computed_tokens=1, runs=1)
+        else:
+            writing.count(computed_tokens=1, prefill_ns=writing.now_ns - request.prefill_from_ns)
 
     def _take(self, request: Request, logits: NDArray[np.float32]) -> None:
         """Choose a text's next token and hand it over, and those that the form of the answer forces behind it."""
