@@ -440,7 +440,11 @@ class _Manifest:
             if graph not in known:
                 raise ValueError(f"it does not name {word}, which its recipe reads")
         for read in self.recipe.files:
-            if read not in (generation.encoder, generation.prefill, *(attachment.file for attachment in self.attachments)):
+            if read not in (
+                generation.encoder,
+                generation.prefill,
+                *(attachment.file for attachment in self.attachments),
+            ):
                 raise ValueError(f"it does not name {read!r}, which its recipe reads")
         if len(self.lighter) > _MOST_LIGHTER:
             raise ValueError(f"it names {len(self.lighter)} lighter models, more than {_MOST_LIGHTER}")

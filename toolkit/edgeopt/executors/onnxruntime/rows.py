@@ -62,7 +62,7 @@ class Rows(Protocol):
         """
         ...
 
-    def fill(self, row: int, tokens: Sequence[int]) -> None:
+    def run_prompt(self, row: int, tokens: Sequence[int]) -> None:
         """Run the next tokens of a prompt behind which more follow, on the graph of prompts where there are two."""
         ...
 
@@ -159,7 +159,7 @@ class SharedRows:
         self._past[row] = after
         return logits[:-1] if is_padded else logits
 
-    def fill(self, row: int, tokens: Sequence[int]) -> None:
+    def run_prompt(self, row: int, tokens: Sequence[int]) -> None:
         """Run the next tokens of a prompt behind which more follow, on the graph of prompts where there are two.
 
         Raises:
@@ -328,7 +328,7 @@ class RowsApart:
             text = self._texts[row] = self._begun()
         return text.run(tokens, last=1 if is_prompt else 0)
 
-    def fill(self, row: int, tokens: Sequence[int]) -> None:
+    def run_prompt(self, row: int, tokens: Sequence[int]) -> None:
         """Run the next tokens of a prompt behind which more follow, on the graph of prompts where there are two."""
         text = self._texts[row]
         if text is None:
@@ -385,9 +385,7 @@ class RowsApart:
 
     def _begun(self) -> Decoder:
         if self._prefill is not None:
-            text: Decoder = SplitDecoder(
-                self._session, self._parts, self.capacity, self._prefill, pairs=self._pairs
-            )
+            text: Decoder = SplitDecoder(self._session, self._parts, self.capacity, self._prefill, pairs=self._pairs)
         else:
             text = Decoder(self._session, self._parts, self.capacity, shares=self._shares, pairs=self._pairs)
         text.is_exact = self._is_exact

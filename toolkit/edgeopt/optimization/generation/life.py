@@ -267,6 +267,7 @@ def _time_forms(contest: FormContest, entrants: Sequence[Entrant], shares: TimeS
     with shares.part(TimeShare.ROUNDS):
         contest.hold(entrants, shares.seconds(contest.seconds, TimeShare.ROUNDS))
     contest.drop_unjudged(entrants)
+    contest.drop_unproven(entrants)
 
 
 def _with_budget(report: LanguageReport, contest: FormContest, shares: TimeShares) -> LanguageReport:

@@ -18,6 +18,7 @@ from edgeopt.optimization.generation.contest import Entrant, FormContest, speeds
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
+from edgeopt.runtime.decoding.opening import bytes_of_graphs, recipe_beside
 from edgeopt.system.processes.time_limit import LONGER, require_time
 
 _MOST_PROVEN = 2
@@ -54,7 +55,7 @@ def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
         told=entrant.told,
         file=str(entrant.file),
         size_bytes=bytes_of_form(entrant.file),
-        perplexity=entrant.score.perplexity,
+        perplexity=contest.perplexity(entrant),
         rise=contest.rise(entrant),
         word=contest.rise(entrant).word(contest.max_rise),
         agreement=contest.agreement(entrant),
@@ -64,13 +65,17 @@ def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
         unfit=entrant.out if entrant.is_unfit else "",
         out=entrant.out,
         precision=entrant.precision,
+        prompts_by=entrant.prompts_by,
+        tokens_by=entrant.tokens_by,
+        needs_bytes=entrant.needs_bytes,
     )
 
 
 def bytes_of_form(form: Path) -> int:
-    """Return the size of a model's file, or of the graphs in its folder."""
+    """Return the size of a model with the weights and the graph of prompts beside it, or of a folder's graphs."""
     if not form.is_dir():
-        return form.stat().st_size
+        prefill = recipe_beside(form).generation.prefill
+        return bytes_of_graphs([form, *([form.with_name(prefill)] if prefill else [])])
     graphs = {*(graphs_in(form) or ())}
     return sum(part.stat().st_size for graph in graphs for part in graph.parent.glob(f"{graph.name}*"))
 

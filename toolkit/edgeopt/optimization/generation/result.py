@@ -45,6 +45,12 @@ class LanguageForm:
     """Why it went out of the contest; empty: it did not."""
     windows: int = 0
     """Windows of the text, by which it was judged."""
+    prompts_by: str = ""
+    """The form that computes prompts, where another computes tokens: two graphs over one cache."""
+    tokens_by: str = ""
+    """The form that computes tokens then."""
+    needs_bytes: int = 0
+    """Memory of its weights and of the cache of one answer, where that was limited."""
     word: str = ""
     """KEPT, LOST or NOT DECIDED, by the bounds of the rise; empty for the original."""
 

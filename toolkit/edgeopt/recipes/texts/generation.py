@@ -27,8 +27,8 @@ class GenerationTable:
     encoder: str = ""
     """File of the encoder whose sounds or texts are answered, in a bundle; empty: the model answers prompts."""
     prefill: str = ""
-    """File of the graph that computes prompts into the cache, which the model continues token by token; empty: the model
-    does both."""
+    """File of the graph that computes prompts into the cache, which the model goes on with token by token; empty: the
+    model does both."""
     draft: str = ""
     """File of a smaller decoder with the same tokens that guesses, relative to the recipe; empty: none."""
     draft_context: Annotated[int, Within(0, 1 << 24)] = 0

@@ -314,7 +314,9 @@ class LanguageModel(Closing):
             )
         held = tokens[: self.plan.reusable(len(tokens))]
         if not held:
-            note = f"prompts run in parts of {self.plan.grain} tokens, and the prefix has {len(tokens)}: nothing is kept"
+            note = (
+                f"prompts run in parts of {self.plan.grain} tokens, and the prefix has {len(tokens)}: nothing is kept"
+            )
             return Prefix(tuple(given), 0, 0, note)
         tokens = held
         is_stored = folder is not None and bool(self.origin.file.name)  # a model of no file has nothing to be known by
@@ -363,7 +365,8 @@ class LanguageModel(Closing):
         if not self.plan.is_split:
             return decoder.run(tokens)
         count = max(len(tokens) // 2, 1)
-        return np.concatenate([self.run_prompt(decoder, tokens[:count]), *(decoder.run([t]) for t in tokens[count:])])
+        rows = [self.run_prompt(decoder, tokens[:count]), *(decoder.run([token]) for token in tokens[count:])]
+        return np.concatenate(rows)
 
     def run_prompt(self, decoder: Decoder, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Run a prompt on an empty cache as an answer does; return (1, vocabulary) logits behind it."""

@@ -124,11 +124,11 @@ def open_language_model(
         for graph in graphs:
             sessions.append(EXECUTOR.open(graph, SessionOptions(threads=count, entries=entries or {})))
             undone.callback(sessions[-1].close)
-        model = bind_language_model(
+        opened = bind_language_model(
             sessions[0], recipe, Origin(file, size, count, entries=entries or {}), *sessions[1:]
         )
         undone.pop_all()
-    return model, recipe
+    return opened, recipe
 
 
 def bytes_of_graphs(graphs: Sequence[Path]) -> int:

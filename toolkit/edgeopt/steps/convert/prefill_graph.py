@@ -1,8 +1,8 @@
 """Two forms of a decoder as two graphs over one cache: one computes prompts into it, the other tokens behind them.
 
-The graph of prompts gives no logits, so that it has no head, and of the last layer what its keys and values need. What
-both look up or multiply by lies in one file, once, and an engine maps it into memory: equal bytes of both graphs are the
-same pages, and what an engine packs for itself is never held twice.
+The graph of prompts gives no logits, so that it has no head, and of the last layer what its keys and values need. All
+large weights lie in one file, those that both graphs read once. An engine maps it into memory: what both read there are
+the same pages, and of what it packs for itself no second copy stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.model import Model
 from edgeopt.system.disk.files import open_beside
 
-_TABLES = ("Gather", "GatherBlockQuantized")
 _MICROSOFT = "com.microsoft"
 
 
@@ -100,8 +99,10 @@ def _share_table(graph: Graph, other: Graph) -> None:
     inputs = list[Value | None]()
     for value in theirs.inputs:
         stored = other.constant(value)
-        is_ids = value is not None and value.name == IDS
-        inputs.append(mine.inputs[1] if is_ids else None if stored is None else graph.add_initializer(str(value.name), stored))  # type: ignore[union-attr]
+        if value is not None and stored is not None:
+            inputs.append(graph.add_initializer(str(value.name), stored))
+        else:  # the tokens; what is left out stays left out
+            inputs.append(mine.inputs[1] if value is not None else None)
     attributes = {name: theirs.attributes[name].value for name in theirs.attributes}
     made = graph.insert(theirs.op_type, inputs, attributes, domain=_MICROSOFT, name="shared_table")
     graph.replace(mine.outputs[0], made.outputs[0])

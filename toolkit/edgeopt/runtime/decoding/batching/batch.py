@@ -221,7 +221,7 @@ class Batch:
     def _run_prompt(self, request: Request) -> None:
         """Run a part of a prompt; behind its end comes the first token, and the text joins the others.
 
-        Where a graph of its own computes prompts, the last token of one is the next of its text, beside those of others.
+        Where a graph of its own computes prompts, the last token of one is run as the next of its text, beside others'.
         """
         row, writing = self._seats.index(request), request.writing
         past = self._rows.past(row)
@@ -231,7 +231,7 @@ class Batch:
             end = writing.prompt_tokens - 1
             part = next(iter(self._filling(writing.tokens[:end], past, most)), [])
             if part:
-                self._rows.fill(row, part)
+                self._rows.run_prompt(row, part)
                 self._count_prompt(writing, len(part))
             if past + len(part) == end:
                 self._join(row)
