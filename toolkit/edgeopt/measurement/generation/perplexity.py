@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -139,6 +139,12 @@ def rise_between(original: TextScore, other: TextScore) -> Rise:
         return Rise(float("inf"), float("inf"), float("inf"))
     drop = drop_of_means(after, before)  # what the loss falls by from the other to the original
     return Rise(*(float(np.expm1(number)) for number in (drop.value, drop.low, drop.high)))
+
+
+def on_the_same(scores: Mapping[str, TextScore]) -> dict[str, TextScore]:
+    """Return the scores of several models on what all of them predict."""
+    least = min(scores.values(), key=lambda score: sum(map(len, score.likeliest)), default=None)
+    return {} if least is None else {label: score.ends_like(least) for label, score in scores.items()}
 
 
 def agreement_between(original: TextScore, other: TextScore) -> float:

@@ -98,11 +98,15 @@ class FormContest:
     """Most memory that weights and the cache of one answer may take."""
     judged_s: float = math.inf
     """When the original has to be judged, on the monotonic clock: windows that are left then judge nothing."""
+    base_bytes: int = field(init=False, default=0)
+    """Memory that the original takes, where it is limited."""
     base: TextScore = field(init=False)
     """Scores of the original, in the order in which windows are asked."""
 
     def __post_init__(self) -> None:
         given, count = self.windows, len(self.windows)
+        if self.most_bytes < math.inf:
+            self.base_bytes = self.needs_bytes(self.original)
         few = np.linspace(0, count - 1, min(_FEW_WINDOWS, count)).round().astype(int).tolist()
         order = [*few, *(i for i in range(count) if i not in set(few))]
         self.windows, self.base = [], TextScore((), ())
@@ -137,7 +141,7 @@ class FormContest:
         return max(timed, key=lambda entrant: entrant.ratio("answer").speedup) if timed else None
 
     def fastest(self, entrants: Sequence[Entrant], part: str) -> Entrant | None:
-        """Return who is fastest in a part of an answer; those that may be are timed longer, a quarter of the seconds."""
+        """Return who is fastest in a part of an answer; those that may be are timed for a quarter of the seconds."""
         began_s, left = monotonic(), [entrant for entrant in entrants if entrant.turns and not entrant.out]
         while left:
             best = max(left, key=lambda entrant: entrant.ratio(part).speedup)
@@ -196,7 +200,7 @@ class FormContest:
         """Take out what memory does not hold; two graphs of such forms may be smaller than each of them."""
         for entrant in entrants:
             if not entrant.out and entrant.needs_bytes > self.most_bytes:
-                entrant.out = f"it takes {format_bytes(entrant.needs_bytes)}, more than --memory allows"
+                entrant.out = told_large(entrant.needs_bytes)
 
     def needs_bytes(self, opened: Any) -> int:
         """Return the memory of a model's weights, and of the cache of an answer of the lengths asked for."""
@@ -279,6 +283,11 @@ class FormContest:
     def _tell(self, over_s: float, seconds: float) -> None:
         whole = Tenths(max(10 * seconds, 1))
         self.listener.progress("time the fastest forms", min(int(10 * over_s), whole), whole)
+
+
+def told_large(needs_bytes: int) -> str:
+    """Return why a form is out that takes more memory than is allowed."""
+    return f"it takes {format_bytes(needs_bytes)}, more than --memory allows"
 
 
 def _rounds(entrant: Entrant) -> int:

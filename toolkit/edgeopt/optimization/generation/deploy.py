@@ -40,7 +40,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
     made, *beside = _stored(best, target, report.threads, weights)
     artefact, data = made
     with open_language_model(Path(best.file), report.threads)[0] as judged:
-        test, numbers, limit = record_logits(judged, best.precision)
+        test, numbers, limit = record_logits(judged, artefact.precision)
     artefact = replace(artefact, expected=Expected(agreement=best.agreement), noise_limits={LOGITS: limit})
     return write_bundle(
         report.folder / FOLDER,
@@ -65,7 +65,8 @@ def _stored(
     else:
         model = load_model(file)
         stored = [(model, *in_bundle(model, weights))]
-    names = (MODEL, form.precision), (PREFILL, form.prompts_by.partition("+")[0])
+    scheme = form.tokens_by.partition("+")[0] or form.precision
+    names = (MODEL, scheme), (PREFILL, form.prompts_by.partition("+")[0])
     return [
         (
             replace(make_artefact(name, data, precision, target, threads, model.inputs, model.outputs), weights=beside),

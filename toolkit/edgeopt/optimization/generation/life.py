@@ -161,6 +161,7 @@ def prove_and_write(
         chosen=choose_form(forms, options.budget),
         seconds=0.0,
         budget=options.budget,
+        memory_bytes=options.memory_bytes,
         **told,
     )
     report = replace(report, guessing=guess(report))

@@ -14,7 +14,7 @@ from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation.choice import choose_form
-from edgeopt.optimization.generation.contest import Entrant, FormContest, speeds_of
+from edgeopt.optimization.generation.contest import Entrant, FormContest, speeds_of, told_large
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
@@ -44,7 +44,11 @@ def as_forms(
     """
     times = _medians(contest.times_of_original(entrants, is_hurried=is_hurried))
     size, perplexity = bytes_of_form(original), contest.base.perplexity
-    first = LanguageForm(BASELINE, "as given", str(original), size, perplexity, times_ms=times)
+    needs = contest.base_bytes
+    out = told_large(needs) if needs > contest.most_bytes else ""
+    first = LanguageForm(
+        BASELINE, "as given", str(original), size, perplexity, times_ms=times, out=out, needs_bytes=needs
+    )
     return [first, *(_as_form(contest, entrant) for entrant in entrants)]
 
 

@@ -37,7 +37,7 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
     entrant = Entrant(
         name,
         f"prompts by {prompts.name}, tokens by {tokens.name}: two graphs, one cache",
-        tokens.precision,
+        f"{prompts.precision}-{tokens.precision}",
         place.file_of(name),
         prompts_by=prompts.name,
         tokens_by=tokens.name,

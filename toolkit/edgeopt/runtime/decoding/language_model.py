@@ -395,8 +395,8 @@ class LanguageModel(Closing):
         Args:
             tokens: Of the prompt.
             is_exact: Whether the cache goes on with the numbers of the text run at once. What it keeps has them always:
-                tokens of an answer that was not exact are computed anew, as a part of this prompt. So are those of every
-                answer where another graph computes prompts.
+                tokens of an answer that was not exact, or that another graph than that of prompts computed, are
+                computed anew, as a part of this prompt.
         """
         most = len(tokens) - 1
         with self._lock:
