@@ -314,9 +314,7 @@ class LanguageModel(Closing):
             )
         held = tokens[: self.plan.reusable(len(tokens))]
         if not held:
-            note = (
-                f"prompts run in parts of {self.plan.grain} tokens, and the prefix has {len(tokens)}: nothing is kept"
-            )
+            note = f"nothing of {len(tokens)} tokens is kept: prompts run in parts of {self.plan.grain}"
             return Prefix(tuple(given), 0, 0, note)
         tokens = held
         is_stored = folder is not None and bool(self.origin.file.name)  # a model of no file has nothing to be known by
