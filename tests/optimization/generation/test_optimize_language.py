@@ -23,7 +23,7 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import life, optimize
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, _is_slower
-from edgeopt.optimization.generation.forms import CHUNK_TOKENS, FORMS
+from edgeopt.optimization.generation.forms import CHUNK_TOKENS, FORMS, SPLIT_CHUNK_TOKENS
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE, STORED, LanguageForm
@@ -50,7 +50,8 @@ def report(tmp_path_factory: pytest.TempPathFactory):
 def test_forms_of_eight_bits_lose_next_to_nothing_and_four_bits_more(report):
     by_name = {one.name: one for one in report.forms}
     small = [name for name in by_name if name.endswith("+cache8")]
-    assert list(by_name) == [BASELINE, *(one.name for one in FORMS if "+parts" not in one.name), *small]
+    split = [one.name for one in report.forms if one.prompts_by and one.name not in small]
+    assert list(by_name) == [BASELINE, *(one.name for one in FORMS if "+parts" not in one.name), *split, *small]
     assert any("w8a8+parts: no layer has more than 2048 neurons" in note.detail for note in report.notes)
     assert any("w8a8+parts512: no layer has more than 512 neurons" in note.detail for note in report.notes)
     assert all(
@@ -80,7 +81,9 @@ def test_the_most_sensitive_matrices_in_eight_bits_keep_more(report):
 
 
 def test_four_bits_are_below_a_megabyte(report):
-    sizes = {one.name: one.size_bytes for one in report.forms if one.precision == "w4"}
+    sizes = {
+        one.name: one.size_bytes for one in report.forms if one.precision == "w4"
+    }  # of two graphs it is that of both
     assert len(sizes) >= 5
     assert max(sizes.values()) < 1_000_000
 
@@ -136,7 +139,7 @@ def test_forms_run_prompts_in_parts_and_the_last_layer_for_the_last_token(report
     for one in report.forms[1:]:
         model, recipe = open_language_model(Path(one.file), 1)
         with model:
-            assert model.chunk == recipe.generation.chunk == CHUNK_TOKENS
+            assert model.chunk == recipe.generation.chunk == (SPLIT_CHUNK_TOKENS if one.prompts_by else CHUNK_TOKENS)
             assert takes_last(model.session.engine)
 
 

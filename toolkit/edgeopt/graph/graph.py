@@ -346,6 +346,10 @@ class Graph:
         self._graph.inputs.remove(value)
         return True
 
+    def drop_output(self, value: Value) -> None:
+        """Give an output no longer; what made it stays until `remove_unused`."""
+        self._graph.outputs.remove(value)
+
     def remove_unused(self) -> int:
         """Remove nodes and constants that no output needs, and return how many."""
         before = len(self._graph) + len(self._graph.initializers)

@@ -9,6 +9,7 @@ from typing import Any
 
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.graph.model import load_model
+from edgeopt.recipes.texts.generation import GenerationTable
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.bundle import read_bundle
@@ -49,9 +50,13 @@ def writer_facts(name: str) -> WriterFacts:
     return WriterFacts(
         file=file,
         recipe=f"{recipe.name}: a language model{', of its bundle' if bundle else ', beside the model'}",
-        writes=f"context of {generation.context} tokens; tokenizer of {tokens.size}; {cache}",
+        writes=f"context of {generation.context} tokens; tokenizer of {tokens.size}; {cache}{_told_graphs(generation)}",
         measured=told_measured(bundle.expected) if bundle else "",
     )
+
+
+def _told_graphs(generation: GenerationTable) -> str:
+    return f"; two graphs over it, {generation.prefill} computes prompts" if generation.prefill else ""
 
 
 def told_measured(expected: Mapping[str, Any]) -> str:

@@ -254,7 +254,7 @@ class Recipe:
         """All files and folders that it names, as it names them."""
         scored, writes = self.evaluation, self.generation
         named = (self.labels, self.model, self.alphabet.file, self.tokenizer.file, scored.labels, scored.calib)
-        return tuple(file for file in (*named, writes.encoder, writes.draft) if file)
+        return tuple(file for file in (*named, writes.encoder, writes.prefill, writes.draft) if file)
 
     @property
     def decodes(self) -> bool:

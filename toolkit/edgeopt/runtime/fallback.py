@@ -7,6 +7,7 @@ of them falls back to.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -132,15 +133,9 @@ def _open(bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads
         notes = (*pair.files.notes, *_fewer_cores(artefact, threads))
         return OpenedArtefact(bundle, artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
     if bundle.recipe.task == GENERATION:
-        require_memory(_size_of(artefact), _token_bytes(artefact), bundle.recipe)
-    if bundle.recipe.task == GENERATION:
-        with huge_pages(), flash_attention(bundle.recipe.generation.flash_attention):
-            session = opening.open(bundle.path_of(artefact))
-    else:
-        session = opening.open(bundle.path_of(artefact))
+        return _open_writer(bundle, artefact, opening, _fewer_cores(artefact, threads), stored)
+    session = opening.open(bundle.path_of(artefact))
     try:
-        if bundle.recipe.task == GENERATION:
-            return _open_writer(bundle, artefact, opening, session, _fewer_cores(artefact, threads), stored)
         require_bound(bundle.recipe, session.inputs, session.outputs)
         task = make_task(bundle.recipe, session.inputs, session.outputs, evaluating=False)
         notes = _tested(bundle, artefact, session, task, stored) if stored else ()
@@ -155,17 +150,28 @@ def _open_writer(
     bundle: Bundle,
     artefact: Artefact,
     opening: Opening,
-    session: Session,
     notes: tuple[Note, ...],
     stored: StoredTest | None,
 ) -> OpenedArtefact:
-    size = _size_of(artefact)
-    threads, digest = opening.options.threads, artefact.sha256
+    generation = bundle.recipe.generation
+    beside = tuple(part for part in bundle.parts if part.file == generation.prefill)
+    size = _size_of(artefact, *beside)
+    require_memory(size, _token_bytes(artefact), bundle.recipe)
+    threads, digest = opening.options.threads, "-".join(graph.sha256 for graph in (artefact, *beside))
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
-    writer = bind_language_model(session, bundle.recipe, origin)
-    told = check_logits(stored, artefact, writer) if stored else ()
+    with ExitStack() as undone:
+        sessions = list[Session]()
+        with huge_pages(), flash_attention(generation.flash_attention):
+            for graph in (artefact, *beside):
+                how = opening if graph is artefact else opening_of(graph).with_threads(threads)
+                sessions.append(how.open(bundle.path_of(graph)))
+                undone.callback(sessions[-1].close)
+        writer = bind_language_model(sessions[0], bundle.recipe, origin, *sessions[1:])
+        told = check_logits(stored, artefact, writer) if stored else ()
+        undone.pop_all()
     writer.origin = replace(writer.origin, notes=(*writer.origin.notes, *told))
-    return OpenedArtefact(bundle, artefact, opening, session, cast("Task", NoFrames()), writer.origin.notes, (), writer)
+    notes = writer.origin.notes
+    return OpenedArtefact(bundle, artefact, opening, sessions[0], cast("Task", NoFrames()), notes, (), writer)
 
 
 def least_bytes(artefact: Artefact, tokens: int) -> int:
@@ -173,8 +179,10 @@ def least_bytes(artefact: Artefact, tokens: int) -> int:
     return _size_of(artefact) + tokens * _token_bytes(artefact)
 
 
-def _size_of(artefact: Artefact) -> int:
-    return artefact.size_bytes + (artefact.weights.size_bytes if artefact.weights else 0)
+def _size_of(*artefacts: Artefact) -> int:
+    """Return the size of graphs, with weights that several of them share once."""
+    weights = {artefact.weights.file: artefact.weights.size_bytes for artefact in artefacts if artefact.weights}
+    return sum(artefact.size_bytes for artefact in artefacts) + sum(weights.values())
 
 
 def _token_bytes(artefact: Artefact) -> int:

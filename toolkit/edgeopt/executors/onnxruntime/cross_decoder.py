@@ -124,6 +124,11 @@ class CrossDecoder:
             logits[-1, self._not_first] = -np.inf
         return logits
 
+    def run_prompt(self, tokens: Sequence[int], *, is_end: bool) -> NDArray[np.float32]:
+        """Run the next part of what the decoder is given, as `Decoder.run_prompt` does."""
+        del is_end
+        return self.run(tokens, last=1)
+
     def rewind(self, past: int) -> None:
         """Stay where the answer is: nothing is guessed here, so nothing is forgotten."""
         if past != self._past:

@@ -46,7 +46,7 @@ class CachePart:
 
 
 def cache_parts(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], free_head: int = 0
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], free_head: int = 0, *, needs_logits: bool = True
 ) -> tuple[CachePart, ...]:
     """Return the cache of a decoder in the order of its layers.
 
@@ -54,6 +54,7 @@ def cache_parts(
         inputs: Of the model.
         outputs: Of the model.
         free_head: Numbers of a head where the model leaves them free; 0: not known.
+        needs_logits: Whether it has to give logits; a graph that computes prompts alone gives none.
 
     Raises:
         UnsupportedError: If it has none, or a part of it is not continued by an output.
@@ -72,7 +73,8 @@ def cache_parts(
                 remedy="export the decoder with its cache: past_key_values.N.key (batch, heads, past, head)",
             )
         result.append(CachePart(spec.name, present, heads, head, spec.dtype))
-    if not result or not {IDS, LOGITS} <= {spec.name for spec in inputs} | known:
+    needed = {IDS, LOGITS} if needs_logits else {IDS}
+    if not result or not needed <= {spec.name for spec in inputs} | known:
         raise UnsupportedError(
             f"the model is no decoder with a cache: it takes {', '.join(spec.name for spec in inputs)}",
             remedy="export it with input_ids, past_key_values.N.key and .value, and logits, as edgeopt export does",
@@ -103,6 +105,21 @@ def shares_cache(session: Any, parts: Sequence[CachePart]) -> bool:
         parts: Of its cache.
     """
     return 2 * [node.op for node in session.placement()].count(SHARING_OP) == len(parts)
+
+
+def bound_cache(session: Any, parts: Sequence[CachePart], values: Sequence[Any]) -> Any:
+    """Return a binding whose past and present are the same memory.
+
+    Args:
+        session: An `InferenceSession`.
+        parts: Of its cache.
+        values: An `OrtValue` of each.
+    """
+    binding = session.io_binding()
+    for part, value in zip(parts, values, strict=True):
+        binding.bind_ortvalue_input(part.past, value)
+        binding.bind_ortvalue_output(part.present, value)
+    return binding
 
 
 def takes_last(session: Any) -> bool:
@@ -216,6 +233,16 @@ class Decoder:
             feeds[LAST] = np.array([last], np.int64)
         return self._run_shared(feeds) if self._shares else self._run_anew(feeds)
 
+    def run_prompt(self, tokens: Sequence[int], *, is_end: bool) -> NDArray[np.float32]:
+        """Run the next part of a prompt and return logits behind its last token.
+
+        Args:
+            tokens: The next ones of the text.
+            is_end: Whether the prompt ends with them.
+        """
+        del is_end
+        return self.run(tokens, last=1)
+
     def rewind(self, past: int) -> None:
         """Forget all tokens but the first `past`."""
         if not 0 <= past <= self._past:
@@ -265,13 +292,7 @@ class Decoder:
             self._values[part.past] = value, memory  # the value borrows the array's memory
 
     def _bound(self) -> Any:
-        """Return a binding whose past and present are the cache."""
-        binding = self._session.io_binding()
-        for part in self._parts:
-            value, _ = self._values[part.past]
-            binding.bind_ortvalue_input(part.past, value)
-            binding.bind_ortvalue_output(part.present, value)
-        return binding
+        return bound_cache(self._session, self._parts, [self._values[part.past][0] for part in self._parts])
 
     def _run_shared(self, feeds: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         bind_arrays(self._binding, feeds)

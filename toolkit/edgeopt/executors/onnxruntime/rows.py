@@ -22,6 +22,7 @@ from edgeopt.executors.onnxruntime.decoder import (
     CachePart,
     Decoder,
     bind_arrays,
+    bound_cache,
     paired_rows,
     quiet,
     raise_run_error,
@@ -29,6 +30,7 @@ from edgeopt.executors.onnxruntime.decoder import (
     taken_logits,
     takes_last,
 )
+from edgeopt.executors.onnxruntime.prefill import Prefill, SplitDecoder
 
 _STALE = 100.0
 """What lies behind the end of each row when a graph is tried: whoever reads it is far off."""
@@ -58,6 +60,10 @@ class Rows(Protocol):
             tokens: That come next.
             is_prompt: Whether they are a part of a prompt: a single one then runs as one of several.
         """
+        ...
+
+    def run_prompt(self, row: int, tokens: Sequence[int]) -> None:
+        """Run the next tokens of a prompt behind which more follow, on the graph of prompts where there are two."""
         ...
 
     def run_first(self, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -99,6 +105,7 @@ class SharedRows:
         tokens: int = 0,
         *,
         pairs: bool = False,
+        prefill: Prefill | None = None,
     ) -> None:
         """Reserve the cache.
 
@@ -109,8 +116,9 @@ class SharedRows:
             capacity: Tokens that each may have.
             tokens: Memory for so many is reserved, which is what `arrange` has; 0: count * capacity.
             pairs: As `Decoder` has it, of prompts.
+            prefill: The graph of prompts, where it is another; their last token is not its.
         """
-        self._pairs = pairs
+        self._pairs, self._prefill = pairs, prefill
         self._session, self._parts = session, tuple(parts)
         names = {input_.name for input_ in session.get_inputs()}
         self._takes_positions, self._takes_mask = POSITIONS in names, MASK in names
@@ -150,6 +158,22 @@ class SharedRows:
                 is_padded, logits = False, self._run(row, row + 1, fed[:, :count])[0]
         self._past[row] = after
         return logits[:-1] if is_padded else logits
+
+    def run_prompt(self, row: int, tokens: Sequence[int]) -> None:
+        """Run the next tokens of a prompt behind which more follow, on the graph of prompts where there are two.
+
+        Raises:
+            ValueError: If there are none, or they leave no room.
+            UnsupportedError: If the engine refuses them.
+        """
+        if self._prefill is None:
+            self.run(row, tokens, is_prompt=True)
+            return
+        after = self._past[row] + len(tokens)
+        if not len(tokens) or after >= self.capacity:
+            raise ValueError(f"{len(tokens)} tokens behind {self._past[row]} do not fit in {self.capacity}")
+        self._prefill.run(self._bound(row, row + 1, is_prompt=True), tokens, self._past[row])
+        self._past[row] = after
 
     def run_first(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return (rows, vocabulary) logits behind the next token of each of the first rows.
@@ -229,22 +253,22 @@ class SharedRows:
             memory[: count * part.heads * capacity * part.head].reshape(count, part.heads, capacity, part.head)
             for memory, part in zip(self._memory, self._parts, strict=True)
         ]
-        self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
+        self._bindings: dict[tuple[int, int, bool], tuple[Any, list[Any]]] = {}
 
-    def _bound(self, first: int, after: int) -> Any:
-        """Return the binding of some rows, which is made once."""
+    def _bound(self, first: int, after: int, *, is_prompt: bool = False) -> Any:
+        """Return the binding of some rows, which is made once; `is_prompt`: to the graph of prompts."""
         import onnxruntime
 
-        if (first, after) not in self._bindings:
-            binding, values = self._session.io_binding(), []
-            for part, buffer in zip(self._parts, self._buffers, strict=True):
-                value = onnxruntime.OrtValue.ortvalue_from_numpy(buffer[first:after])  # borrows the array's memory
-                values.append(value)
-                binding.bind_ortvalue_input(part.past, value)
-                binding.bind_ortvalue_output(part.present, value)
-            binding.bind_output(LOGITS, "cpu")
-            self._bindings[first, after] = binding, values
-        return self._bindings[first, after][0]
+        key = first, after, is_prompt
+        if key not in self._bindings:
+            # each value borrows the array's memory
+            values = [onnxruntime.OrtValue.ortvalue_from_numpy(buffer[first:after]) for buffer in self._buffers]
+            session = self._prefill.engine if is_prompt and self._prefill else self._session
+            binding = bound_cache(session, self._parts, values)
+            if not is_prompt:
+                binding.bind_output(LOGITS, "cpu")
+            self._bindings[key] = binding, values
+        return self._bindings[key][0]
 
     def _run(self, first: int, after: int, ids: NDArray[np.int64], last: int = 1) -> NDArray[np.float32]:
         binding, pasts = self._bound(first, after), np.array(self._past[first:after])[:, None]
@@ -280,8 +304,13 @@ class RowsApart:
         shares: bool,
         pairs: bool = False,
         is_exact: bool = False,
+        prefill: Prefill | None = None,
     ) -> None:
-        """Take the memory of each text when it begins; `shares`, `pairs` and `is_exact` as `Decoder` has them."""
+        """Take the memory of each text when it begins; `shares`, `pairs` and `is_exact` as `Decoder` has them.
+
+        `prefill` is the graph of prompts, where it is another.
+        """
+        self._prefill = prefill
         self._session, self._parts, self._shares, self._pairs = session, tuple(parts), shares, pairs
         self._is_exact = is_exact
         self.count, self.capacity = count, capacity
@@ -298,6 +327,13 @@ class RowsApart:
         if text is None:
             text = self._texts[row] = self._begun()
         return text.run(tokens, last=1 if is_prompt else 0)
+
+    def run_prompt(self, row: int, tokens: Sequence[int]) -> None:
+        """Run the next tokens of a prompt behind which more follow, on the graph of prompts where there are two."""
+        text = self._texts[row]
+        if text is None:
+            text = self._texts[row] = self._begun()
+        text.run_prompt(tokens, is_end=False)
 
     def run_first(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return (rows, vocabulary) logits behind the next token of each of the first rows, one run after the other.
@@ -348,7 +384,10 @@ class RowsApart:
         self._texts = [*texts, *[None] * (count - len(texts))]
 
     def _begun(self) -> Decoder:
-        text = Decoder(self._session, self._parts, self.capacity, shares=self._shares, pairs=self._pairs)
+        if self._prefill is not None:
+            text: Decoder = SplitDecoder(self._session, self._parts, self.capacity, self._prefill, pairs=self._pairs)
+        else:
+            text = Decoder(self._session, self._parts, self.capacity, shares=self._shares, pairs=self._pairs)
         text.is_exact = self._is_exact
         return text
 

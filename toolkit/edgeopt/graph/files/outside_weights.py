@@ -116,10 +116,28 @@ def followed(path: Path) -> bytes | Outside:
     return data
 
 
-def _load(tensor: TensorProto, piece: StoredPiece) -> None:
+def bytes_of_tensor(tensor: TensorProto) -> bytes:
+    """Return the numbers of a tensor as they lie in memory, wherever they are stored; of texts none."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return _read(piece_of(tensor))
+    return bytes(tensor.raw_data)
+
+
+def place_outside(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Let a tensor's numbers lie in another file, in place."""
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    _place(tensor, location, offset, length)
+
+
+def _read(piece: StoredPiece) -> bytes:
     with piece.file.open("rb") as file:
         file.seek(piece.offset)
-        tensor.raw_data = file.read(piece.length)
+        return file.read(piece.length)
+
+
+def _load(tensor: TensorProto, piece: StoredPiece) -> None:
+    tensor.raw_data = _read(piece)
     tensor.ClearField("data_location")  # the same bytes as of a tensor that never lay elsewhere
     del tensor.external_data[:]
 

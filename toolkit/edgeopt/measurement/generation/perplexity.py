@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +22,10 @@ class Predicts(Protocol):
     """A language model, of whatever engine."""
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Return (tokens, vocabulary) logits behind each token of a text that begins with the first of them."""
+        """Return (tokens, vocabulary) logits behind each token of a text that begins with the first of them.
+
+        A model whose prompts give none has fewer rows: those behind the last tokens; the first is the prompt's.
+        """
         ...
 
 
@@ -33,11 +36,36 @@ class TextScore:
     losses: tuple[float, ...]
     """Losses of each window: the mean of -log(probability of the next token), in nats."""
     likeliest: tuple[NDArray[np.int64], ...]
-    """Likeliest of each window: the token that greedy decoding would choose behind each of its tokens."""
+    """Likeliest of each window: the token that greedy decoding would choose behind each of its tokens; behind the last
+    ones where the model predicts the end of a window alone."""
+    nats: tuple[NDArray[np.float64], ...] = ()
+    """The loss of each token that is predicted; empty where it is not known by token."""
 
     def joined(self, more: TextScore) -> TextScore:
         """Return these windows and more of them."""
-        return TextScore((*self.losses, *more.losses), (*self.likeliest, *more.likeliest))
+        return TextScore((*self.losses, *more.losses), (*self.likeliest, *more.likeliest), (*self.nats, *more.nats))
+
+    def first(self, count: int) -> TextScore:
+        """Return the first windows."""
+        return TextScore(self.losses[:count], self.likeliest[:count], self.nats[:count])
+
+    def is_of_same(self, other: TextScore) -> bool:
+        """Whether both predict the same tokens of each window, as far as it is known."""
+        pairs = zip(self.likeliest, other.likeliest, strict=False)
+        return all(len(mine) == len(theirs) for mine, theirs in pairs)
+
+    def ends_like(self, other: TextScore) -> TextScore:
+        """Return the same windows, no more of the end of each than another model predicts.
+
+        Raises:
+            ValueError: If the losses are not known by token, or there are other windows.
+        """
+        if self.is_of_same(other):
+            return self
+        counts = [min(len(a), len(b)) for a, b in zip(self.likeliest, other.likeliest, strict=True)]
+        likeliest = tuple(array[-count:] for array, count in zip(self.likeliest, counts, strict=True))
+        nats = tuple(array[1 - count :] for array, count in zip(self.nats, counts, strict=True))
+        return TextScore(tuple(float(array.mean()) for array in nats), likeliest, nats)
 
     @property
     def perplexity(self) -> float:
@@ -86,24 +114,26 @@ def windows_of(tokens: Sequence[int], context: int) -> list[list[int]]:
 
 
 def score_text(model: Predicts, windows: Sequence[Sequence[int]]) -> TextScore:
-    """Return how well a model predicts each window, which it sees from its first token on.
+    """Return how well a model predicts each window, which it sees from its first token on, or the end of each.
 
     Raises:
         OutOfTime: At the end of a time limit.
     """
-    losses, likeliest = list[float](), list[NDArray[np.int64]]()
+    nats, likeliest = list[NDArray[np.float64]](), list[NDArray[np.int64]]()
     for window in windows:
         require_time()
         logits = model.logits(window).astype(np.float64)
         logits -= logits.max(axis=-1, keepdims=True)
         found = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-        losses.append(-float(found[np.arange(len(window) - 1), window[1:]].mean()))
+        predicted = window[len(window) - len(found) + 1 :]
+        nats.append(-found[np.arange(len(predicted)), predicted])
         likeliest.append(logits.argmax(axis=-1))
-    return TextScore(tuple(losses), tuple(likeliest))
+    return TextScore(tuple(float(array.mean()) for array in nats), tuple(likeliest), tuple(nats))
 
 
 def rise_between(original: TextScore, other: TextScore) -> Rise:
-    """Return how much more perplexed another model is; infinite where it predicts no number."""
+    """Return how much more perplexed another model is, on what both predict; infinite where it predicts no number."""
+    original, other = original.ends_like(other), other.ends_like(original)
     before, after = np.array(original.losses), np.array(other.losses)
     if not np.isfinite(after).all():
         return Rise(float("inf"), float("inf"), float("inf"))
@@ -111,7 +141,14 @@ def rise_between(original: TextScore, other: TextScore) -> Rise:
     return Rise(*(float(np.expm1(number)) for number in (drop.value, drop.low, drop.high)))
 
 
+def on_the_same(scores: Mapping[str, TextScore]) -> dict[str, TextScore]:
+    """Return the scores of several models on what all of them predict."""
+    least = min(scores.values(), key=lambda score: sum(map(len, score.likeliest)), default=None)
+    return {} if least is None else {label: score.ends_like(least) for label, score in scores.items()}
+
+
 def agreement_between(original: TextScore, other: TextScore) -> float:
     """Return the share of tokens behind which both would choose the same."""
+    original, other = original.ends_like(other), other.ends_like(original)
     same = [a == b for a, b in zip(original.likeliest, other.likeliest, strict=True)]
     return float(np.concatenate(same).mean())

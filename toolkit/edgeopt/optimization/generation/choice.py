@@ -24,6 +24,9 @@ def choose_form(forms: Sequence[LanguageForm], budget: AnswerBudget | None = Non
     if budget:
         keeps = [form for form in (original, *proven) if not budget.missed_by(form.times_ms)]
         proven = keeps or [form for form in proven if _is_proven(form, ("answer",))]
+    if original.out:  # memory does not hold it: a form that is as fast, or slower, is what was asked for
+        fitting = [form for form in forms if form is not original and _may_be(form)]
+        proven = [form for form in proven if form is not original] or fitting
     kept = [form for form in proven if form.word != Word.NOT_DECIDED]
     still_open = [form for form in proven if form not in kept]
     if still_open and all(form is original for form in kept):
@@ -36,11 +39,11 @@ def _most_rise(form: LanguageForm) -> float:
 
 
 def _is_proven(form: LanguageForm, parts: Sequence[str]) -> bool:
-    return (
-        bool(form.speed)
-        and not (form.unfit or form.out or form.word == Word.LOST)
-        and all(form.speed[part].verdict is Change.FASTER for part in parts)
-    )
+    return _may_be(form) and (all(form.speed[part].verdict is Change.FASTER for part in parts))
+
+
+def _may_be(form: LanguageForm) -> bool:
+    return bool(form.speed) and not (form.unfit or form.out or form.word == Word.LOST)
 
 
 def _speed(form: LanguageForm) -> float:

@@ -34,6 +34,7 @@ from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.steps._context import Listener
 from edgeopt.system.amounts import Tenths
+from edgeopt.system.text import format_bytes
 
 LEAST_WINDOWS = 6
 """Windows that judge at least, however short a time limit is."""
@@ -60,6 +61,11 @@ class Entrant:
     """Why it is out; empty: it is not."""
     is_unfit: bool = False
     """Whether it lost too much."""
+    prompts_by: str = ""
+    """The form that computes prompts, where another computes tokens."""
+    tokens_by: str = ""
+    needs_bytes: int = 0
+    """Memory that its weights and the cache of one answer take."""
 
     def ratio(self, part: str) -> Ratio:
         """Return its speed against the original."""
@@ -86,13 +92,21 @@ class FormContest:
     listener: Listener
     score: Callable[[Any, Sequence[Any]], TextScore] = score_text
     """What judges a model by windows."""
+    answer_tokens: int = 0
+    """Tokens of a prompt and its answer, of the lengths asked for."""
+    most_bytes: float = math.inf
+    """Most memory that weights and the cache of one answer may take."""
     judged_s: float = math.inf
     """When the original has to be judged, on the monotonic clock: windows that are left then judge nothing."""
+    base_bytes: int = field(init=False, default=0)
+    """Memory that the original takes, where it is limited."""
     base: TextScore = field(init=False)
     """Scores of the original, in the order in which windows are asked."""
 
     def __post_init__(self) -> None:
         given, count = self.windows, len(self.windows)
+        if self.most_bytes < math.inf:
+            self.base_bytes = self.needs_bytes(self.original)
         few = np.linspace(0, count - 1, min(_FEW_WINDOWS, count)).round().astype(int).tolist()
         order = [*few, *(i for i in range(count) if i not in set(few))]
         self.windows, self.base = [], TextScore((), ())
@@ -125,6 +139,18 @@ class FormContest:
         """Return the fastest that is in; None: nobody is."""
         timed = [entrant for entrant in entrants if entrant.turns and not entrant.out]
         return max(timed, key=lambda entrant: entrant.ratio("answer").speedup) if timed else None
+
+    def fastest(self, entrants: Sequence[Entrant], part: str) -> Entrant | None:
+        """Return who is fastest in a part of an answer; those that may be are timed for a quarter of the seconds."""
+        began_s, left = monotonic(), [entrant for entrant in entrants if entrant.turns and not entrant.out]
+        while left:
+            best = max(left, key=lambda entrant: entrant.ratio(part).speedup)
+            left = [entrant for entrant in left if entrant.ratio(part).high >= best.ratio(part).low]
+            if len(left) == 1 or monotonic() - began_s >= self.seconds / 4 or _rounds(best) >= _MOST_ROUNDS:
+                return best
+            for entrant in left:
+                self._time(entrant, _FEW_ROUNDS)
+        return None
 
     def enter(self, group: Sequence[Entrant]) -> None:
         """Judge entrants of one kind for a moment, and time the one that agrees with the original most often.
@@ -170,6 +196,27 @@ class FormContest:
             self._judge_whole(entrant)
         self._tell(seconds, seconds)
 
+    def drop_large(self, entrants: Sequence[Entrant]) -> None:
+        """Take out what memory does not hold; two graphs of such forms may be smaller than each of them."""
+        for entrant in entrants:
+            if not entrant.out and entrant.needs_bytes > self.most_bytes:
+                entrant.out = told_large(entrant.needs_bytes)
+
+    def needs_bytes(self, opened: Any) -> int:
+        """Return the memory of a model's weights, and of the cache of an answer of the lengths asked for."""
+        return int(opened.origin.size_bytes + self.answer_tokens * opened.token_bytes)
+
+    def drop_unproven(self, entrants: Sequence[Entrant]) -> None:
+        """Take out two graphs unless they are proven faster than each form that is left, which take less memory.
+
+        With a budget they stay: they keep two limits of which each form may keep one.
+        """
+        left = [entrant for entrant in entrants if not entrant.out]
+        single = [entrant.name for entrant in left if not entrant.prompts_by]
+        for entrant in left:
+            if entrant.prompts_by and single and self.parts != PARTS:
+                entrant.out = f"not proven faster than {single[0]}, which is one graph"
+
     def drop_unjudged(self, entrants: Sequence[Entrant]) -> None:
         """Take out what the whole text has not judged in time."""
         for entrant in entrants:
@@ -204,6 +251,8 @@ class FormContest:
         entrant.is_unfit = True
 
     def _judge(self, entrant: Entrant, opened: Any, count: int) -> None:
+        if self.most_bytes < math.inf:
+            entrant.needs_bytes = self.needs_bytes(opened)
         more = self.score(opened, self.windows[entrant.windows : count])
         entrant.score = (entrant.score or TextScore((), ())).joined(more)
         entrant.windows = count
@@ -222,11 +271,23 @@ class FormContest:
         return open_writer(entrant.file, self.threads)
 
     def _base(self, count: int) -> TextScore:
-        return TextScore(self.base.losses[:count], self.base.likeliest[:count])
+        return self.base.first(count)
+
+    def perplexity(self, entrant: Entrant) -> float:
+        """Return its perplexity; where it predicts the ends of windows alone, the original's with the rise on these."""
+        assert entrant.score is not None
+        if entrant.score.is_of_same(self._base(entrant.windows)):
+            return entrant.score.perplexity
+        return self._base(entrant.windows).perplexity * (1 + self.rise(entrant).value)
 
     def _tell(self, over_s: float, seconds: float) -> None:
         whole = Tenths(max(10 * seconds, 1))
         self.listener.progress("time the fastest forms", min(int(10 * over_s), whole), whole)
+
+
+def told_large(needs_bytes: int) -> str:
+    """Return why a form is out that takes more memory than is allowed."""
+    return f"it takes {format_bytes(needs_bytes)}, more than --memory allows"
 
 
 def _rounds(entrant: Entrant) -> int:

@@ -11,8 +11,9 @@ from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.guessing import with_guesses
 from edgeopt.optimization.generation.result import ORIGINALS, LanguageForm, LanguageReport
+from edgeopt.optimization.generation.split import PREFILL, models_in_bundle
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.runtime.bundle import Bundle, Expected, make_artefact, write_bundle
+from edgeopt.runtime.bundle import Artefact, Bundle, Expected, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.bundle_targets import MEASURED_ON, ORIGINAL, this_machine
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -36,22 +37,43 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
     """
     best, weights = report.best, dict[str, PieceLayout]()
     baseline = next(form for form in report.forms if form.name in ORIGINALS)
-    model = load_model(Path(best.file))
-    data, beside = in_bundle(model, weights)
-    made = make_artefact(MODEL, data, best.precision, target, report.threads, model.inputs, model.outputs)
+    made, *beside = _stored(best, target, report.threads, weights)
+    artefact, data = made
     with open_language_model(Path(best.file), report.threads)[0] as judged:
-        test, numbers, limit = record_logits(judged, best.precision)
-    made = replace(made, weights=beside, expected=Expected(agreement=best.agreement), noise_limits={LOGITS: limit})
+        test, numbers, limit = record_logits(judged, artefact.precision)
+    artefact = replace(artefact, expected=Expected(agreement=best.agreement), noise_limits={LOGITS: limit})
     return write_bundle(
         report.folder / FOLDER,
-        [(made, data)],
+        [(artefact, data)],
         target,
         with_guesses(recipe, report.guessing),
         {**told_of(report, best), ORIGINAL: load_model(Path(baseline.file)).fingerprint},
         package_versions(),
         weights=weights,
         selftest=(test, numbers),
+        parts=beside,
     )
+
+
+def _stored(
+    form: LanguageForm, target: Target, threads: int, weights: dict[str, PieceLayout]
+) -> list[tuple[Artefact, bytes]]:
+    """Return the graphs of a form as the bundle stores them: the model, and that of prompts where it is another."""
+    file = Path(form.file)
+    if form.prompts_by:
+        stored = models_in_bundle(file, weights)
+    else:
+        model = load_model(file)
+        stored = [(model, *in_bundle(model, weights))]
+    scheme = form.tokens_by.partition("+")[0] or form.precision
+    names = (MODEL, scheme), (PREFILL, form.prompts_by.partition("+")[0])
+    return [
+        (
+            replace(make_artefact(name, data, precision, target, threads, model.inputs, model.outputs), weights=beside),
+            data,
+        )
+        for (model, data, beside), (name, precision) in zip(stored, names, strict=False)
+    ]
 
 
 def told_of(report: LanguageReport, best: LanguageForm) -> dict[str, Any]:

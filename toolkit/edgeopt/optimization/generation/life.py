@@ -164,6 +164,7 @@ def prove_and_write(
         chosen=choose_form(forms, options.budget),
         seconds=0.0,
         budget=options.budget,
+        memory_bytes=options.memory_bytes,
         **told,
     )
     report = replace(report, guessing=guess(report))
@@ -270,6 +271,7 @@ def _time_forms(contest: FormContest, entrants: Sequence[Entrant], shares: TimeS
     with shares.part(TimeShare.ROUNDS):
         contest.hold(entrants, shares.seconds(contest.seconds, TimeShare.ROUNDS))
     contest.drop_unjudged(entrants)
+    contest.drop_unproven(entrants)
 
 
 def _with_budget(report: LanguageReport, contest: FormContest, shares: TimeShares) -> LanguageReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -34,6 +35,7 @@ from edgeopt.optimization.generation.life import (
 )
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import ORIGINALS, GuessChoice, LanguageReport
+from edgeopt.optimization.generation.split import enter_split, enter_split_with_small_cache
 from edgeopt.optimization.generation.texts import TokenWindows, no_text
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.generation.workplace import Workplace, prepared, started, taken_over, write_ranges
@@ -198,6 +200,8 @@ def _contest(
         parts=PARTS if options.budget else ("answer",),
         listener=shares.listener,
         judged_s=shares.end_s(TimeShare.JUDGED),
+        answer_tokens=options.prompt_tokens + options.output_tokens,
+        most_bytes=math.inf if options.memory_bytes is None else options.memory_bytes,
     )
     if len(contest.windows) < len(texts.windows):
         shares.warn(f"{len(contest.windows)} of {plural(len(texts.windows), 'window')} of the text judge")
@@ -224,9 +228,13 @@ def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> 
             listener.say(line_of_form(form.name, group[-1].file, form.told, is_known=form.name in place.known))
         contest.enter(group)
         made.take(group)
+    made.more += enter_split(contest, place, made.entrants)
+    contest.drop_large(made.entrants)
     leader = contest.leader(made.entrants)
     if leader is not None:
-        made.more += _enter_with_small_cache(leader, contest, place, made.entrants)
+        enter = enter_split_with_small_cache if leader.prompts_by else _enter_with_small_cache
+        made.more += enter(leader, contest, place, made.entrants)
+        contest.drop_large(made.entrants)
     ahead.tell_making(len(kinds), len(kinds), made.entrants)
 
 
@@ -270,4 +278,6 @@ def _deployed(recipe: Recipe, report: LanguageReport) -> Recipe:
     """Return the recipe of the chosen form: how its prompts run stands beside it."""
     chunks = with_chunks(recipe)
     beside = recipe_beside(Path(report.best.file)).generation
-    return replace(chunks, generation=replace(chunks.generation, flash_attention=beside.flash_attention))
+    flash, chunk, prefill = beside.flash_attention, beside.chunk, beside.prefill
+    own = replace(chunks.generation, flash_attention=flash, chunk=chunk, prefill=prefill)
+    return replace(chunks, generation=own)

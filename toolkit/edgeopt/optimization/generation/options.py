@@ -61,6 +61,15 @@ class LanguageOptions:
         shown="no gate",
     )
     """Limits that the chosen form is to keep; None: no gate."""
+    memory_bytes: int | None = option(
+        None,
+        "Of a language model: the most that weights and the cache of an answer may take, such as 300MiB.",
+        "--memory",
+        group=LABELS,
+        syntax=Syntax.BYTES,
+        shown="no limit",
+    )
+    """Most bytes that weights and the cache of one answer may take; a form that takes more is out. None: no limit."""
     processes: int = LEAST_PROCESSES
     """Fresh ones that prove the choice; 2 or more."""
     resume: bool = option(

@@ -14,10 +14,11 @@ from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation.choice import choose_form
-from edgeopt.optimization.generation.contest import Entrant, FormContest, speeds_of
+from edgeopt.optimization.generation.contest import Entrant, FormContest, speeds_of, told_large
 from edgeopt.optimization.generation.result import BASELINE, ORIGINALS, STORED, LanguageForm
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
+from edgeopt.runtime.decoding.opening import bytes_of_graphs, recipe_beside
 from edgeopt.system.processes.time_limit import LONGER, require_time
 
 _MOST_PROVEN = 2
@@ -50,7 +51,19 @@ def as_forms(
     times = _medians(contest.times_of_original(entrants, is_hurried=is_hurried))
     size, perplexity = bytes_of_form(original), contest.base.perplexity
     name = BASELINE if precision == BASELINE else STORED
-    first = LanguageForm(name, "as given", str(original), size, perplexity, times_ms=times, precision=precision)
+    needs = contest.base_bytes
+    out = told_large(needs) if needs > contest.most_bytes else ""
+    first = LanguageForm(
+        name,
+        "as given",
+        str(original),
+        size,
+        perplexity,
+        times_ms=times,
+        out=out,
+        needs_bytes=needs,
+        precision=precision,
+    )
     return [first, *(_as_form(contest, entrant) for entrant in entrants)]
 
 
@@ -61,7 +74,7 @@ def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
         told=entrant.told,
         file=str(entrant.file),
         size_bytes=bytes_of_form(entrant.file),
-        perplexity=entrant.score.perplexity,
+        perplexity=contest.perplexity(entrant),
         rise=contest.rise(entrant),
         word=contest.rise(entrant).word(contest.max_rise),
         agreement=contest.agreement(entrant),
@@ -71,13 +84,17 @@ def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
         unfit=entrant.out if entrant.is_unfit else "",
         out=entrant.out,
         precision=entrant.precision,
+        prompts_by=entrant.prompts_by,
+        tokens_by=entrant.tokens_by,
+        needs_bytes=entrant.needs_bytes,
     )
 
 
 def bytes_of_form(form: Path) -> int:
-    """Return the size of a model's file, or of the graphs in its folder."""
+    """Return the size of a model with the weights and the graph of prompts beside it, or of a folder's graphs."""
     if not form.is_dir():
-        return form.stat().st_size
+        prefill = recipe_beside(form).generation.prefill
+        return bytes_of_graphs([form, *([form.with_name(prefill)] if prefill else [])])
     graphs = {*(graphs_in(form) or ())}
     return sum(part.stat().st_size for graph in graphs for part in graph.parent.glob(f"{graph.name}*"))
 

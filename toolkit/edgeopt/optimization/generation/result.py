@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_PASS, Note
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_MISSED, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.budget import AnswerVerdict
@@ -47,6 +47,12 @@ class LanguageForm:
     """Why it went out of the contest; empty: it did not."""
     windows: int = 0
     """Windows of the text, by which it was judged."""
+    prompts_by: str = ""
+    """The form that computes prompts, where another computes tokens: two graphs over one cache."""
+    tokens_by: str = ""
+    """The form that computes tokens then."""
+    needs_bytes: int = 0
+    """Memory of its weights and of the cache of one answer, where that was limited."""
     word: str = ""
     """KEPT, LOST or NOT DECIDED, by the bounds of the rise; empty for the original."""
 
@@ -92,6 +98,8 @@ class LanguageReport:
     budget: AnswerBudget | None = None
     guessing: GuessChoice | None = None
     """Whether the bundle guesses; None where nothing was tried."""
+    memory_bytes: int | None = None
+    """Most memory that weights and the cache of one answer may take; None: no limit."""
     told_lengths: str = ""
     """Lengths of what an encoder hears or reads, and of its answers; empty: of prompts, see `lengths`."""
     told_judge: str = ""
@@ -106,10 +114,12 @@ class LanguageReport:
 
     @property
     def exit_code(self) -> int:
-        """0 budget and accuracy are met or nobody asked; 2 the budget is missed; 3 not decided; 130 interrupted."""
+        """0 all is met or nobody asked; 2 the budget or the memory is missed; 3 not decided; 130 interrupted."""
         if self.was_cut:
             return EXIT_INTERRUPTED
         code = self.judged.exit_code if self.judged else EXIT_PASS
+        if self.memory_bytes is not None and self.best.needs_bytes > self.memory_bytes:
+            return EXIT_MISSED
         is_open = self.accuracy_asked and self.best.word == Word.NOT_DECIDED
         return EXIT_INCONCLUSIVE if code == EXIT_PASS and is_open else code
 

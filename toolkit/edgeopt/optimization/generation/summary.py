@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.perplexity import MOST_WINDOWS
+from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.generation.result import ORIGINALS, LanguageForm, LanguageReport
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
@@ -81,19 +82,29 @@ def _verdict(report: LanguageReport) -> VerdictLines:
     if best.name in ORIGINALS:
         outcome = CommandOutcome.DONE
         sentence = f"No form of {report.model} is proven faster for these lengths: the original stays"
+        facts = _memory(report)
     else:
-        outcome, speed = CommandOutcome.FASTER, best.speed["answer"]
+        speed = best.speed["answer"]
+        outcome = CommandOutcome.FASTER if speed.verdict is Change.FASTER else CommandOutcome.DONE
+        split = f" (prompts by {best.prompts_by}, tokens by {best.tokens_by})" if best.prompts_by else ""
         sentence = (
-            f"{best.name} gives whole answers {speed.speedup:.2f}x as fast as the original; its perplexity is "
+            f"{best.name}{split} gives whole answers {speed.speedup:.2f}x as fast as the original; its perplexity is "
             f"{best.perplexity:.2f}: {best.word}"
         )
-        facts = _accuracy(report)
+        facts = [*_accuracy(report), *_memory(report)]
     if report.judged:
         sentence = f"budget {report.judged.sentence}. {sentence}"
         facts += [Value("budget", str(limit)) for limit in report.judged.limits]
     if not report.was_cut and (report.judged or report.exit_code):
         outcome = CommandOutcome.by_exit(report.exit_code)
     return VerdictLines(outcome, sentence, tuple(facts), bundle=written, next_command=command)
+
+
+def _memory(report: LanguageReport) -> list[Value]:
+    if report.memory_bytes is None:
+        return []
+    needs, most = format_bytes(report.best.needs_bytes), format_bytes(report.memory_bytes)
+    return [Value("memory", f"{needs} of weights and of the cache of one answer, {most} allowed")]
 
 
 def _accuracy(report: LanguageReport) -> list[Value]:

@@ -178,7 +178,7 @@ class Workplace:
         if left.is_finished(form.name):
             self.known.add(form.name)
             if self.attention is not None:
-                self._copy_beside(self.file_of(form.name).parent, load_model(self.file_of(form.name)))
+                self.copy_beside(self.file_of(form.name).parent, load_model(self.file_of(form.name)))
             return ""
         if self.of.material is None:
             return left.why_not_here(form.name, form.left_out)
@@ -196,7 +196,7 @@ class Workplace:
         """Write a form into a folder of its own, with recipe and tokenizer; return its file."""
         file = self.file_of(name)
         save_model(keep_last_logits(made).model if self.of.is_last_enough else made, file)
-        self._copy_beside(file.parent, made)
+        self.copy_beside(file.parent, made)
         self.start.left.finish(name)
         return file
 
@@ -212,8 +212,15 @@ class Workplace:
             raise InvalidFileError("there was no time to measure the cache", remedy=LONGER)
         return read_archive(self.start.ranges_file, remedy="the other forms go on")
 
-    def _copy_beside(self, place: Path, model: Model) -> None:
-        recipe, source = with_chunks(self.start.recipe), self.start.file.parent
+    def copy_beside(self, place: Path, model: Model, prefill: str = "") -> None:
+        """Write recipe and tokenizer beside a form.
+
+        Args:
+            place: Its folder.
+            model: That computes its prompts.
+            prefill: File of the graph of prompts, where it is another than that of tokens.
+        """
+        recipe, source = with_chunks(self.start.recipe, prefill), self.start.file.parent
         if self.attention is not None:
             recipe = self.attention.choose(model, recipe)
         place.mkdir(parents=True, exist_ok=True)

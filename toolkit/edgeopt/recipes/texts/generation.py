@@ -26,6 +26,9 @@ class GenerationTable:
     """Numbers of one head in the cache, where the model leaves them free; 0: as the model says."""
     encoder: str = ""
     """File of the encoder whose sounds or texts are answered, in a bundle; empty: the model answers prompts."""
+    prefill: str = ""
+    """File of the graph that computes prompts into the cache, which the model goes on with token by token; empty: the
+    model does both."""
     draft: str = ""
     """File of a smaller decoder with the same tokens that guesses, relative to the recipe; empty: none."""
     draft_context: Annotated[int, Within(0, 1 << 24)] = 0

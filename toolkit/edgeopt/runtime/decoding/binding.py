@@ -55,13 +55,16 @@ def with_context(recipe: Recipe, context: int) -> Recipe:
     return replace(recipe, generation=replace(recipe.generation, context=context or most))
 
 
-def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> LanguageModel:
+def bind_language_model(
+    session: Session, recipe: Recipe, origin: Origin, prefill: Session | None = None
+) -> LanguageModel:
     """Return the language model of a session.
 
     Args:
         session: Of its decoder.
         recipe: Its own, with the folder in which its tokenizer lies.
         origin: From what it was opened.
+        prefill: Of the graph that computes prompts, where the recipe names one.
 
     Raises:
         InvalidFileError: If the tokenizer is absent or damaged.
@@ -69,7 +72,7 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
         EdgeoptError: If the recipe's context is longer than the model's positions, or the cache of one text does not
             fit into memory.
     """
-    if not isinstance(session, OnnxRuntimeSession):
+    if not isinstance(session, OnnxRuntimeSession) or not isinstance(prefill, OnnxRuntimeSession | None):
         raise UnsupportedError("language models run on ONNX Runtime alone so far", remedy="make them with --target cpu")
     _require_positions(recipe, origin.file)
     tokenizer, generation = read_tokens(recipe.folder / recipe.tokenizer.file), recipe.generation
@@ -87,7 +90,7 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
     draft = open_draft if generation.draft else None
     begins = generation.context, generation.end, generation.begin
     made = LanguageModel(
-        session, tokenizer, *begins, generation.head, origin, draft, generation.guesses, generation.chunk
+        session, tokenizer, *begins, generation.head, origin, draft, generation.guesses, generation.chunk, prefill
     )
     require_memory(0, made.token_bytes, recipe)
     return made

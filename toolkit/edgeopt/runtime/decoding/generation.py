@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from itertools import pairwise
 from numbers import Integral
 from time import perf_counter_ns
 from typing import Any, Protocol, TypedDict, Unpack
@@ -18,6 +17,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.runtime.decoding.grammars import AnswerForm, Follower, form_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.pieces import Pieces
+from edgeopt.runtime.decoding.prompt_plan import PromptPlan
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
 from edgeopt.system.processes.closing import Closing
 
@@ -38,6 +38,10 @@ class TextDecoder(Protocol):
 
     def run(self, tokens: Sequence[int], last: int = 0) -> NDArray[np.float32]:
         """Return (tokens, vocabulary) logits behind each token; the last ones suffice where they are asked for."""
+        ...
+
+    def run_prompt(self, tokens: Sequence[int], *, is_end: bool) -> NDArray[np.float32]:
+        """Run the next part of a prompt; where it ends with them, return logits behind its last token."""
         ...
 
     def rewind(self, past: int) -> None:
@@ -407,6 +411,7 @@ class Generation(Closing):
         guesser: Guesser | None = None,
         *,
         joins_forced: bool = True,
+        plan: PromptPlan | None = None,
     ) -> None:
         """Take a decoder whose cache holds the first tokens of the prompt, and no others.
 
@@ -418,8 +423,9 @@ class Generation(Closing):
             guesser: Of this text, for `asked.guesses` tokens at once; None: nothing is guessed.
             joins_forced: Whether tokens that the form of the answer forces run with the one behind them; else before
                 it, so that its numbers are those of a single token.
+            plan: How prompts are cut into runs; None: as `asked` has it.
         """
-        self._joins_forced = joins_forced
+        self._joins_forced, self._plan = joins_forced, plan or PromptPlan()
         self._decoder, self._writing, self._asked, self._give_back = decoder, writing, asked, give_back
         self._guesser = guesser
         self._is_cancelled = self._is_closed = False
@@ -496,10 +502,11 @@ class Generation(Closing):
             Logits behind its last token; None: the answer was cancelled meanwhile.
         """
         decoder, writing, logits = self._decoder, self._writing, None
-        for part in parts_of(writing.tokens[decoder.past : writing.opening_tokens], self._asked.chunk_tokens):
+        opening = writing.tokens[: writing.opening_tokens]
+        for part in self._plan.parts(opening, decoder.past, self._asked.chunk_tokens):
             if self._is_cancelled:
                 return None
-            logits = decoder.run(part, last=1)
+            logits = decoder.run_prompt(part, is_end=decoder.past + len(part) == len(opening))
             writing.count(computed_tokens=len(part))
         assert logits is not None
         return logits
@@ -555,10 +562,3 @@ class Generation(Closing):
         guesses = self._guesser.guess(text, count)
         self._writing.count(draft_tokens=self._guesser.computed_tokens - before)
         return guesses
-
-
-def parts_of(tokens: Sequence[int], most: int) -> list[Sequence[int]]:
-    """Return tokens in parts of nearly the same length, none longer than `most`; 0: in one."""
-    count = -(-len(tokens) // most) if most else 1
-    limits = [i * len(tokens) // count for i in range(count + 1)]
-    return [tokens[start:after] for start, after in pairwise(limits)]

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import Note, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.prefill import Prefill, SplitDecoder
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
-from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing, parts_of
+from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing
 from edgeopt.runtime.decoding.grammars import Grammars
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.guessing.draft import DraftGuesser
@@ -28,6 +29,7 @@ from edgeopt.runtime.decoding.guessing.lookup import LookUp
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
+from edgeopt.runtime.decoding.prompt_plan import PromptPlan
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.system.processes.closing import Closing
@@ -76,6 +78,7 @@ class LanguageModel(Closing):
         open_draft: Callable[[], LanguageModel] | None = None,
         guesses: int = 0,
         chunk: int = 0,
+        prefill: OnnxRuntimeSession | None = None,
     ) -> None:
         """Bind a session to its tokenizer.
 
@@ -90,6 +93,7 @@ class LanguageModel(Closing):
             open_draft: Opens the recipe's draft, once, when its first guess is wanted; None: there is none.
             guesses: Of an answer that does not say otherwise.
             chunk: Tokens of a prompt that are run at once, where an answer does not say otherwise; 0: all.
+            prefill: Of the graph that computes prompts into the same cache; None: `session` does.
 
         Raises:
             UnsupportedError: If the model is no decoder with a cache, the tokenizer is another's, or a token that ends
@@ -105,6 +109,11 @@ class LanguageModel(Closing):
         """Whether a run writes behind the past in the same memory."""
         self.pairs = self.shares and rounds_rows(session)
         """Whether parts of prompts run in pairs, so that they have the numbers of the whole."""
+        self.prefill = Prefill(prefill, self.parts, free_head, pairs=rounds_rows(prefill)) if prefill else None
+        """The graph of prompts, where it is another than that of tokens."""
+        is_free = self.prefill is None or self.prefill.pairs
+        self.plan = PromptPlan(self.prefill is not None, 0 if is_free else chunk or context)
+        """How prompts are cut into runs."""
         vocabulary = next(output.shape[-1] for output in session.outputs if output.name == "logits")
         if not isinstance(vocabulary, int):  # the model leaves it free: one run tells
             vocabulary = self.logits([0]).shape[-1]
@@ -148,6 +157,8 @@ class LanguageModel(Closing):
         self._is_closed = True
         self.forget()
         self.session.close()
+        if self.prefill is not None:
+            self.prefill.close()
         with self._draft_lock:
             draft, self._draft = self._draft, None
         if draft is not None:
@@ -175,8 +186,8 @@ class LanguageModel(Closing):
             before.close()
 
     def warm_up(self) -> None:
-        """Run the model once."""
-        self.logits([0])
+        """Run the model once, both of its graphs where it has two."""
+        self.logits([0] * 4 if self.plan.is_split else [0])
 
     @with_options_of(AnswerOptions, Sampling)
     def generate(
@@ -214,6 +225,7 @@ class LanguageModel(Closing):
             self._give_back,
             guesser,
             joins_forced=asked.form is None or is_exact or self.sums is Sums.ALIKE,
+            plan=self.plan,
         )
 
     def require_exact(self) -> None:
@@ -308,6 +320,11 @@ class LanguageModel(Closing):
             raise ValueError(
                 f"a prefix of {len(tokens)} tokens in a context of {self.context}: one or more must be left"
             )
+        held = tokens[: self.plan.reusable(len(tokens))]
+        if not held:
+            note = f"nothing of {len(tokens)} tokens is kept: prompts run in parts of {self.plan.grain}"
+            return Prefix(tuple(given), 0, 0, note)
+        tokens = held
         is_stored = folder is not None and bool(self.origin.file.name)  # a model of no file has nothing to be known by
         stored = StoredPrefix(Path(folder), self._fingerprint(), tokens, self.parts) if folder and is_stored else None
         arrays, note = stored.read() if stored else (None, "")
@@ -315,8 +332,8 @@ class LanguageModel(Closing):
         if arrays is None:
             decoder = self._taken(tokens, is_exact=True)
             computed = len(tokens) - decoder.past
-            for part in parts_of(tokens[decoder.past :], self.chunk):
-                decoder.run(part, last=1)
+            for part in self.plan.filling(tokens, decoder.past, self.chunk):
+                decoder.run_prompt(part, is_end=False)
             arrays = decoder.stored()
             self._give_back(decoder, tokens)
             note = "; ".join(filter(None, (note, stored.write(arrays) if stored else "")))
@@ -342,15 +359,18 @@ class LanguageModel(Closing):
         whole = [*self._begin, *tokens]
         if not tokens or len(whole) >= self.context:
             raise ValueError(f"{len(whole)} tokens in a context of {self.context}: one or more must be left")
-        decoder = self._taken(whole, is_exact=True)
+        held = whole[: self.plan.reusable(len(whole))]
+        if not held:
+            return 0
+        decoder = self._taken(held, is_exact=True)
         begun = decoder.past
         try:
-            for part in parts_of(whole[begun:], _AHEAD_TOKENS):
+            for part in self.plan.filling(held, begun, _AHEAD_TOKENS):
                 if not is_wanted():
                     break
-                decoder.run(part, last=1)
+                decoder.run_prompt(part, is_end=False)
         finally:
-            self._give_back(decoder, whole[: decoder.past])
+            self._give_back(decoder, held[: decoder.past])
         return decoder.past - begun
 
     def _fingerprint(self) -> str:
@@ -369,15 +389,34 @@ class LanguageModel(Closing):
         """Return how many first tokens of a prompt a kept prefix holds, at most all but one, and its cache."""
         most = len(tokens) - 1
         with self._lock:
-            kept = [(min(common_start(held, tokens), most), arrays) for held, arrays in self._prefixes]
+            shared = [(min(common_start(held, tokens), most), arrays) for held, arrays in self._prefixes]
+        kept = [(self.plan.reusable(count), arrays) for count, arrays in shared]
         return max(kept, key=lambda pair: pair[0], default=(0, []))
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Return (tokens, vocabulary) logits behind each token of a text that begins with the first of them."""
-        return self.decoder(len(tokens)).run(tokens)
+        """Return (tokens, vocabulary) logits behind each token of a text that begins with the first of them.
+
+        Of two graphs that of prompts has none: the first half is the prompt, and the other tokens come one by one, as
+        those of an answer. The rows are those behind the prompt and behind each of them.
+        """
+        decoder = self.decoder(len(tokens))
+        if not self.plan.is_split:
+            return decoder.run(tokens)
+        count = max(len(tokens) // 2, 1)
+        rows = [self.run_prompt(decoder, tokens[:count]), *(decoder.run([token]) for token in tokens[count:])]
+        return np.concatenate(rows)
+
+    def run_prompt(self, decoder: Decoder, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Run a prompt on an empty cache as an answer does; return (1, vocabulary) logits behind it."""
+        *before, end = self.plan.parts(tokens, 0, self.chunk)
+        for part in before:
+            decoder.run_prompt(part, is_end=False)
+        return decoder.run_prompt(end, is_end=True)
 
     def decoder(self, capacity: int) -> Decoder:
         """Return a cache of its own for one text of up to `capacity` tokens."""
+        if self.prefill is not None:
+            return SplitDecoder(self.session.engine, self.parts, capacity, self.prefill, pairs=self.pairs)
         return Decoder(self.session.engine, self.parts, capacity, shares=self.shares, pairs=self.pairs)
 
     def forget(self) -> None:
@@ -394,14 +433,15 @@ class LanguageModel(Closing):
         Args:
             tokens: Of the prompt.
             is_exact: Whether the cache goes on with the numbers of the text run at once. What it keeps has them always:
-                tokens of an answer that was not exact are computed anew, as a part of this prompt.
+                tokens of an answer that was not exact, or that another graph than that of prompts computed, are
+                computed anew, as a part of this prompt.
         """
         most = len(tokens) - 1
         with self._lock:
             shared = [min(common_start(held, tokens), most) for _, held in self._idle]
             exact = [min(count, other.exact_past) for count, (other, _) in zip(shared, self._idle, strict=True)]
-            if is_exact or (shared != exact and self.sums is Sums.PAIRED):
-                shared = exact
+            if is_exact or self.plan.is_split or (shared != exact and self.sums is Sums.PAIRED):
+                shared = [self.plan.reusable(count) for count in exact]
             best = max(range(len(shared)), key=shared.__getitem__, default=-1)
             decoder = self._idle.pop(best)[0] if shared else None
         past = shared[best] if shared else 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.recipes.drafting.generation_drafting import drafted_generation
 from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
@@ -112,8 +114,24 @@ def open_language_model(
     recipe = recipe_beside(file)
     require_writing(recipe, file.parent / "recipe.toml")
     recipe, count = with_context(recipe, context), engine_threads(threads)
-    size = sum(other.stat().st_size for other in file.parent.glob(f"{file.name}*") if other.is_file())
+    graphs = [file, *([file.parent / recipe.generation.prefill] if recipe.generation.prefill else [])]
+    for graph in graphs[1:]:
+        require_regular(graph, remedy="put it back beside the model")
+    size = bytes_of_graphs(graphs)
     require_memory(size, 0, recipe)
-    with huge_pages(), flash_attention(recipe.generation.flash_attention):
-        session = EXECUTOR.open(file, SessionOptions(threads=count, entries=entries or {}))
-    return bind_language_model(session, recipe, Origin(file, size, count, entries=entries or {})), recipe
+    with huge_pages(), flash_attention(recipe.generation.flash_attention), ExitStack() as undone:
+        sessions = list[OnnxRuntimeSession]()
+        for graph in graphs:
+            sessions.append(EXECUTOR.open(graph, SessionOptions(threads=count, entries=entries or {})))
+            undone.callback(sessions[-1].close)
+        opened = bind_language_model(
+            sessions[0], recipe, Origin(file, size, count, entries=entries or {}), *sessions[1:]
+        )
+        undone.pop_all()
+    return opened, recipe
+
+
+def bytes_of_graphs(graphs: Sequence[Path]) -> int:
+    """Return the size of ONNX files with the weights that lie beside them under their names."""
+    files = {other for graph in graphs for other in graph.parent.glob(f"{graph.name}*") if other.is_file()}
+    return sum(file.stat().st_size for file in files)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import Note, NoteKind, UnavailableError
 from edgeopt.executors import arithmetic
-from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, Decoder
+from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS
 from edgeopt.runtime.bundle import Artefact, NoiseLimit, SelfTest, make_selftest
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.selftest import (
@@ -30,7 +30,8 @@ from edgeopt.runtime.selftest import (
 )
 
 _PROMPT, _NEXT = 8, 4
-"""Tokens of a prompt, which run at once, and those behind it, one a run: both ways are tried, and the cache."""
+"""Tokens of a prompt, which run at once, and those behind it, one a run: both ways are tried, and the cache; where two
+graphs share it, both of them."""
 _MOST_LOGITS = 1024
 """Most logits of a token, from all over the vocabulary."""
 _LOST_BY_ROUNDING = 0.2
@@ -112,7 +113,7 @@ def thinned(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _logits(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Return (runs, numbers) logits behind a prompt and behind each token after it."""
-    decoder = Decoder(model.session.engine, model.parts, len(tokens), shares=model.shares)
+    decoder = model.decoder(len(tokens))
     first = max(len(tokens) - _NEXT, 1)
-    rows = [decoder.run(tokens[:first])[-1], *(decoder.run([token])[-1] for token in tokens[first:])]
+    rows = [model.run_prompt(decoder, tokens[:first])[-1], *(decoder.run([token])[-1] for token in tokens[first:])]
     return thinned(np.stack(rows))

@@ -168,6 +168,11 @@ def _parse_all(bundles: Sequence[str | Path], devices: Sequence[str]) -> Iterato
                 f"{path} is an encoder with a decoder, which stays a bundle for one target",
                 remedy="deploy each bundle to its own devices",
             )
+        if whole.recipe.generation.prefill:
+            raise UnsupportedError(
+                f"{path} has a graph for prompts and another for tokens, and stays a bundle for one target",
+                remedy="deploy each bundle to its own devices",
+            )
         targets = (whole, *whole.others)
         yield from (
             replace(each, device=device or each.device, others=(), standing=None)

@@ -47,7 +47,8 @@ class PerplexityGuard:
         scores = score_sides(self.sides, self.text, tell)
         if not scores:
             return None
-        return {"text_sha256": self.text.sha256, "losses": [*scores[self.sides[-1].label].losses]}
+        score = scores[self.sides[-1].label]
+        return {"text_sha256": self._judging(score), "losses": [*score.losses]}
 
     def read(self, held: Any) -> JudgedText:
         """Return the losses and the hash of the text."""
@@ -58,7 +59,7 @@ class PerplexityGuard:
         allowed = MAX_RISE if limits.accuracy_drop is None else limits.accuracy_drop
         scores = score_sides(self.sides, self.text, tell)
         now = scores.get(self.sides[-1].label)
-        before = scores.get(self.sides[0].label) if then.is_open else self._stored(then)
+        before = scores.get(self.sides[0].label) if then.is_open else self._stored(then, now)
         if now is None or before is None:
             why = self.text.why_not_judged or f"{then.why_gone}, and it was judged by another text"
             return [CheckResult("perplexity", CheckVerdict.INCONCLUSIVE, None, allowed, why, "rise")]
@@ -79,10 +80,16 @@ class PerplexityGuard:
         detail = "the baseline holds no perplexity: check guards speed, size and cache, not accuracy"
         return (Note(NoteKind.WARNING, detail, "pass --eval TEXT to guard it"),)
 
-    def _stored(self, then: Baselined) -> TextScore | None:
+    def _stored(self, then: Baselined, now: TextScore | None) -> TextScore | None:
         """Return the score in the baseline's file; None: it holds none, or of another text."""
         held: JudgedText | None = then.held
-        return held.score if held and held.text_sha256 == self.text.sha256 else None
+        return held.score if held and now and held.text_sha256 == self._judging(now) else None
+
+    def _judging(self, score: TextScore) -> str:
+        """Return the hash of the text, and how many tokens of each window are predicted where not all are."""
+        counts = {len(array) for array in score.likeliest}
+        whole = {len(window) for window in self.text.windows} if not self.text.sources else counts
+        return self.text.sha256 if counts == whole else f"{self.text.sha256} {sorted(counts)}"
 
 
 @dataclass(frozen=True, slots=True)

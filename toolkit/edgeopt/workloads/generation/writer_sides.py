@@ -18,7 +18,7 @@ from edgeopt.measurement.check.size import SizeGuard
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.held_out import lengths_of
 from edgeopt.measurement.generation.options import SideOptions
-from edgeopt.measurement.generation.perplexity import TextScore, agreement_between, rise_between
+from edgeopt.measurement.generation.perplexity import TextScore, agreement_between, on_the_same, rise_between
 from edgeopt.measurement.generation.sides.side_by_side import (
     JudgingText,
     WriterSide,
@@ -197,8 +197,8 @@ def samples_of(turns: FormTurns, label: str) -> Samples:
 
 
 def qualities_of(scores: Mapping[str, TextScore]) -> dict[str, Quality]:
-    """Return perplexities, and what each is above the first one's."""
-    qualities = dict[str, Quality]()
+    """Return perplexities on what all of them predict, and what each is above the first one's."""
+    qualities, scores = dict[str, Quality](), on_the_same(scores)
     for label, score in scores.items():
         first = next(iter(scores.values()))
         quality = Quality("perplexity", score.perplexity, loss_name="rise", more_is_better=False)

@@ -47,7 +47,8 @@ class _Worker:
         windows = [window.tolist() for window in message.arrays.values()]
         score = score_text(self._engine, windows)
         likeliest = {str(i): array for i, array in enumerate(score.likeliest)}
-        return Message({}, {"losses": np.array(score.losses), **likeliest})
+        nats = {f"nats{i}": array for i, array in enumerate(score.nats)}
+        return Message({}, {"losses": np.array(score.losses), **likeliest, **nats})
 
     def peak(self, message: Message) -> Message:
         """Return the most memory that this process ever held."""

@@ -167,7 +167,8 @@ class ApartWriter:
         """
         arrays = {str(i): np.array(window, np.int64) for i, window in enumerate(windows)}
         reply = self._ask("score", {}, arrays, timeout_s=_SCORE_S).arrays
-        return TextScore(tuple(reply["losses"].tolist()), tuple(reply[name] for name in arrays))
+        nats = tuple(reply[f"nats{name}"] for name in arrays)
+        return TextScore(tuple(reply["losses"].tolist()), tuple(reply[name] for name in arrays), nats)
 
     def first_run(self, prompt: Any, count: int) -> FreshRun:
         """Answer tokens once, right after the process began, and return what that took from its start on.

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.rows import Rows
 from edgeopt.runtime.decoding.batching.request import Request
+from edgeopt.runtime.decoding.generation import Writing
 from edgeopt.runtime.decoding.language_model import common_start
+from edgeopt.runtime.decoding.prompt_plan import PromptPlan
 
 MOST_OVERTAKEN = 8
 """Requests that came later and got a slot before; after so many it is one's turn."""
@@ -95,6 +97,7 @@ class Batch:
         stored: Callable[[Sequence[int]], tuple[int, list[NDArray[Any]]]] = lambda _: (0, []),
         *,
         reuses_answers: bool = True,
+        plan: PromptPlan | None = None,
     ) -> None:
         """Begin empty.
 
@@ -106,8 +109,10 @@ class Batch:
             stored: Gives how many first tokens of a prompt are stored, and their cache.
             reuses_answers: Whether a prompt may go on behind an answer; else only behind what ran as a prompt, whose
                 numbers are those of any prompt.
+            plan: How prompts are cut into runs; None: into parts of any length, on one graph.
         """
-        self._reuses_answers = reuses_answers
+        self._plan = plan or PromptPlan()
+        self._reuses_answers = reuses_answers and not self._plan.is_split
         self._stored = stored
         self._rows, self._slots, self._tokens, self._chunk = rows, rows.count, tokens, chunk_tokens
         self._alone = alone_tokens
@@ -133,7 +138,8 @@ class Batch:
             tokens: With which the prompt begins.
             held: First tokens that a free row must still hold then: where another text took the row, it is too late.
         """
-        self._ahead = [*self._ahead, (list(tokens), held)][-self._slots :]
+        whole = list(tokens[: self._plan.reusable(len(tokens))])
+        self._ahead = [*self._ahead, (whole, self._plan.reusable(held))][-self._slots :]
 
     @property
     def looks_ahead(self) -> bool:
@@ -143,18 +149,18 @@ class Batch:
     def step_ahead(self) -> None:
         """Run a part of the newest text that is expected. Only where nothing else is to be done."""
         tokens, held = self._ahead[-1]
-        alike = [common_start(left, tokens) for left in self._left]
+        alike = [self._plan.reusable(common_start(left, tokens)) for left in self._left]
         row = max(range(len(alike)), key=alike.__getitem__)
         past = alike[row]
         if past < max(held, 1) or past == len(tokens) or len(tokens) > self._rows.capacity:
             self._ahead.pop()
             return
-        part = tokens[past : past + _AHEAD_TOKENS]
+        part = next(iter(self._filling(tokens, past, _AHEAD_TOKENS)))
         self._left[row] = tokens[:past]
         try:
             is_held = self._rows.copy(row, row, past) == past  # rows apart keep nothing where their size has changed
             if is_held:
-                self._rows.run(row, part, is_prompt=True)
+                self._rows.run_prompt(row, part)
         except Exception:  # nobody asked for it: who does, hears of it
             is_held = False
         if not is_held:
@@ -232,7 +238,8 @@ class Batch:
         prompt = request.writing.tokens
         free = [row for row, seat in enumerate(self._seats) if seat is None]
         sources = range(self._rows.count) if self._rows.is_together else free
-        alike = {row: min(common_start(self._held(row), prompt), len(prompt) - 1) for row in sources}
+        shared = {row: min(common_start(self._held(row), prompt), len(prompt) - 1) for row in sources}
+        alike = {row: self._plan.reusable(count) for row, count in shared.items()}
         source = max(alike, key=alike.__getitem__)
         stored, cache = self._stored(prompt)
         is_stored = stored > alike[source]
@@ -252,34 +259,56 @@ class Batch:
         return self._left[row] if seat is None else self._reusable(seat, row)
 
     def _reusable(self, request: Request, row: int) -> Sequence[int]:
-        past, count = self._rows.past(row), request.writing.opening_tokens
-        if request.writing.is_shifted:  # the row holds the text from before
-            past = min(past, request.writing.fixed_tokens)
-        return request.writing.tokens[: past if self._reuses_answers else min(past, count)]
+        writing = request.writing
+        past, count = self._rows.past(row), writing.opening_tokens - self._plan.is_split
+        if writing.is_shifted:  # the row holds the text from before
+            past = min(past, writing.fixed_tokens)
+        return writing.tokens[: past if self._reuses_answers else min(past, count)]
 
     def _prompt_left(self, request: Request) -> int:
         return request.writing.opening_tokens - self._rows.past(self._seats.index(request))
 
     def _run_prompt(self, request: Request) -> None:
-        """Run a part of a prompt; behind its end comes the first token, and the text joins the others."""
+        """Run a part of a prompt; behind its end comes the first token, and the text joins the others.
+
+        Where a graph of its own computes prompts, the last token of one is run as the next of its text, beside others'.
+        """
         row, writing = self._seats.index(request), request.writing
         past = self._rows.past(row)
-        limits = [
-            writing.opening_tokens - past,
-            request.asked.chunk_tokens,
-            self._chunk if self._writing else self._alone,
-        ]
-        part = writing.tokens[past : past + min(limit for limit in limits if limit)]
-        logits = self._rows.run(row, part, is_prompt=True)
-        writing.count(computed_tokens=len(part))
-        self.work += BatchWork(prompt_runs=1, prompt_tokens=len(part))
+        limits = [request.asked.chunk_tokens, self._chunk if self._writing else self._alone]
+        most = min((limit for limit in limits if limit), default=0)
+        if self._plan.is_split and writing.opening_tokens > 1:
+            end = writing.opening_tokens - 1
+            part = next(iter(self._filling(writing.tokens[:end], past, most)), [])
+            if part:
+                self._rows.run_prompt(row, part)
+                self._count_prompt(writing, len(part))
+            if past + len(part) == end:
+                self._join(row)
+            return
+        part = writing.tokens[past : min(past + most, writing.opening_tokens) if most else writing.opening_tokens]
+        logits = self._rows.run(row, part, is_prompt=not self._plan.is_split)
+        self._count_prompt(writing, len(part))
         if past + len(part) < writing.opening_tokens:
             return
         if not writing.answer:
             writing.count(prefill_ns=writing.now_ns - request.prefill_from_ns)
+        self._join(row)
+        self._take(request, logits[-1])
+
+    def _filling(self, tokens: Sequence[int], past: int, most: int) -> list[Sequence[int]]:
+        if self._plan.grain:
+            return self._plan.filling(tokens, past, most)
+        return [tokens[past : past + most] if most else tokens[past:]]
+
+    def _count_prompt(self, writing: Writing, tokens: int) -> None:
+        writing.count(computed_tokens=tokens)
+        self.work += BatchWork(prompt_runs=1, prompt_tokens=tokens)
+
+    def _join(self, row: int) -> None:
+        """Let a text join those behind their prompts."""
         self._swap(row, self._writing)
         self._writing += 1
-        self._take(request, logits[-1])
 
     def _run_tokens(self) -> None:
         writers = [seat for seat in self._seats[: self._writing] if seat]
@@ -295,7 +324,7 @@ class Batch:
             return
         self._counted(len(writers), 1 if self._rows.is_together else len(writers))
         for request, row in zip(writers, logits, strict=True):
-            request.writing.count(computed_tokens=1, runs=1)
+            self._count_token(request)
             self._attempt(request, lambda request=request, row=row: self._take(request, row))  # type: ignore[misc]
 
     def _run_forced(self, request: Request) -> None:
@@ -312,8 +341,16 @@ class Batch:
     def _run_alone(self, request: Request) -> None:
         logits = self._rows.run(self._seats.index(request), request.writing.tokens[-1:])
         self._counted(1, 1)
-        request.writing.count(computed_tokens=1, runs=1)
+        self._count_token(request)
         self._take(request, logits[-1])
+
+    def _count_token(self, request: Request) -> None:
+        """Count the run of a text's last token: of a prompt's where no token of the answer is there."""
+        writing = request.writing
+        if writing.output_tokens:
+            writing.count(computed_tokens=1, runs=1)
+        else:
+            writing.count(computed_tokens=1, prefill_ns=writing.now_ns - request.prefill_from_ns)
 
     def _take(self, request: Request, logits: NDArray[np.float32]) -> None:
         """Choose a text's next token and hand it over, and those that the form of the answer forces behind it."""

@@ -87,7 +87,15 @@ class SharedModel(Closing):
         """Whether the next tokens of several texts are one run; else they are one run each, in turns."""
         answers_stay = self._is_exact or self._is_any or not model.pairs or model.sums is not Sums.PAIRED
         alone = parts_alone(model)
-        self._batch = Batch(rows, self._tokens, chunk_tokens, alone, model.stored_start, reuses_answers=answers_stay)
+        self._batch = Batch(
+            rows,
+            self._tokens,
+            chunk_tokens,
+            alone,
+            model.stored_start,
+            reuses_answers=answers_stay,
+            plan=model.plan,
+        )
         self._change, self._arrived = Condition(), list[Request]()
         self._expected = list[tuple[list[int], int]]()
         self._order, self._is_closed, self._forgets = 0, False, False
@@ -178,12 +186,21 @@ class SharedModel(Closing):
         if model.shares and not in_pairs and takes_rows(engine, model.parts):
             is_alike = not model.pairs or self._is_any or count == 1
             if is_alike or texts_are_alike(engine, model.parts, count):
-                return SharedRows(engine, model.parts, count, capacity, self._tokens, pairs=model.pairs)
+                return SharedRows(
+                    engine, model.parts, count, capacity, self._tokens, pairs=model.pairs, prefill=model.prefill
+                )
             self.turns_told = _OTHERWISE
         else:
             self.turns_told = _EXACT if in_pairs else _NO_ROWS
         return RowsApart(
-            engine, model.parts, count, capacity, shares=model.shares, pairs=model.pairs, is_exact=in_pairs
+            engine,
+            model.parts,
+            count,
+            capacity,
+            shares=model.shares,
+            pairs=model.pairs,
+            is_exact=in_pairs,
+            prefill=model.prefill,
         )
 
     def _has_work(self) -> bool:

@@ -1,0 +1,113 @@
+"""The fastest form for prompts and the fastest for tokens as two graphs over one cache: one further candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors.onnxruntime.decoder import LAST, SHARING_OP
+from edgeopt.graph.files.outside import PieceLayout
+from edgeopt.graph.files.outside_weights import read_whole
+from edgeopt.graph.model import Model, load_model, weights_beside
+from edgeopt.optimization.generation.contest import Entrant, FormContest
+from edgeopt.optimization.generation.workplace import Workplace
+from edgeopt.runtime.bundle import Weights
+from edgeopt.runtime.bundle_models import in_bundle_together
+from edgeopt.steps.convert.cache_integers import make_integer_cache
+from edgeopt.steps.convert.last_logits import keep_last_logits
+from edgeopt.steps.convert.prefill_graph import make_prefill_graph, make_token_graph, write_together
+
+PREFILL = "prefill.onnx"
+"""The graph of prompts, beside the model."""
+_OF_RUNS = "w8a8"
+"""Forms with a grid for all tokens of a run: an answer by them would depend on guesses and neighbours."""
+
+
+def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant]) -> list[Note]:
+    """Let the fastest form for prompts and the fastest for tokens in as one; return why not, where that is no use."""
+    tokens = contest.fastest([other for other in entrants if other.precision != _OF_RUNS], "TPOT")
+    prompts = contest.fastest(entrants, "TTFT")
+    if tokens is None or prompts is None:
+        return []
+    if tokens is prompts:
+        return [Note(NoteKind.INFO, f"{tokens.name} is the fastest form for prompts and for tokens: no second graph")]
+    name = f"{prompts.name}-{tokens.name}"
+    entrant = Entrant(
+        name,
+        f"prompts by {prompts.name}, tokens by {tokens.name}: two graphs, one cache",
+        f"{prompts.precision}-{tokens.precision}",
+        place.file_of(name),
+        prompts_by=prompts.name,
+        tokens_by=tokens.name,
+    )
+    return _enter(contest, place, entrant, entrants)
+
+
+def enter_split_with_small_cache(
+    leader: Entrant, contest: FormContest, place: Workplace, entrants: list[Entrant]
+) -> list[Note]:
+    """Let two graphs in again whose cache is in 8 bits."""
+    name = f"{leader.name}+cache8"
+    entrant = Entrant(
+        name,
+        f"{leader.name}, keys and values of the cache in 8 bits",
+        leader.precision,
+        place.file_of(name),
+        prompts_by=leader.prompts_by,
+        tokens_by=leader.tokens_by,
+    )
+    return _enter(contest, place, entrant, entrants, has_small_cache=True)
+
+
+def models_in_bundle(file: Path, weights: dict[str, PieceLayout]) -> list[tuple[Model, bytes, Weights | None]]:
+    """Return the graph of tokens and that of prompts as the bundle stores them.
+
+    Args:
+        file: Of the graph of tokens.
+        weights: By name, files with weights; theirs is put in.
+    """
+    models = [Model(read_whole(path, may_stay=True), path.stem) for path in (file, file.with_name(PREFILL))]
+    stored = in_bundle_together(models, weights)
+    return [(model, *kept) for model, kept in zip(models, stored, strict=True)]
+
+
+def _enter(
+    contest: FormContest,
+    place: Workplace,
+    entrant: Entrant,
+    entrants: list[Entrant],
+    *,
+    has_small_cache: bool = False,
+) -> list[Note]:
+    """Make two graphs of two forms and judge and time them; return why not, where that cannot be."""
+    try:
+        models = [load_model(place.file_of(name)) for name in (entrant.prompts_by, entrant.tokens_by)]
+        if not all(model.op_counts.get(SHARING_OP) for model in models):
+            return [Note(NoteKind.INFO, f"{entrant.name} is left out: graphs share a cache by {SHARING_OP} alone")]
+        if has_small_cache:
+            models = [_with_small_cache(model, place.cache_ranges()) for model in models]
+        _write(place, entrant.name, *models)
+        contest.enter([entrant])
+    except EdgeoptError as error:
+        return [Note(NoteKind.INFO, f"{entrant.name} is left out: {error.problem}", error.remedy)]
+    if entrant.score is None:
+        return [Note(NoteKind.WARNING, f"{entrant.name} is left out: {entrant.out}", "the other forms go on")]
+    entrants.append(entrant)
+    return []
+
+
+def _with_small_cache(model: Model, ranges: Mapping[str, Any]) -> Model:
+    made = make_integer_cache(model, ranges).model
+    return keep_last_logits(made).model if LAST in model.optional_inputs else made
+
+
+def _write(place: Workplace, name: str, prompts: Model, tokens: Model) -> None:
+    """Write both graphs into a folder of their own, with weights that both need once, recipe and tokenizer."""
+    file, made = place.file_of(name), make_token_graph(tokens)
+    if LAST in tokens.optional_inputs:
+        made = keep_last_logits(made).model
+    models: Sequence[tuple[Model, Path]] = (made, file), (make_prefill_graph(prompts, made), file.with_name(PREFILL))
+    write_together(models, weights_beside(file))
+    place.copy_beside(file.parent, prompts, prefill=PREFILL)

@@ -1,0 +1,50 @@
+"""How the tokens of a prompt are cut into runs, so that the same prompt has the same numbers however it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPlan:
+    """The runs of prompts on one graph, or on two."""
+
+    is_split: bool = False
+    """Whether a graph of its own computes prompts, all but their last token."""
+    grain: int = 0
+    """Tokens of each run of that graph, counted from the first of the prompt, where a token's numbers depend on those
+    that run with it; 0: any number."""
+
+    def reusable(self, count: int) -> int:
+        """Return how many of so many first tokens, computed for another prompt, have the numbers of this one's."""
+        return count - count % self.grain if self.grain else count
+
+    def parts(self, tokens: Sequence[int], past: int, most: int) -> list[Sequence[int]]:
+        """Return the parts of a prompt that are left to run; the last one ends it.
+
+        Args:
+            tokens: The whole prompt.
+            past: Tokens that the cache holds, fewer than all; `reusable` where it is another prompt's.
+            most: Tokens of a part, as far as they are free to choose; 0: all.
+        """
+        if not self.is_split:
+            return parts_of(tokens[past:], most)
+        return [*self.filling(tokens[:-1], past, most), tokens[-1:]]
+
+    def filling(self, tokens: Sequence[int], past: int, most: int) -> list[Sequence[int]]:
+        """Return the parts of tokens behind which more of a prompt follow."""
+        if not self.grain:
+            return parts_of(tokens[past:], most)
+        limits = [past, *range(past - past % self.grain + self.grain, len(tokens), self.grain), len(tokens)]
+        return [tokens[start:after] for start, after in pairwise(limits) if start < after]
+
+
+def parts_of(tokens: Sequence[int], most: int) -> list[Sequence[int]]:
+    """Return tokens in parts of nearly the same length, none longer than `most`; 0: in one."""
+    if not tokens:
+        return []
+    count = -(-len(tokens) // most) if most else 1
+    limits = [i * len(tokens) // count for i in range(count + 1)]
+    return [tokens[start:after] for start, after in pairwise(limits)]
