@@ -17,19 +17,20 @@ from typing import Annotated, Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.export.decoder.mixture import KINDS as MIXTURES
+from edgeopt.export.decoder.mixture import Mixture, MixtureWriter, read_mixture, require_mixture
+from edgeopt.export.decoder.nodes import MICROSOFT
 from edgeopt.export.decoder.positions import Positions, is_written
 from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within
 
-KINDS = ("llama", "mistral", "qwen2", "qwen3")
+KINDS = ("llama", "mistral", "qwen2", "qwen3", *MIXTURES)
 """`model_type` of what is written here; Qwen2 adds a bias to queries, keys and values, Qwen3 norms them."""
 _OPSET, _IR = 21, 10
-_MICROSOFT = "com.microsoft"
 _Side = Annotated[int, Within(1, 1 << 20)]
 _HEAD_STEP = 16
 _REMEDY = "copy the folder again"
@@ -60,6 +61,13 @@ class LlamaConfiguration:
     """Tokens that end a text."""
     begin: tuple[int, ...] = ()
     """The token that may stand before every text."""
+    mixture: Mixture | None = None
+    """The experts that stand in the layers; None: each layer has one gated product."""
+
+    @property
+    def norms_all_heads(self) -> bool:
+        """Whether queries and keys are normed over all heads at once, as OLMoE does; else each head by itself."""
+        return self.kind == "olmoe"
 
 
 def read_configuration(folder: Path) -> LlamaConfiguration:
@@ -97,10 +105,13 @@ def read_configuration(folder: Path) -> LlamaConfiguration:
             window=_window(values),
             end=tuple(int(value) for value in (end if isinstance(end, list) else [end] if end is not None else [])),
             begin=() if begin is None else (int(begin),),
+            mixture=read_mixture(values, kind),
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
     require_sizes(configuration, file)
+    if configuration.mixture is not None:
+        require_mixture(configuration.mixture, file)
     return configuration
 
 
@@ -147,6 +158,7 @@ def _require_plain(values: Mapping[str, Any], file: Path) -> None:
         "quantization_config": bool(values.get("quantization_config")),
         "partial_rotary_factor": float(values.get("partial_rotary_factor") or 1) != 1,
         "layer_types": len(set(values.get("layer_types") or [])) > 1,
+        "clip_qkv": values.get("clip_qkv") is not None,
     }
     if wrong := [name for name, is_odd in odd.items() if is_odd]:
         raise UnsupportedError(
@@ -168,13 +180,12 @@ def write_llama(config: LlamaConfiguration, weights: NamedTensors, name: str) ->
     return _Writer(config, weights).written(name)
 
 
-class _Writer:
+class _Writer(MixtureWriter):
     """Nodes and weights of a graph in the making."""
 
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
-        self._config, self._weights = config, weights
-        self._nodes: list[onnx.NodeProto] = []
-        self._constants: list[TensorProto] = []
+        super().__init__(weights)
+        self._config = config
 
     def written(self, name: str) -> Model:
         config = self._config
@@ -199,24 +210,12 @@ class _Writer:
             [*outputs, *(self._cache(f"present.{i}.{part}", "total") for i, part in caches)],
             self._constants,
         )
-        imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
+        imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid(MICROSOFT, 1)]
         made = helper.make_model(graph, opset_imports=imports, ir_version=_IR, producer_name="edgeopt")
         return Model(made, name)
 
     def _cache(self, name: str, length: str) -> onnx.ValueInfoProto:
         return _floats(name, ["batch", self._config.kv_heads, length, self._config.head])
-
-    def _constant(self, name: str, array: NDArray[Any]) -> str:
-        self._constants.append(numpy_helper.from_array(array, name))
-        return name
-
-    def _node(self, op: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:
-        self._outputs(op, inputs, [output], domain, **attributes)
-        return output
-
-    def _outputs(self, op: str, inputs: Sequence[str], outputs: Sequence[str], domain: str, **attributes: Any) -> None:
-        node = helper.make_node(op, inputs, outputs, name=f"{outputs[0]}/{op}", domain=domain, **attributes)
-        self._nodes.append(node)
 
     def _lengths(self) -> None:
         """Write each row's last position and the longest row, as GroupQueryAttention takes them."""
@@ -255,12 +254,10 @@ class _Writer:
             seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o"
         )
         x, normal = self._added(x, back, f"{theirs}.post_attention_layernorm", f"{mine}.middle")
-        gate = self._product(normal, [f"{theirs}.mlp.gate_proj"], [config.inner], config.hidden, f"{mine}.gate")
-        up = self._product(normal, [f"{theirs}.mlp.up_proj"], [config.inner], config.hidden, f"{mine}.up")
-        opened = self._node("Sigmoid", [gate], f"{mine}.sigmoid")
-        passed = self._node("Mul", [gate, opened], f"{mine}.silu")
-        inner = self._node("Mul", [passed, up], f"{mine}.inner")
-        down = self._product(inner, [f"{theirs}.mlp.down_proj"], [config.hidden], config.inner, f"{mine}.down")
+        if config.mixture is not None and config.mixture.is_in(i):
+            down = self._experts(normal, i, config.mixture, config.hidden)
+        else:
+            down = self._gated(normal, f"{theirs}.mlp", (config.hidden, config.inner), mine)
         after = f"model.layers.{i + 1}.input_layernorm" if i + 1 < config.layers else "model.norm"
         return self._added(x, down, after, f"{mine}.end")
 
@@ -273,15 +270,16 @@ class _Writer:
                 self._product(normal, [name], [side], config.hidden, f"{mine}.{part}")
                 for name, side, part in zip(names, sides, "qkv", strict=True)
             )
-            q = self._head_norm(q, f"{theirs}.q_norm", config.heads)
-            parts = [q, self._head_norm(k, f"{theirs}.k_norm", config.kv_heads), v]
+            norm = self._whole_norm if config.norms_all_heads else self._head_norm
+            q = norm(q, f"{theirs}.q_norm", config.heads)
+            parts = [q, norm(k, f"{theirs}.k_norm", config.kv_heads), v]
         else:
             parts = [self._product(normal, names, sides, config.hidden, f"{mine}.qkv"), "", ""]
         past = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
         inputs = [*parts, *past, "last_positions", "total_lengths", "cos_cache", "sin_cache"]
         outputs = [f"{mine}.seen", *(f"present.{i}.{part}" for part in ("key", "value"))]
         self._outputs(
-            "GroupQueryAttention", inputs, outputs, _MICROSOFT, num_heads=config.heads, kv_num_heads=config.kv_heads,
+            "GroupQueryAttention", inputs, outputs, MICROSOFT, num_heads=config.heads, kv_num_heads=config.kv_heads,
             scale=float(config.head**-0.5), do_rotary=1, rotary_interleaved=0, local_window_size=config.window or -1,
         )  # fmt: skip
         return outputs[0]
@@ -295,15 +293,9 @@ class _Writer:
         scale = self._read(theirs, (config.head,))
         return self._node("Reshape", [self._normal(split, scale, f"{x}.normal"), together], f"{x}.joined")
 
-    def _product(self, x: str, theirs: Sequence[str], sides: Sequence[int], inputs: int, mine: str) -> str:
-        """Return x times the matrices side by side, and their biases where there are any."""
-        parts = [self._weights.read(f"{name}.weight", (side, inputs)) for name, side in zip(theirs, sides, strict=True)]
-        weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
-        made = self._node("MatMul", [x, weight], mine)
-        if f"{theirs[0]}.bias" not in self._weights:
-            return made
-        biases = [self._weights.read(f"{name}.bias", (side,)) for name, side in zip(theirs, sides, strict=True)]
-        return self._node("Add", [made, self._constant(f"{mine}.bias", np.concatenate(biases))], f"{mine}.biased")
+    def _whole_norm(self, x: str, theirs: str, heads: int) -> str:
+        """Return (batch, sequence, heads * head) divided by its root mean square, all heads together."""
+        return self._normal(x, self._read(theirs, (heads * self._config.head,)), f"{x}.normal")
 
     def _added(self, x: str, more: str, scale: str, mine: str) -> tuple[str, str]:
         """Return the sum and its norm."""
@@ -311,7 +303,7 @@ class _Writer:
         outputs = [f"{mine}.normal", "", "", f"{mine}.sum"]
         if scale == "model.norm":
             outputs = outputs[:1]
-        self._outputs("SkipSimplifiedLayerNormalization", inputs, outputs, _MICROSOFT, epsilon=self._config.epsilon)
+        self._outputs("SkipSimplifiedLayerNormalization", inputs, outputs, MICROSOFT, epsilon=self._config.epsilon)
         return f"{mine}.sum", outputs[0]
 
     def _read(self, theirs: str, shape: tuple[int, ...]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.export.decoder.llama import LlamaConfiguration
+from edgeopt.export.decoder.mixture import mixed
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
 Numbers = NDArray[np.float32]
@@ -30,7 +31,11 @@ class Reference:
         x = table[np.asarray(tokens)]
         for i in range(config.layers):
             x = x + self._attention(i, self._norm(x, f"model.layers.{i}.input_layernorm"))
-            x = x + self._gated(i, self._norm(x, f"model.layers.{i}.post_attention_layernorm"))
+            normal = self._norm(x, f"model.layers.{i}.post_attention_layernorm")
+            if config.mixture is not None and config.mixture.is_in(i):
+                x = x + mixed(self._weights, i, config.mixture, normal)
+            else:
+                x = x + self._gated(i, normal)
         x = self._norm(x, "model.norm")
         is_tied = config.is_tied or "lm_head.weight" not in self._weights
         return x @ (table if is_tied else self._weights.read("lm_head.weight", table.shape)).T
@@ -50,8 +55,12 @@ class Reference:
         config, name, length = self._config, f"model.layers.{i}.self_attn", len(x)
 
         def heads(part: str, count: int) -> Numbers:
-            made = self._product(x, f"{name}.{part}_proj", count * config.head).reshape(length, count, config.head)
-            if f"{name}.{part}_norm.weight" in self._weights:
+            made = self._product(x, f"{name}.{part}_proj", count * config.head)
+            is_normed = f"{name}.{part}_norm.weight" in self._weights
+            if is_normed and config.norms_all_heads:
+                made = self._norm(made, f"{name}.{part}_norm")
+            made = made.reshape(length, count, config.head)
+            if is_normed and not config.norms_all_heads:
                 made = self._norm(made, f"{name}.{part}_norm")
             return made.transpose(1, 0, 2)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import Note, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
-from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
+from edgeopt.executors.onnxruntime.sums import Sums, has_experts, rounds_rows, try_sums
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
@@ -218,7 +218,8 @@ class LanguageModel(Closing):
         if self.sums is Sums.APART:
             raise UnsupportedError(
                 "no answer of this model is exact: the numbers of a token depend on those that run with it",
-                remedy="leave --exact out, or take a form with weights in blocks: w8 or w4",
+                remedy="leave --exact out"
+                + ("" if has_experts(self.session) else ", or take a form with weights in blocks: w8 or w4"),
             )
 
     def _require_same(self) -> None:
