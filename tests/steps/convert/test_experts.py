@@ -117,7 +117,7 @@ def mixture_decoder(folder, kind="qwen3_moe"):
     return load_model(export(f"hf:{folder / 'source'}", out=folder / "made" / "model.onnx").file)
 
 
-def windows(count=16, length=48):
+def windows(count=9, length=48):
     chance = np.random.default_rng(5)
     return [chance.integers(0, 300, length).tolist() for _ in range(count)]
 

@@ -167,9 +167,10 @@ class SharedModel(Closing):
         in_pairs = self._is_exact and model.sums is Sums.PAIRED  # which attention takes of one text at a time
         if model.shares and not in_pairs and takes_rows(engine, model.parts):
             is_alike = not model.pairs or self._is_any or count == 1
-            if is_alike or texts_are_alike(engine, model.parts, count):
+            is_mixed = has_experts(model.session) and model.sums is Sums.APART  # few texts show no order of experts
+            if is_alike or (not is_mixed and texts_are_alike(engine, model.parts, count)):
                 return SharedRows(engine, model.parts, count, capacity, self._tokens, pairs=model.pairs)
-            self.turns_told = _MIXED if has_experts(model.session) else _OTHERWISE
+            self.turns_told = _MIXED if is_mixed else _OTHERWISE
         else:
             self.turns_told = _EXACT if in_pairs else _NO_ROWS
         return RowsApart(
