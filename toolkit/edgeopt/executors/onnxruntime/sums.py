@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.executors.onnxruntime.decoder import LOGITS, CachePart, Decoder
+from edgeopt.executors.onnxruntime.decoder import LOGITS, CachePart
 from edgeopt.executors.onnxruntime.rows import SharedRows
+from edgeopt.executors.onnxruntime.stateful import decoder_of
 
 _EXPERTS = "QMoE"
 _OF_ROWS = {"MatMulNBits", "QLinearMatMul", _EXPERTS}
@@ -128,7 +129,7 @@ def _logits(
 ) -> NDArray[np.float32]:
     """Return the logits behind all tokens after the first ones, which come in parts of these widths."""
     count = _PROMPT + sum(widths)
-    decoder = Decoder(session.engine, parts, count + 1, shares=shares, pairs=True)
+    decoder = decoder_of(session.engine, parts, count + 1, shares=shares, pairs=True)
     decoder.is_exact = paired
     known = _tokens_of(session.engine)
     tokens = [1 + (i * i) % known for i in range(count)]

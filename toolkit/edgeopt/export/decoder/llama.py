@@ -20,15 +20,25 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.export.decoder.hybrid import (
+    ATTENTION,
+    Hybrid,
+    HybridWriter,
+    in_words_of_llama,
+    named_as_llama,
+    read_hybrid,
+    require_hybrid,
+)
+from edgeopt.export.decoder.hybrid import KINDS as HYBRIDS
 from edgeopt.export.decoder.mixture import KINDS as MIXTURES
-from edgeopt.export.decoder.mixture import Mixture, MixtureWriter, read_mixture, require_mixture
+from edgeopt.export.decoder.mixture import Mixture, read_mixture, require_mixture
 from edgeopt.export.decoder.nodes import MICROSOFT
 from edgeopt.export.decoder.positions import Positions, is_written
 from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within
 
-KINDS = ("llama", "mistral", "qwen2", "qwen3", *MIXTURES)
+KINDS = ("llama", "mistral", "qwen2", "qwen3", *MIXTURES, *HYBRIDS)
 """`model_type` of what is written here; Qwen2 adds a bias to queries, keys and values, Qwen3 norms them."""
 _OPSET, _IR = 21, 10
 _Side = Annotated[int, Within(1, 1 << 20)]
@@ -63,6 +73,12 @@ class LlamaConfiguration:
     """The token that may stand before every text."""
     mixture: Mixture | None = None
     """The experts that stand in the layers; None: each layer has one gated product."""
+    hybrid: Hybrid | None = None
+    """By what each layer mixes tokens; None: all by attention."""
+
+    def attends(self, layer: int) -> bool:
+        """Return whether a layer is one of attention."""
+        return self.hybrid is None or self.hybrid.layers[layer] == ATTENTION
 
     @property
     def norms_all_heads(self) -> bool:
@@ -85,6 +101,10 @@ def read_configuration(folder: Path) -> LlamaConfiguration:
         raise InvalidFileError(f"{file} is no configuration of a network", remedy=_REMEDY) from error
     if kind not in KINDS:
         raise UnsupportedError(f"{file}: a {kind} is not written here", remedy=f"those are: {', '.join(KINDS)}")
+    try:
+        hybrid, values = read_hybrid(values, kind), in_words_of_llama(values, kind)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
     _require_plain(values, file)
     try:
         heads, context = int(values["num_attention_heads"]), int(values.get("max_position_embeddings", 2048))
@@ -106,12 +126,15 @@ def read_configuration(folder: Path) -> LlamaConfiguration:
             end=tuple(int(value) for value in (end if isinstance(end, list) else [end] if end is not None else [])),
             begin=() if begin is None else (int(begin),),
             mixture=read_mixture(values, kind),
+            hybrid=hybrid,
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
     require_sizes(configuration, file)
     if configuration.mixture is not None:
         require_mixture(configuration.mixture, file)
+    if hybrid is not None:
+        require_hybrid(hybrid, configuration.layers, file)
     return configuration
 
 
@@ -177,10 +200,10 @@ def write_llama(config: LlamaConfiguration, weights: NamedTensors, name: str) ->
     Raises:
         InvalidFileError: If weights are missing or of another shape.
     """
-    return _Writer(config, weights).written(name)
+    return _Writer(config, named_as_llama(weights, config.kind)).written(name)
 
 
-class _Writer(MixtureWriter):
+class _Writer(HybridWriter):
     """Nodes and weights of a graph in the making."""
 
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
@@ -201,13 +224,12 @@ class _Writer(MixtureWriter):
         is_tied = config.is_tied or "lm_head.weight" not in self._weights
         head = embedding if is_tied else self._weights.read("lm_head.weight", embedding.shape)
         self._node("MatMul", [normal, self._constant("lm_head", np.ascontiguousarray(head.T))], "logits")
-        caches = [(i, part) for i in range(config.layers) for part in ("key", "value")]
         outputs = [_floats("logits", ["batch", "sequence", config.vocabulary])]
         graph = helper.make_graph(
             self._nodes,
             "decoder",
-            [ids, mask, *(self._cache(f"past_key_values.{i}.{part}", "past") for i, part in caches)],
-            [*outputs, *(self._cache(f"present.{i}.{part}", "total") for i, part in caches)],
+            [ids, mask, *self._memory("past_key_values", "past")],
+            [*outputs, *self._memory("present", "total")],
             self._constants,
         )
         imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid(MICROSOFT, 1)]
@@ -216,6 +238,15 @@ class _Writer(MixtureWriter):
 
     def _cache(self, name: str, length: str) -> onnx.ValueInfoProto:
         return _floats(name, ["batch", self._config.kv_heads, length, self._config.head])
+
+    def _memory(self, prefix: str, length: str) -> list[onnx.ValueInfoProto]:
+        """Return keys and values of layers of attention, and the states of others."""
+        config = self._config
+        attending = [i for i in range(config.layers) if config.attends(i)]
+        cache = [self._cache(f"{prefix}.{i}.{part}", length) for i in attending for part in ("key", "value")]
+        sides = config.hybrid.state_shapes(config.hidden) if config.hybrid else {}
+        others = [i for i in range(config.layers) if not config.attends(i)]
+        return cache + [_floats(f"{prefix}.{i}.{state}", ["batch", *sides[state]]) for i in others for state in sides]
 
     def _lengths(self) -> None:
         """Write each row's last position and the longest row, as GroupQueryAttention takes them."""
@@ -249,10 +280,13 @@ class _Writer(MixtureWriter):
     def _layer(self, i: int, x: str, normal: str) -> tuple[str, str]:
         """Return the sum behind layer i, and its norm for the next."""
         config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}"
-        seen = self._attention(i, normal)
-        back = self._product(
-            seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o"
-        )
+        if config.hybrid is None or config.attends(i):
+            seen = self._attention(i, normal)
+            back = self._product(
+                seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o"
+            )
+        else:
+            back = self._convolved(normal, i, config.hybrid, config.hidden)
         x, normal = self._added(x, back, f"{theirs}.post_attention_layernorm", f"{mine}.middle")
         if config.mixture is not None and config.mixture.is_in(i):
             down = self._experts(normal, i, config.mixture, config.hidden)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.export.decoder.hybrid import convolved, named_as_llama
 from edgeopt.export.decoder.llama import LlamaConfiguration
 from edgeopt.export.decoder.mixture import mixed
 from edgeopt.export.decoder.tensors_file import NamedTensors
@@ -19,7 +20,7 @@ class Reference:
 
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
         """Take the weights, which are read as they are needed."""
-        self._config, self._weights = config, weights
+        self._config, self._weights = config, named_as_llama(weights, config.kind)
 
     def logits(self, tokens: Sequence[int]) -> Numbers:
         """Return (tokens, vocabulary) behind each token.
@@ -30,7 +31,11 @@ class Reference:
         table = self._weights.read("model.embed_tokens.weight", (config.vocabulary, config.hidden))
         x = table[np.asarray(tokens)]
         for i in range(config.layers):
-            x = x + self._attention(i, self._norm(x, f"model.layers.{i}.input_layernorm"))
+            normal = self._norm(x, f"model.layers.{i}.input_layernorm")
+            if config.hybrid is None or config.attends(i):
+                x = x + self._attention(i, normal)
+            else:
+                x = x + convolved(self._weights, i, config.hybrid, normal)
             normal = self._norm(x, f"model.layers.{i}.post_attention_layernorm")
             if config.mixture is not None and config.mixture.is_in(i):
                 x = x + mixed(self._weights, i, config.mixture, normal)

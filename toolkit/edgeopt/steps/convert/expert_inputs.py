@@ -56,11 +56,10 @@ def expert_grams_of(
         sums = [_MixtureSums(graph, nodes[name]) for name in group]
         watched = sorted({tensor for each in sums for tensor in (each.reads, each.scores)})
         session = EXECUTOR.open(with_outputs(model, watched), SessionOptions(threads=threads))
-        known = {spec.name for spec in session.inputs}
         for j, window in enumerate(windows):
             require_time()
             tell(i * len(windows) + j, len(groups) * len(windows))
-            values = session.run(feeds_of(window, cache, known))
+            values = session.run(feeds_of(window, cache, session.inputs))
             for each in sums:
                 each.add(values[each.reads], values[each.scores])
         session.close()
