@@ -1,12 +1,13 @@
 """Whether a language model writes the same tokens however it is run: the table of docs/generation.md.
 
     pip install edgeopt[cpu] onnxscript
-    python benchmarks/same_tokens.py [--work FOLDER] [--tokens 64] [--forms w4,w8]
+    python benchmarks/same_tokens.py [--work FOLDER] [--tokens 64] [--forms w4,w8] [--model FILE]
 
 Of the shipped `tiny_lm` enlarged to 51 million weights (`benchmarks/generation.py`) each form of `optimize` answers
 eight prompts, greedily. Counted is how many answers are those of the model alone, its prompt at once, in a cache of
 its own; where single tokens sum otherwise than several, guesses and a last row of slots are compared with an answer
-by `--exact`, as guesses are refused without it.
+by `--exact`, as guesses are refused without it. With `--model` it is another language model that `edgeopt export`
+wrote, which has no draft.
 """
 
 from __future__ import annotations
@@ -126,12 +127,13 @@ def rows_of(model: LanguageModel, tokens: int, folder: Path) -> dict[str, str]:
     turns = second_turns(prompts, alone)
     count("behind its own answer", behind_answers(model, prompts, turns, plain), written(model, turns, plain))
     count("in four slots", in_slots(model, prompts, plain), alone)
-    guessing = [replace(plain, guesses=4, uses_draft=by_draft) for by_draft in (False, True)]
+    ways = (False, True) if model.has_draft else (False,)
+    guessing = [replace(plain, guesses=4, uses_draft=by_draft) for by_draft in ways]
     if model.sums is Sums.PAIRED:  # guesses are refused unless answers are exact
         count("exact, against plain", exact := written(model, prompts, replace(plain, exact=True)), alone)
         model.is_exact, alone = True, exact
         count("exact, in four slots", in_slots(model, prompts, plain), alone)
-    for by, asked in zip(("the text", "the draft"), guessing, strict=True):
+    for by, asked in zip(("the text", "the draft"), guessing, strict=False):
         count(f"4 guesses by {by}", written(model, prompts, asked), alone)
     return rows
 
@@ -158,19 +160,21 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     names = "fp32,w8a8,w8,w4,w4+k-quant,w4+head,w4+long,w4+mixed,w4+cache8,w4+long+cache8"
     parser.add_argument("--forms", default=names)
+    parser.add_argument("--model", type=Path)
     given = parser.parse_args()
-    file = exported(given.work)
+    file = given.model or exported(given.work)
     print(f"{read_environment().cpu}, one thread; {given.tokens} tokens, {PROMPTS} prompts", flush=True)
     for name, make in forms_of(file, given.forms.split(",")):
         with TemporaryDirectory() as place:
             folder = Path(place)
             save_model(keep_last_logits(make()).model, folder / "model.onnx")  # type: ignore[arg-type]
-            for beside in _BESIDE:
-                shutil.copyfile(file.parent / beside, folder / beside)
-            shutil.copyfile(SHIPPED / "draft" / "model.onnx", folder / "draft.onnx")
-            recipe = folder / "recipe.toml"
-            drafted = '[generation]\ndraft = "draft.onnx"\ndraft_context = 1024'
-            recipe.write_text(recipe.read_text("utf-8").replace("[generation]", drafted), "utf-8")
+            for beside in filter(Path.exists, (file.parent / name for name in _BESIDE)):
+                shutil.copyfile(beside, folder / beside.name)
+            if not given.model:
+                shutil.copyfile(SHIPPED / "draft" / "model.onnx", folder / "draft.onnx")
+                recipe = folder / "recipe.toml"
+                drafted = '[generation]\ndraft = "draft.onnx"\ndraft_context = 1024'
+                recipe.write_text(recipe.read_text("utf-8").replace("[generation]", drafted), "utf-8")
             with open_language_model(folder / "model.onnx", 1)[0] as model:
                 with SharedModel(model, 4) as shared:
                     told = shared.turns_told or "side by side"

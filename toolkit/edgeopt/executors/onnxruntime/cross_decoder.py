@@ -129,6 +129,10 @@ class CrossDecoder:
         del is_end
         return self.run(tokens, last=1)
 
+    def reusable(self, past: int) -> int:
+        """Return how many of the first `past` tokens that are held can be kept."""
+        return past
+
     def rewind(self, past: int) -> None:
         """Stay where the answer is: nothing is guessed here, so nothing is forgotten."""
         if past != self._past:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.faults import said
+from edgeopt.executors.onnxruntime.state_parts import state_parts
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.system.machine.huge_pages import huge_zeros
 
@@ -44,6 +45,10 @@ class CachePart:
         """Memory that one token takes."""
         return self.heads * self.head * np.dtype(self.dtype).itemsize
 
+    def stored_shape(self, tokens: int) -> tuple[int, ...]:
+        """Return the shape for one text of so many tokens."""
+        return (1, self.heads, tokens, self.head)
+
 
 def cache_parts(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], free_head: int = 0, *, needs_logits: bool = True
@@ -57,7 +62,7 @@ def cache_parts(
         needs_logits: Whether it has to give logits; a graph that computes prompts alone gives none.
 
     Raises:
-        UnsupportedError: If it has none, or a part of it is not continued by an output.
+        UnsupportedError: If it has none and no states, or a part of it is not continued by an output.
     """
     known, result = {output.name for output in outputs}, list[CachePart]()
     for spec in inputs:
@@ -74,7 +79,8 @@ def cache_parts(
             )
         result.append(CachePart(spec.name, present, heads, head, spec.dtype))
     needed = {IDS, LOGITS} if needs_logits else {IDS}
-    if not result or not needed <= {spec.name for spec in inputs} | known:
+    has_memory = result or state_parts(inputs, outputs)
+    if not has_memory or not needed <= {spec.name for spec in inputs} | known:
         raise UnsupportedError(
             f"the model is no decoder with a cache: it takes {', '.join(spec.name for spec in inputs)}",
             remedy="export it with input_ids, past_key_values.N.key and .value, and logits, as edgeopt export does",
@@ -90,7 +96,7 @@ def reserved(parts: Sequence[CachePart], tokens: int) -> list[NDArray[Any]]:
         tokens: Of all texts in it.
     """
     sizes = [tokens * part.token_bytes for part in parts]
-    ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for size in sizes])
+    ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for size in sizes] or [0])
     whole, begins = huge_zeros(int(ends[-1])), [0, *ends[:-1].tolist()]
     return [
         whole[begin : begin + size].view(part.dtype) for part, begin, size in zip(parts, begins, sizes, strict=True)
@@ -243,6 +249,10 @@ class Decoder:
         del is_end
         return self.run(tokens, last=1)
 
+    def reusable(self, past: int) -> int:
+        """Return how many of the first `past` tokens that are held can be kept."""
+        return past
+
     def rewind(self, past: int) -> None:
         """Forget all tokens but the first `past`."""
         if not 0 <= past <= self._past:
@@ -360,6 +370,11 @@ class _BoundTokens:
         self._session.run_with_iobinding(self._binding, options)
         logits: NDArray[np.float32] = self._logits[0].copy()
         return logits
+
+
+def bound_token(session: Any, binding: Any) -> Any:
+    """Return the runs of one token on another binding of the cache; None where the width of logits is not known."""
+    return _BoundTokens.of(session, binding)
 
 
 def paired_rows(last: int, count: int, *, is_padded: bool) -> int:

@@ -30,7 +30,10 @@ from edgeopt.executors.onnxruntime.decoder import (
     taken_logits,
     takes_last,
 )
-from edgeopt.executors.onnxruntime.prefill import Prefill, SplitDecoder
+from edgeopt.executors.onnxruntime.prefill import Prefill
+from edgeopt.executors.onnxruntime.row_states import RowStates
+from edgeopt.executors.onnxruntime.state_parts import states_of
+from edgeopt.executors.onnxruntime.stateful import decoder_of
 
 _STALE = 100.0
 """What lies behind the end of each row when a graph is tried: whoever reads it is far off."""
@@ -126,6 +129,7 @@ class SharedRows:
         self._tokens = tokens or count * capacity
         self._memory = reserved(self._parts, self._tokens)
         self._options = quiet()
+        self._states = RowStates(states_of(session), 0)
         self._lay_out(count, capacity)
 
     def past(self, row: int) -> int:
@@ -193,6 +197,10 @@ class SharedRows:
         """Forget all tokens of a row but the first `past`."""
         if not 0 <= past <= self._past[row]:
             raise ValueError(f"row {row} holds {self._past[row]} tokens, not {past}")
+        if self._states.parts and past not in (0, self._past[row]):
+            raise ValueError(f"states of {self._past[row]} tokens cannot go back to {past}")
+        if not past:
+            self._states.clear(row)
         self._past[row] = past
 
     def swap(self, a: int, b: int) -> None:
@@ -202,12 +210,19 @@ class SharedRows:
             first = buffer[a, :, : held[0]].copy()
             buffer[a, :, : held[1]] = buffer[b, :, : held[1]]
             buffer[b, :, : held[0]] = first
+        self._states.swap(a, b)
         self._past[a], self._past[b] = held[1], held[0]
 
     def copy(self, source: int, row: int, past: int) -> int:
         """Begin a row like another one, with its first `past` tokens."""
         if not 0 <= past <= self._past[source]:
             raise ValueError(f"row {source} holds {self._past[source]} tokens, not {past}")
+        if self._states.parts and past != self._past[source]:  # which cannot be cut back
+            past = 0
+        if not past:
+            self._states.clear(row)
+        elif source != row:
+            self._states.copy(source, row)
         if source != row:
             for buffer in self._buffers:
                 buffer[row, :, :past] = buffer[source, :, :past]
@@ -216,7 +231,8 @@ class SharedRows:
 
     def restore(self, row: int, stored: Sequence[NDArray[Any]], past: int) -> None:
         """Begin a row with the first `past` tokens of a cache."""
-        for buffer, array in zip(self._buffers, stored, strict=True):
+        self._states.restore(row, stored[len(self._buffers) :])
+        for buffer, array in zip(self._buffers, stored[: len(self._buffers)], strict=True):
             buffer[row, :, :past] = array[0, :, :past]
         self._past[row] = past
 
@@ -232,8 +248,9 @@ class SharedRows:
         stays = capacity == self.capacity
         moved = [(to, row, past) for to, (row, past) in enumerate(zip(kept, pasts, strict=True)) if past]
         moved = [entry for entry in moved if not stays or entry[0] != entry[1]]
-        before = self._buffers
+        before, states = self._buffers, self._states
         self._lay_out(count, capacity)
+        states.move_to(self._states, kept)
         for old, new in zip(before, self._buffers, strict=True):
             held = [old[row, :, :past].copy() for _, row, past in moved]
             for (to, _, past), text in zip(moved, held, strict=True):
@@ -245,6 +262,8 @@ class SharedRows:
         for memory in self._memory:
             memory[...] = value
         self._past = [0] * self.count
+        self._states = RowStates(self._states.parts, self.count)
+        self._bindings.clear()
 
     def _lay_out(self, count: int, capacity: int) -> None:
         self.count, self.capacity = count, capacity
@@ -253,6 +272,7 @@ class SharedRows:
             memory[: count * part.heads * capacity * part.head].reshape(count, part.heads, capacity, part.head)
             for memory, part in zip(self._memory, self._parts, strict=True)
         ]
+        self._states = RowStates(self._states.parts, count)
         self._bindings: dict[tuple[int, int, bool], tuple[Any, list[Any]]] = {}
 
     def _bound(self, first: int, after: int, *, is_prompt: bool = False) -> Any:
@@ -266,6 +286,7 @@ class SharedRows:
             session = self._prefill.engine if is_prompt and self._prefill else self._session
             binding = bound_cache(session, self._parts, values)
             if not is_prompt:
+                values += self._states.bind(binding, first, after)
                 binding.bind_output(LOGITS, "cpu")
             self._bindings[key] = binding, values
         return self._bindings[key][0]
@@ -286,6 +307,7 @@ class SharedRows:
             logits = taken_logits(binding)
         except Exception as error:  # pybind raises a class per status code, with a binding always RuntimeError
             raise_run_error(error)
+        self._states.advance(first, after)
         return logits
 
 
@@ -368,7 +390,7 @@ class RowsApart:
         """Begin a row with the first tokens that it holds itself; of others, and of older sizes, nothing is taken."""
         text = self._texts[row]
         is_kept = source == row and text is not None and text.capacity == self.capacity
-        self.rewind(row, past if is_kept else 0)
+        self.rewind(row, text.reusable(past) if text is not None and is_kept else 0)
         return self.past(row)
 
     def restore(self, row: int, stored: Sequence[NDArray[Any]], past: int) -> None:
@@ -384,10 +406,9 @@ class RowsApart:
         self._texts = [*texts, *[None] * (count - len(texts))]
 
     def _begun(self) -> Decoder:
-        if self._prefill is not None:
-            text: Decoder = SplitDecoder(self._session, self._parts, self.capacity, self._prefill, pairs=self._pairs)
-        else:
-            text = Decoder(self._session, self._parts, self.capacity, shares=self._shares, pairs=self._pairs)
+        text = decoder_of(
+            self._session, self._parts, self.capacity, self._prefill, shares=self._shares, pairs=self._pairs
+        )
         text.is_exact = self._is_exact
         return text
 
@@ -403,8 +424,9 @@ def takes_rows(session: Any, parts: Sequence[CachePart]) -> bool:
         rows.run(0, [1, 2, 3, 1, 2])
         rows.run(1, [2])
         together = rows.run_first([3, 3])
-        rows.rewind(0, 5)
-        rows.rewind(1, 1)
+        rows.fill(_STALE)  # which begins anew: not every decoder goes back by a token
+        rows.run(0, [1, 2, 3, 1, 2])
+        rows.run(1, [2])
         alone = np.stack([rows.run(row, [3])[-1] for row in (0, 1)])
     except (EdgeoptError, TypeError, ValueError):
         return False

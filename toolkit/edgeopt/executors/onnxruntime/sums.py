@@ -7,6 +7,8 @@ the same answer. Of ONNX Runtime 1.32 on x86: `GroupQueryAttention` sums one row
 several (an integer cache alike); `MatMulNBits` one row of 4 bits on AVX2, and with AVX512-VNNI the odd row of blocks
 of 64 and more in 4 bits, of 128 in 8 bits. Pairs come out the same on both; elsewhere the trial tells. Texts side by
 side are several rows of products, but each is one row of its own attention, which takes pairs of one text alone.
+`QMoE` adds up what the experts make of a token in the order of how many tokens each of them has, which two experts a
+token do not show, and three do; pairs do not help there.
 """
 
 from __future__ import annotations
@@ -19,15 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.executors.onnxruntime.decoder import CachePart, Decoder
+from edgeopt.executors.onnxruntime.decoder import LOGITS, CachePart
 from edgeopt.executors.onnxruntime.rows import SharedRows
+from edgeopt.executors.onnxruntime.stateful import decoder_of
 
-_OF_ROWS = {"MatMulNBits", "QLinearMatMul"}
+_EXPERTS = "QMoE"
+_OF_ROWS = {"MatMulNBits", "QLinearMatMul", _EXPERTS}
 """Products that round each row by itself."""
 _OF_RUNS = {"MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLinear"}
 """Ops that round all rows of a run on one grid."""
 _PROMPT, _WIDTHS = 7, (1, 1, 2, 1, 5, 1, 3, 3)
 """Tokens of the trial: those that come first, and the runs behind them, which are compared with a single one."""
+_FEW, _MANY = 3, 61
+"""Tokens of the vocabulary that a trial takes, without its size and with it: tokens of other experts show an order."""
+_MORE = 4
+"""Times as many tokens in a trial of experts."""
 _TEXTS = (2, 3, 4, 7)
 """Texts side by side in a trial."""
 
@@ -53,6 +61,15 @@ def rounds_rows(session: Any) -> bool:
     return bool(ops & _OF_ROWS) and not ops & _OF_RUNS
 
 
+def has_experts(session: Any) -> bool:
+    """Return whether experts whose weights are rounded add up what they make of a token.
+
+    Args:
+        session: An open session, which knows what its nodes are.
+    """
+    return any(node.op == _EXPERTS for node in session.placement())
+
+
 def try_sums(session: Any, parts: Sequence[CachePart], *, shares: bool) -> Sums:
     """Return what a token's numbers depend on, here: a graph that rounds is tried with a few tokens.
 
@@ -65,10 +82,11 @@ def try_sums(session: Any, parts: Sequence[CachePart], *, shares: bool) -> Sums:
         return Sums.APART
     if not rounds_rows(session):
         return Sums.ALIKE
+    widths = _WIDTHS * (_MORE if has_experts(session) else 1)
     try:
-        whole = _logits(session, parts, (sum(_WIDTHS),), shares=shares)
+        whole = _logits(session, parts, (sum(widths),), shares=shares)
         for paired in (False, True):
-            if np.array_equal(whole, _logits(session, parts, _WIDTHS, shares=shares, paired=paired)):
+            if np.array_equal(whole, _logits(session, parts, widths, shares=shares, paired=paired)):
                 return Sums.PAIRED if paired else Sums.ALIKE
     except (EdgeoptError, ValueError):
         pass
@@ -86,12 +104,12 @@ def texts_are_alike(session: Any, parts: Sequence[CachePart], slots: int) -> boo
         parts: Of its cache.
         slots: Texts side by side, at most.
     """
-    most = min(max(_TEXTS), slots)
+    most, known = min(max(_TEXTS), slots), _tokens_of(session)
     rows = SharedRows(session, parts, most, 4 * _PROMPT, pairs=True)
     for row in range(most):
-        rows.run(row, [1 + i % 3 for i in range(_PROMPT + row)], is_prompt=True)
+        rows.run(row, [1 + i * (row + 1) % known for i in range(_PROMPT + row)], is_prompt=True)
     for count in (text for text in _TEXTS if text <= most):
-        tokens = [1 + (row + count) % 3 for row in range(count)]
+        tokens = [1 + (row * row + count) % known for row in range(count)]
         alone = [rows.run(row, [token])[-1] for row, token in enumerate(tokens)]
         for row in range(count):
             rows.rewind(row, rows.past(row) - 1)
@@ -100,14 +118,21 @@ def texts_are_alike(session: Any, parts: Sequence[CachePart], slots: int) -> boo
     return True
 
 
+def _tokens_of(engine: Any) -> int:
+    """Return how many tokens a trial takes of the vocabulary."""
+    width = next(output.shape[-1] for output in engine.get_outputs() if output.name == LOGITS)
+    return min(_MANY, width - 1) if isinstance(width, int) else _FEW
+
+
 def _logits(
     session: Any, parts: Sequence[CachePart], widths: Sequence[int], *, shares: bool, paired: bool = False
 ) -> NDArray[np.float32]:
     """Return the logits behind all tokens after the first ones, which come in parts of these widths."""
     count = _PROMPT + sum(widths)
-    decoder = Decoder(session.engine, parts, count + 1, shares=shares, pairs=True)
+    decoder = decoder_of(session.engine, parts, count + 1, shares=shares, pairs=True)
     decoder.is_exact = paired
-    tokens = [1 + (i * i) % 3 for i in range(count)]
+    known = _tokens_of(session.engine)
+    tokens = [1 + (i * i) % known for i in range(count)]
     decoder.run(tokens[:_PROMPT])
     arrays = list[NDArray[np.float32]]()
     for width in widths:

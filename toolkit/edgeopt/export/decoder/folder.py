@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from edgeopt.errors import MissingDependencyError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.decoder import cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
+from edgeopt.executors.onnxruntime.stateful import decoder_of
 from edgeopt.export.decoder.gguf_file import GgufFile
 from edgeopt.export.decoder.llama import LlamaConfiguration, read_configuration, write_llama
 from edgeopt.export.decoder.quantized import QuantizedFolder, open_weights
@@ -179,7 +180,7 @@ def _measured(
         length = min(_TOKENS, context)
         for seed in range(TEXTS):
             tokens = np.random.default_rng(seed).integers(0, vocabulary, length).tolist()
-            decoder = Decoder(session.engine, parts, length, shares=shares_cache(session, parts))
+            decoder = decoder_of(session.engine, parts, length, shares=shares_cache(session, parts))
             first = max(length - _ONE_BY_ONE, 1)
             logits = [decoder.run(tokens[:first]), *(decoder.run([token]) for token in tokens[first:])]
             drifts.append(measure_drift({"logits": expected(tokens)}, {"logits": np.concatenate(logits)}))

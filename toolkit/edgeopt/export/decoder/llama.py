@@ -17,22 +17,32 @@ from typing import Annotated, Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.export.decoder.hybrid import (
+    ATTENTION,
+    Hybrid,
+    HybridWriter,
+    in_words_of_llama,
+    named_as_llama,
+    read_hybrid,
+    require_hybrid,
+)
+from edgeopt.export.decoder.hybrid import KINDS as HYBRIDS
+from edgeopt.export.decoder.mixture import KINDS as MIXTURES
+from edgeopt.export.decoder.mixture import Mixture, read_mixture, require_mixture
+from edgeopt.export.decoder.nodes import MICROSOFT
 from edgeopt.export.decoder.packed import PackedMatrix, packed_of, side_by_side
-from edgeopt.export.decoder.packed_nodes import PackedNodes
 from edgeopt.export.decoder.positions import Positions, is_written
 from edgeopt.export.decoder.schemes import read_scheme
 from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within
 
-KINDS = ("llama", "mistral", "qwen2", "qwen3")
+KINDS = ("llama", "mistral", "qwen2", "qwen3", *MIXTURES, *HYBRIDS)
 """`model_type` of what is written here; Qwen2 adds a bias to queries, keys and values, Qwen3 norms them."""
 _OPSET, _IR = 21, 10
-_MICROSOFT = "com.microsoft"
 _Side = Annotated[int, Within(1, 1 << 20)]
 _HEAD_STEP = 16
 _REMEDY = "copy the folder again"
@@ -63,6 +73,19 @@ class LlamaConfiguration:
     """Tokens that end a text."""
     begin: tuple[int, ...] = ()
     """The token that may stand before every text."""
+    mixture: Mixture | None = None
+    """The experts that stand in the layers; None: each layer has one gated product."""
+    hybrid: Hybrid | None = None
+    """By what each layer mixes tokens; None: all by attention."""
+
+    def attends(self, layer: int) -> bool:
+        """Return whether a layer is one of attention."""
+        return self.hybrid is None or self.hybrid.layers[layer] == ATTENTION
+
+    @property
+    def norms_all_heads(self) -> bool:
+        """Whether queries and keys are normed over all heads at once, as OLMoE does; else each head by itself."""
+        return self.kind == "olmoe"
 
 
 def read_configuration(folder: Path) -> LlamaConfiguration:
@@ -80,6 +103,10 @@ def read_configuration(folder: Path) -> LlamaConfiguration:
         raise InvalidFileError(f"{file} is no configuration of a network", remedy=_REMEDY) from error
     if kind not in KINDS:
         raise UnsupportedError(f"{file}: a {kind} is not written here", remedy=f"those are: {', '.join(KINDS)}")
+    try:
+        hybrid, values = read_hybrid(values, kind), in_words_of_llama(values, kind)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
     _require_plain(values, file)
     try:
         heads, context = int(values["num_attention_heads"]), int(values.get("max_position_embeddings", 2048))
@@ -100,10 +127,16 @@ def read_configuration(folder: Path) -> LlamaConfiguration:
             window=_window(values),
             end=tuple(int(value) for value in (end if isinstance(end, list) else [end] if end is not None else [])),
             begin=() if begin is None else (int(begin),),
+            mixture=read_mixture(values, kind),
+            hybrid=hybrid,
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
     require_sizes(configuration, file)
+    if configuration.mixture is not None:
+        require_mixture(configuration.mixture, file)
+    if hybrid is not None:
+        require_hybrid(hybrid, configuration.layers, file)
     return configuration
 
 
@@ -150,6 +183,7 @@ def _require_plain(values: Mapping[str, Any], file: Path) -> None:
         "mlp_bias": bool(values.get("mlp_bias")),
         "partial_rotary_factor": float(values.get("partial_rotary_factor") or 1) != 1,
         "layer_types": len(set(values.get("layer_types") or [])) > 1,
+        "clip_qkv": values.get("clip_qkv") is not None,
     }
     if wrong := [name for name, is_odd in odd.items() if is_odd]:
         raise UnsupportedError(
@@ -168,17 +202,15 @@ def write_llama(config: LlamaConfiguration, weights: NamedTensors, name: str) ->
     Raises:
         InvalidFileError: If weights are missing or of another shape.
     """
-    return _Writer(config, weights).written(name)
+    return _Writer(config, named_as_llama(weights, config.kind)).written(name)
 
 
-class _Writer:
+class _Writer(HybridWriter):
     """Nodes and weights of a graph in the making."""
 
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
-        self._config, self._weights = config, weights
-        self._nodes: list[onnx.NodeProto] = []
-        self._constants: list[TensorProto] = []
-        self._packed = PackedNodes(self._constant, self._node)
+        super().__init__(weights)
+        self._config = config
         self._table: PackedMatrix | None = None
         """The table of tokens, where it is stored in blocks; a tied head reads the same constants."""
 
@@ -191,16 +223,15 @@ class _Writer:
         for i in range(config.layers):
             x, normal = self._layer(i, x, normal)
         self._head(normal)
-        caches = [(i, part) for i in range(config.layers) for part in ("key", "value")]
         outputs = [_floats("logits", ["batch", "sequence", config.vocabulary])]
         graph = helper.make_graph(
             self._nodes,
             "decoder",
-            [ids, mask, *(self._cache(f"past_key_values.{i}.{part}", "past") for i, part in caches)],
-            [*outputs, *(self._cache(f"present.{i}.{part}", "total") for i, part in caches)],
+            [ids, mask, *self._memory("past_key_values", "past")],
+            [*outputs, *self._memory("present", "total")],
             self._constants,
         )
-        imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
+        imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid(MICROSOFT, 1)]
         made = helper.make_model(graph, opset_imports=imports, ir_version=_IR, producer_name="edgeopt")
         return Model(made, name)
 
@@ -227,17 +258,14 @@ class _Writer:
     def _cache(self, name: str, length: str) -> onnx.ValueInfoProto:
         return _floats(name, ["batch", self._config.kv_heads, length, self._config.head])
 
-    def _constant(self, name: str, array: NDArray[Any]) -> str:
-        self._constants.append(numpy_helper.from_array(array, name))
-        return name
-
-    def _node(self, op: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:
-        self._outputs(op, inputs, [output], domain, **attributes)
-        return output
-
-    def _outputs(self, op: str, inputs: Sequence[str], outputs: Sequence[str], domain: str, **attributes: Any) -> None:
-        node = helper.make_node(op, inputs, outputs, name=f"{outputs[0]}/{op}", domain=domain, **attributes)
-        self._nodes.append(node)
+    def _memory(self, prefix: str, length: str) -> list[onnx.ValueInfoProto]:
+        """Return keys and values of layers of attention, and the states of others."""
+        config = self._config
+        attending = [i for i in range(config.layers) if config.attends(i)]
+        cache = [self._cache(f"{prefix}.{i}.{part}", length) for i in attending for part in ("key", "value")]
+        sides = config.hybrid.state_shapes(config.hidden) if config.hybrid else {}
+        others = [i for i in range(config.layers) if not config.attends(i)]
+        return cache + [_floats(f"{prefix}.{i}.{state}", ["batch", *sides[state]]) for i in others for state in sides]
 
     def _lengths(self) -> None:
         """Write each row's last position and the longest row, as GroupQueryAttention takes them."""
@@ -271,17 +299,18 @@ class _Writer:
     def _layer(self, i: int, x: str, normal: str) -> tuple[str, str]:
         """Return the sum behind layer i, and its norm for the next."""
         config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}"
-        seen = self._attention(i, normal)
-        back = self._product(
-            seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o"
-        )
+        if config.hybrid is None or config.attends(i):
+            seen = self._attention(i, normal)
+            back = self._product(
+                seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o"
+            )
+        else:
+            back = self._convolved(normal, i, config.hybrid, config.hidden)
         x, normal = self._added(x, back, f"{theirs}.post_attention_layernorm", f"{mine}.middle")
-        gate = self._product(normal, [f"{theirs}.mlp.gate_proj"], [config.inner], config.hidden, f"{mine}.gate")
-        up = self._product(normal, [f"{theirs}.mlp.up_proj"], [config.inner], config.hidden, f"{mine}.up")
-        opened = self._node("Sigmoid", [gate], f"{mine}.sigmoid")
-        passed = self._node("Mul", [gate, opened], f"{mine}.silu")
-        inner = self._node("Mul", [passed, up], f"{mine}.inner")
-        down = self._product(inner, [f"{theirs}.mlp.down_proj"], [config.hidden], config.inner, f"{mine}.down")
+        if config.mixture is not None and config.mixture.is_in(i):
+            down = self._experts(normal, i, config.mixture, config.hidden)
+        else:
+            down = self._gated(normal, f"{theirs}.mlp", (config.hidden, config.inner), mine)
         after = f"model.layers.{i + 1}.input_layernorm" if i + 1 < config.layers else "model.norm"
         return self._added(x, down, after, f"{mine}.end")
 
@@ -296,8 +325,9 @@ class _Writer:
                 for name, side, part in zip(names, sides, "qkv", strict=True)
             )
             if is_normed:
-                q = self._head_norm(q, f"{theirs}.q_norm", config.heads)
-                k = self._head_norm(k, f"{theirs}.k_norm", config.kv_heads)
+                norm = self._whole_norm if config.norms_all_heads else self._head_norm
+                q = norm(q, f"{theirs}.q_norm", config.heads)
+                k = norm(k, f"{theirs}.k_norm", config.kv_heads)
             parts = [q, k, v]
         else:
             parts = [self._product(normal, names, sides, config.hidden, f"{mine}.qkv"), "", ""]
@@ -305,7 +335,7 @@ class _Writer:
         inputs = [*parts, *past, "last_positions", "total_lengths", "cos_cache", "sin_cache"]
         outputs = [f"{mine}.seen", *(f"present.{i}.{part}" for part in ("key", "value"))]
         self._outputs(
-            "GroupQueryAttention", inputs, outputs, _MICROSOFT, num_heads=config.heads, kv_num_heads=config.kv_heads,
+            "GroupQueryAttention", inputs, outputs, MICROSOFT, num_heads=config.heads, kv_num_heads=config.kv_heads,
             scale=float(config.head**-0.5), do_rotary=1, rotary_interleaved=0, local_window_size=config.window or -1,
         )  # fmt: skip
         return outputs[0]
@@ -319,24 +349,9 @@ class _Writer:
         scale = self._read(theirs, (config.head,))
         return self._node("Reshape", [self._normal(split, scale, f"{x}.normal"), together], f"{x}.joined")
 
-    def _product(self, x: str, theirs: Sequence[str], sides: Sequence[int], inputs: int, mine: str) -> str:
-        """Return x times the matrices side by side, and their biases where there are any."""
-        packed = side_by_side(self._stored(theirs, sides, inputs))
-        if packed is not None:
-            made = self._packed.product(x, packed, mine)
-        else:
-            shapes = zip(theirs, sides, strict=True)
-            parts = [self._weights.read(f"{name}.weight", (side, inputs)) for name, side in shapes]
-            weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
-            made = self._node("MatMul", [x, weight], mine)
-        if f"{theirs[0]}.bias" not in self._weights:
-            return made
-        biases = [self._weights.read(f"{name}.bias", (side,)) for name, side in zip(theirs, sides, strict=True)]
-        return self._node("Add", [made, self._constant(f"{mine}.bias", np.concatenate(biases))], f"{mine}.biased")
-
-    def _stored(self, theirs: Sequence[str], sides: Sequence[int], inputs: int) -> list[PackedMatrix | None]:
-        shapes = zip(theirs, sides, strict=True)
-        return [packed_of(self._weights, f"{name}.weight", (side, inputs)) for name, side in shapes]
+    def _whole_norm(self, x: str, theirs: str, heads: int) -> str:
+        """Return (batch, sequence, heads * head) divided by its root mean square, all heads together."""
+        return self._normal(x, self._read(theirs, (heads * self._config.head,)), f"{x}.normal")
 
     def _are_alike(self, theirs: Sequence[str], sides: Sequence[int], inputs: int) -> bool:
         """Whether matrices can lie side by side: all in floats, or in blocks of one kind."""
@@ -349,7 +364,7 @@ class _Writer:
         outputs = [f"{mine}.normal", "", "", f"{mine}.sum"]
         if scale == "model.norm":
             outputs = outputs[:1]
-        self._outputs("SkipSimplifiedLayerNormalization", inputs, outputs, _MICROSOFT, epsilon=self._config.epsilon)
+        self._outputs("SkipSimplifiedLayerNormalization", inputs, outputs, MICROSOFT, epsilon=self._config.epsilon)
         return f"{mine}.sum", outputs[0]
 
     def _read(self, theirs: str, shape: tuple[int, ...]) -> str:

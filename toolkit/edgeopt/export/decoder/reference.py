@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.export.decoder.hybrid import convolved, named_as_llama
 from edgeopt.export.decoder.llama import LlamaConfiguration
+from edgeopt.export.decoder.mixture import mixed
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
 Numbers = NDArray[np.float32]
@@ -18,7 +20,7 @@ class Reference:
 
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
         """Take the weights, which are read as they are needed."""
-        self._config, self._weights = config, weights
+        self._config, self._weights = config, named_as_llama(weights, config.kind)
 
     def logits(self, tokens: Sequence[int]) -> Numbers:
         """Return (tokens, vocabulary) behind each token.
@@ -29,8 +31,16 @@ class Reference:
         table = self._weights.read("model.embed_tokens.weight", (config.vocabulary, config.hidden))
         x = table[np.asarray(tokens)]
         for i in range(config.layers):
-            x = x + self._attention(i, self._norm(x, f"model.layers.{i}.input_layernorm"))
-            x = x + self._gated(i, self._norm(x, f"model.layers.{i}.post_attention_layernorm"))
+            normal = self._norm(x, f"model.layers.{i}.input_layernorm")
+            if config.hybrid is None or config.attends(i):
+                x = x + self._attention(i, normal)
+            else:
+                x = x + convolved(self._weights, i, config.hybrid, normal)
+            normal = self._norm(x, f"model.layers.{i}.post_attention_layernorm")
+            if config.mixture is not None and config.mixture.is_in(i):
+                x = x + mixed(self._weights, i, config.mixture, normal)
+            else:
+                x = x + self._gated(i, normal)
         x = self._norm(x, "model.norm")
         is_tied = config.is_tied or "lm_head.weight" not in self._weights
         return x @ (table if is_tied else self._weights.read("lm_head.weight", table.shape)).T
@@ -50,8 +60,12 @@ class Reference:
         config, name, length = self._config, f"model.layers.{i}.self_attn", len(x)
 
         def heads(part: str, count: int) -> Numbers:
-            made = self._product(x, f"{name}.{part}_proj", count * config.head).reshape(length, count, config.head)
-            if f"{name}.{part}_norm.weight" in self._weights:
+            made = self._product(x, f"{name}.{part}_proj", count * config.head)
+            is_normed = f"{name}.{part}_norm.weight" in self._weights
+            if is_normed and config.norms_all_heads:
+                made = self._norm(made, f"{name}.{part}_norm")
+            made = made.reshape(length, count, config.head)
+            if is_normed and not config.norms_all_heads:
                 made = self._norm(made, f"{name}.{part}_norm")
             return made.transpose(1, 0, 2)
 

@@ -67,8 +67,8 @@ _STORED_GRIDS = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3, "QAttention":
 """The place of the weights among the inputs; so below."""
 _FOUND_GRIDS = {"DynamicQuantizeMatMul": 1, "DynamicQuantizeLSTM": 1}
 _EITHER = {"ConvInteger": 1, "MatMulInteger": 1, "MatMulIntegerToFloat": 1}
-_BLOCKS = {"MatMulNBits": 1, "MatMulBnb4": 1}
-_PLACES = {**dict.fromkeys(_FLOAT, 1), **_STORED_GRIDS, **_FOUND_GRIDS, **_EITHER, **_BLOCKS}
+_BLOCKS = {"MatMulNBits": 1, "MatMulBnb4": 1, "QMoE": 2}
+_PLACES = {**dict.fromkeys(_FLOAT, 1), "MoE": 2, **_STORED_GRIDS, **_FOUND_GRIDS, **_EITHER, **_BLOCKS}
 _MOVES = frozenset({"Identity", "Cast", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather"})
 _GRIDS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 

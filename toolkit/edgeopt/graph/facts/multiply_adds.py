@@ -23,6 +23,8 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulNBit
     "MatMulIntegerToFloat",
     "DynamicQuantizeMatMul",
 }
+_MIXTURES = frozenset({"MoE", "QMoE"})
+"""Mixtures of experts, whose gate and up lie in one matrix each."""
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"})
 _REPEATED = frozenset({"Loop", "Scan", "SequenceMap"})
 """Ops that run their subgraph as often as the input says."""
@@ -85,6 +87,10 @@ def _work_of(node: NodeProto, shapes: _Shapes) -> int | None:
     if node.op_type == "ConvTranspose":
         data, weight = shape(0), shape(1)
         return math.prod(data) * math.prod(weight[1:]) if data and weight else None
+    if node.op_type in _MIXTURES:
+        up = shape(2)  # (experts, 2 * neurons, ...): gate and up of a chosen expert, and down, which is half as large
+        chosen = next((attribute.i for attribute in node.attribute if attribute.name == "k"), 1)
+        return math.prod(out) * chosen * up[1] * 3 // 2 if out is not None and up else None
     if node.op_type in _PRODUCTS:
         data = shape(0)
         transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)

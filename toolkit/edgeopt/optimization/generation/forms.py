@@ -11,6 +11,7 @@ from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.generation.result import BASELINE
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.convert.blocks import Rounding, k_quant, to_nearest
+from edgeopt.steps.convert.experts import with_experts
 from edgeopt.steps.convert.kept_blocks import bits_of_blocks, round_inputs
 from edgeopt.steps.convert.neuron_parts import WIDTH, split_neurons
 from edgeopt.steps.convert.weight_only import make_weight_only
@@ -64,6 +65,11 @@ def with_chunks(recipe: Recipe, prefill: str = "") -> Recipe:
     return replace(recipe, generation=replace(recipe.generation, chunk=chunk, prefill=prefill))
 
 
+def _on_integers(material: DecoderMaterial) -> Outcome:
+    """Put products on integers; experts, which no op takes on a grid of a whole run, in blocks of 8 bits."""
+    return with_experts(make_dynamic(material.model, material.target.rules_here), EIGHT_BITS_BLOCK)
+
+
 def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[DecoderMaterial], Outcome]:
     """Return what makes `w8a8` with layers in parts of `width` neurons."""
 
@@ -71,7 +77,9 @@ def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[DecoderMater
         if material.model.is_outside:
             return Outcome(material.model, {})
         parts = split_neurons(material.model, width, least_ratio)
-        return make_dynamic(parts.model, material.target.rules_here) if parts.changes else parts
+        if not parts.changes:
+            return parts
+        return with_experts(make_dynamic(parts.model, material.target.rules_here), EIGHT_BITS_BLOCK)
 
     return make
 
@@ -136,7 +144,7 @@ FORMS = (
     MatrixForm(
         "w8a8",
         "INT8, activations rounded as they come",
-        lambda material: make_dynamic(material.model, material.target.rules_here),
+        _on_integers,
     ),
     MatrixForm(
         "w8a8+parts",

@@ -48,6 +48,8 @@ def choose_guesses(
         asked: Of each answer.
         seconds: For answers in turns, at least.
     """
+    if opened.states:
+        return GuessChoice(told="not used: a wrong one cannot be taken back from states")
     if opened.sums is Sums.APART:
         return GuessChoice(told=f"not used: they may change the answers of {form.name}")
     forecast = forecast_guesses(opened, prompts[:_PROMPTS], asked.most_tokens)

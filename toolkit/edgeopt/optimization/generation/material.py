@@ -16,6 +16,7 @@ from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.blocks import Blocks
 from edgeopt.steps.convert.blocks_with_inputs import Gram, rounding_with
 from edgeopt.steps.convert.cache_integers import cache_ranges
+from edgeopt.steps.convert.expert_inputs import expert_grams_of
 from edgeopt.steps.convert.sensitivity import sensitive_products
 from edgeopt.steps.convert.text_inputs import grams_of
 from edgeopt.system.declared.target import Target
@@ -82,13 +83,14 @@ class DecoderMaterial:
     def with_inputs(self, node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
         """Round a matrix with what the calibration text feeds it; a `Rounding`, computed once for all forms."""
         if not self._grams:
-            self._grams = grams_of(
-                self.model,
-                self.seen,
-                threads=self.threads,
-                free_head=self.free_head,
-                tell=lambda done, of: self.listener.progress("read the calibration text", done, of),
-            )
+            for sums in (grams_of, expert_grams_of):
+                self._grams |= sums(
+                    self.model,
+                    self.seen,
+                    threads=self.threads,
+                    free_head=self.free_head,
+                    tell=lambda done, of: self.listener.progress("read the calibration text", done, of),
+                )
         known = node, bits, block
         if known not in self._rounded:
             self._rounded[known] = rounding_with(self._grams)(node, columns, bits, block)

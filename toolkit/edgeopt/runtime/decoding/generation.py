@@ -44,6 +44,10 @@ class TextDecoder(Protocol):
         """Run the next part of a prompt; where it ends with them, return logits behind its last token."""
         ...
 
+    def reusable(self, past: int) -> int:
+        """Return how many of the first `past` tokens that are held can be kept."""
+        ...
+
     def rewind(self, past: int) -> None:
         """Forget all tokens but the first `past`."""
         ...
@@ -460,7 +464,7 @@ class Generation(Closing):
         self._writing.break_off()
         tokens = self._writing.tokens
         held = self._writing.fixed_tokens if self._writing.is_shifted else len(tokens)
-        self._decoder.rewind(min(self._decoder.past, held))
+        self._decoder.rewind(self._decoder.reusable(min(self._decoder.past, held)))
         self._give_back(self._decoder, tokens[: self._decoder.past])
         if self._guesser:
             self._guesser.close()
@@ -516,7 +520,7 @@ class Generation(Closing):
         writing = self._writing
         writing.is_shifted = False
         writing.opening_tokens = len(writing.tokens)  # with what the form of the answer forced behind it
-        self._decoder.rewind(min(self._decoder.past, writing.fixed_tokens))
+        self._decoder.rewind(self._decoder.reusable(min(self._decoder.past, writing.fixed_tokens)))
         if self._guesser:
             self._guesser.restart()
 

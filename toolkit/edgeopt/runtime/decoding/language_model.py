@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import Note, UnavailableError, UnsupportedError
-from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
-from edgeopt.executors.onnxruntime.prefill import Prefill, SplitDecoder
+from edgeopt.executors.onnxruntime.decoder import CachePart, Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.prefill import Prefill
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
-from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
+from edgeopt.executors.onnxruntime.state_parts import StatePart, state_parts
+from edgeopt.executors.onnxruntime.stateful import decoder_of
+from edgeopt.executors.onnxruntime.sums import Sums, has_experts, rounds_rows, try_sums
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
@@ -107,7 +109,9 @@ class LanguageModel(Closing):
         """Parts of the cache."""
         self.shares = shares_cache(session, self.parts)
         """Whether a run writes behind the past in the same memory."""
-        self.pairs = self.shares and rounds_rows(session)
+        self.states = state_parts(session.inputs, session.outputs)
+        """States beside the cache, which cannot be taken back: only a whole text, or none of it, can go on."""
+        self.pairs = self.shares and not self.states and rounds_rows(session)
         """Whether parts of prompts run in pairs, so that they have the numbers of the whole."""
         self.prefill = Prefill(prefill, self.parts, free_head, pairs=rounds_rows(prefill)) if prefill else None
         """The graph of prompts, where it is another than that of tokens."""
@@ -180,6 +184,11 @@ class LanguageModel(Closing):
                 f"the draft {draft.origin.file} has another vocabulary: {unlike}",
                 remedy="take a draft that was trained with this model's tokenizer",
             )
+        if draft.states:
+            raise UnsupportedError(
+                f"the draft {draft.origin.file} has states, which cannot take a wrong guess back",
+                remedy="take a draft with keys and values alone",
+            )
         with self._draft_lock:
             before, self._draft = self._draft, draft
         if before is not None and before is not draft:
@@ -213,6 +222,11 @@ class LanguageModel(Closing):
         is_exact = self.is_exact if asked.exact is None else asked.exact
         if asked.exact:
             self.require_exact()
+        if asked.guesses and self.states:
+            raise UnsupportedError(
+                "a wrong guess cannot be taken back: this model has states beside keys and values",
+                remedy="leave guesses out (--guesses 0)",
+            )
         if asked.guesses and asked.exact is None:
             self._require_same()
         in_pairs = is_exact and self.sums is Sums.PAIRED
@@ -237,7 +251,8 @@ class LanguageModel(Closing):
         if self.sums is Sums.APART:
             raise UnsupportedError(
                 "no answer of this model is exact: the numbers of a token depend on those that run with it",
-                remedy="leave --exact out, or take a form with weights in blocks: w8 or w4",
+                remedy="leave --exact out"
+                + ("" if has_experts(self.session) else ", or take a form with weights in blocks: w8 or w4"),
             )
 
     def _require_same(self) -> None:
@@ -326,7 +341,8 @@ class LanguageModel(Closing):
             return Prefix(tuple(given), 0, 0, note)
         tokens = held
         is_stored = folder is not None and bool(self.origin.file.name)  # a model of no file has nothing to be known by
-        stored = StoredPrefix(Path(folder), self._fingerprint(), tokens, self.parts) if folder and is_stored else None
+        memory: list[CachePart | StatePart] = [*self.parts, *self.states]
+        stored = StoredPrefix(Path(folder), self._fingerprint(), tokens, memory) if folder and is_stored else None
         arrays, note = stored.read() if stored else (None, "")
         computed = 0
         if arrays is None:
@@ -389,8 +405,10 @@ class LanguageModel(Closing):
         """Return how many first tokens of a prompt a kept prefix holds, at most all but one, and its cache."""
         most = len(tokens) - 1
         with self._lock:
-            shared = [(min(common_start(held, tokens), most), arrays) for held, arrays in self._prefixes]
-        kept = [(self.plan.reusable(count), arrays) for count, arrays in shared]
+            shared = [(min(common_start(held, tokens), most), held, arrays) for held, arrays in self._prefixes]
+        if self.states:
+            shared = [entry for entry in shared if entry[0] == len(entry[1])]
+        kept = [(self.plan.reusable(count), arrays) for count, _, arrays in shared]
         return max(kept, key=lambda pair: pair[0], default=(0, []))
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -415,9 +433,9 @@ class LanguageModel(Closing):
 
     def decoder(self, capacity: int) -> Decoder:
         """Return a cache of its own for one text of up to `capacity` tokens."""
-        if self.prefill is not None:
-            return SplitDecoder(self.session.engine, self.parts, capacity, self.prefill, pairs=self.pairs)
-        return Decoder(self.session.engine, self.parts, capacity, shares=self.shares, pairs=self.pairs)
+        return decoder_of(
+            self.session.engine, self.parts, capacity, self.prefill, shares=self.shares, pairs=self.pairs
+        )
 
     def forget(self) -> None:
         """Free the caches of answers that are over, and of prefixes: the next prompt is computed whole."""
@@ -442,6 +460,7 @@ class LanguageModel(Closing):
             exact = [min(count, other.exact_past) for count, (other, _) in zip(shared, self._idle, strict=True)]
             if is_exact or self.plan.is_split or (shared != exact and self.sums is Sums.PAIRED):
                 shared = [self.plan.reusable(count) for count in exact]
+            shared = [other.reusable(count) for count, (other, _) in zip(shared, self._idle, strict=True)]
             best = max(range(len(shared)), key=shared.__getitem__, default=-1)
             decoder = self._idle.pop(best)[0] if shared else None
         past = shared[best] if shared else 0

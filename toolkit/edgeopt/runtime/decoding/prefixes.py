@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors.onnxruntime.decoder import CachePart
+from edgeopt.executors.onnxruntime.state_parts import StatePart
 from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.disk.files import write_beside
 
@@ -47,14 +48,14 @@ class Prefix:
 class StoredPrefix:
     """The file of one prefix of one model."""
 
-    def __init__(self, folder: Path, model: str, tokens: Sequence[int], parts: Sequence[CachePart]) -> None:
+    def __init__(self, folder: Path, model: str, tokens: Sequence[int], parts: Sequence[CachePart | StatePart]) -> None:
         """Name it by its model and its tokens.
 
         Args:
             folder: Made when it is first written.
             model: What tells the model from others.
             tokens: With those before every prompt.
-            parts: Of the model's cache.
+            parts: Of the model's cache, and its states.
         """
         self._tokens, self._parts = np.array(tokens, np.int64), tuple(parts)
         told = hashlib.sha256(f"{model} {self._parts}".encode())
@@ -71,7 +72,7 @@ class StoredPrefix:
             return None, ""
         except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             return None, f"{self.file} is damaged and computed anew: {str(error)[:100]}"
-        shapes = [(1, part.heads, len(self._tokens), part.head) for part in self._parts]
+        shapes = [part.stored_shape(len(self._tokens)) for part in self._parts]
         if not same or [(array.shape, str(array.dtype)) for array in arrays] != [
             (shape, part.dtype) for shape, part in zip(shapes, self._parts, strict=True)
         ]:

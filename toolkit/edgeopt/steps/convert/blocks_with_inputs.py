@@ -30,6 +30,7 @@ class Gram:
             inputs: Of the matrix.
         """
         parts = -(-inputs // MOST_TOGETHER)
+        self.inputs = inputs
         self.bounds: Sequence[tuple[int, int]] = [
             (inputs * i // parts, inputs * (i + 1) // parts) for i in range(parts)
         ]

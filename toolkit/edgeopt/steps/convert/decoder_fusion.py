@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.executors.onnxruntime.decoder import LOGITS, Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.decoder import LOGITS, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.stateful import decoder_of
 from edgeopt.graph.drift import TOTAL, Drift, measure_drift
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
@@ -102,13 +103,14 @@ def _logits(model: Model, context: int, vocabulary: int, last: int = 0) -> list[
     try:
         parts = cache_parts(session.inputs, session.outputs)
         capacity = min(sum(count for count, _ in _RUNS) + _SPARE, context)
-        decoder = Decoder(session.engine, parts, capacity, shares=shares_cache(session, parts))
+        decoder = decoder_of(session.engine, parts, capacity, shares=shares_cache(session, parts))
         chance, arrays = np.random.default_rng(0), list[NDArray[np.float32]]()
         for count, forgotten in _RUNS:
             if decoder.past + count > capacity:
                 break
             arrays.append(decoder.run(chance.integers(0, vocabulary, count).tolist(), last))
-            decoder.rewind(decoder.past - forgotten)
+            kept = decoder.past - forgotten
+            decoder.rewind(kept if decoder.reusable(kept) else decoder.past)
         return arrays
     finally:
         session.close()

@@ -12,10 +12,12 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.graph.facts.mixtures import DOWN, UP, mixtures, routers
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.convert.blocks import Rounding, to_nearest
+from edgeopt.steps.convert.experts import store_experts
 from edgeopt.steps.convert.tables import StoredBlocks, place, store_tables
 from edgeopt.steps.quantize.calibration.findings import require_finite_weights
 from edgeopt.steps.quantize.formats.matmul_integer import plain_products, product_bias
@@ -62,6 +64,8 @@ def make_weight_only(
         form = (8, wide_block or block) if node.name in wide else (bits, block)
         _rewrite(graph, node, *form, rounding, stored)
     changes = {f"matrices in {bits} bits": len(nodes)} if nodes else {}
+    if count := store_experts(graph, bits, block, rounding, wide):
+        changes[f"matrices of experts in {bits} bits"] = count
     if tables and (found := store_tables(graph, list(stored.values()))):
         changes["tables in blocks"] = found
     graph.remove_unused()
@@ -71,13 +75,21 @@ def make_weight_only(
 def is_mostly_matrices(graph: Graph) -> bool:
     """Whether matrices large enough to be stored in blocks hold most of the model's numbers."""
     held = {node.inputs[1]: columns_of(graph, node).size for node in large_products(graph)}
+    experts = {value: array.size for value, array in _expert_matrices(graph)}
     every = (graph.constant(value) for value in graph.initializers)
-    return sum(held.values()) > _MOST * sum(array.size for array in every if array is not None)
+    return sum((held | experts).values()) > _MOST * sum(array.size for array in every if array is not None)
+
+
+def _expert_matrices(graph: Graph) -> list[tuple[Value, NDArray[np.float32]]]:
+    values = [node.inputs[place] for node in mixtures(graph) for place in (UP, DOWN)]
+    return [(value, array) for value in values if value and (array := graph.constant(value)) is not None]
 
 
 def large_products(graph: Graph) -> list[Node]:
-    """Return the products whose constant matrix is worth storing in blocks."""
-    return [node for node in plain_products(graph) if product_inputs(graph, node) >= LEAST_ROWS]
+    """Return the products whose constant matrix is worth storing in blocks; what chooses experts stays in float."""
+    exact = routers(graph)
+    nodes = [node for node in plain_products(graph) if node not in exact]
+    return [node for node in nodes if product_inputs(graph, node) >= LEAST_ROWS]
 
 
 def product_inputs(graph: Graph, node: Node) -> int:

@@ -371,7 +371,7 @@ class Batch:
         row, writing = self._seats.index(request), request.writing
         writing.is_shifted = False
         writing.opening_tokens = len(writing.tokens)
-        self._rows.rewind(row, min(self._rows.past(row), writing.fixed_tokens))
+        self._rows.copy(row, row, min(self._rows.past(row), writing.fixed_tokens))  # states go back to nothing alone
         self._writing -= 1
         self._swap(row, self._writing)
 

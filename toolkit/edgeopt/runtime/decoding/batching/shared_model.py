@@ -7,7 +7,7 @@ from threading import Condition, Thread
 
 from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.rows import Rows, RowsApart, SharedRows, takes_rows
-from edgeopt.executors.onnxruntime.sums import Sums, texts_are_alike
+from edgeopt.executors.onnxruntime.sums import Sums, has_experts, texts_are_alike
 from edgeopt.runtime.decoding.batching.batch import Batch, BatchWork
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.generation import AnswerOptions
@@ -32,6 +32,10 @@ _NO_ROWS = (
 _OTHERWISE = (
     "this processor sums a text's weights in blocks otherwise beside others, which could change its tokens; blocks of "
     "32 (w4, w4+head) or of 64 in 8 bits (w8) may run together"
+)
+_MIXED = (
+    "experts add up otherwise what several texts take of them, which could change their tokens; two experts a token in "
+    "blocks of 32 (w4, w4+head) or of 64 in 8 bits (w8) may run together"
 )
 _EXACT = "exact answers run in pairs, which attention takes of one text at a time"
 
@@ -185,11 +189,12 @@ class SharedModel(Closing):
         in_pairs = self._is_exact and model.sums is Sums.PAIRED  # which attention takes of one text at a time
         if model.shares and not in_pairs and takes_rows(engine, model.parts):
             is_alike = not model.pairs or self._is_any or count == 1
-            if is_alike or texts_are_alike(engine, model.parts, count):
+            is_mixed = has_experts(model.session) and model.sums is Sums.APART  # few texts show no order of experts
+            if is_alike or (not is_mixed and texts_are_alike(engine, model.parts, count)):
                 return SharedRows(
                     engine, model.parts, count, capacity, self._tokens, pairs=model.pairs, prefill=model.prefill
                 )
-            self.turns_told = _OTHERWISE
+            self.turns_told = _MIXED if is_mixed else _OTHERWISE
         else:
             self.turns_told = _EXACT if in_pairs else _NO_ROWS
         return RowsApart(

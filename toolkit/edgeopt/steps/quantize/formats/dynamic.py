@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edgeopt.graph.facts.mixtures import routers
 from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
@@ -20,7 +21,7 @@ from edgeopt.system.declared.target import Int8Rules
 
 
 def make_dynamic(model: Model, rules: Int8Rules) -> Outcome:
-    """Return the model with all products of constant matrices on integers.
+    """Return the model with all products of constant matrices on integers, but for those that choose experts.
 
     Args:
         model: A float model, opset 11 or later.
@@ -30,7 +31,8 @@ def make_dynamic(model: Model, rules: Int8Rules) -> Outcome:
         UnsupportedError: If a weight is NaN or infinite.
     """
     graph = Graph.from_model(model)
-    products = plain_products(graph)
+    exact = routers(graph)
+    products = [node for node in plain_products(graph) if node not in exact]
     require_finite_weights(products, graph)
     changes = place_dynamic(graph, Scheme(frozenset(key(node) for node in products), {}, rules))
     return Outcome(graph.to_model(), changes)

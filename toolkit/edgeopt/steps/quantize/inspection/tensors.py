@@ -39,10 +39,11 @@ _SLOTS: Mapping[str, tuple[tuple[int | str, int, int], ...]] = {
     "MatMulInteger": ((0, -1, 2), (1, -1, 3)),
     "ConvInteger": ((0, -1, 2), (1, -1, 3)),
     "MatMulNBits": ((1, 2, 3),),
+    "QMoE": ((2, 3, 11), (5, 6, 12)),
     "GatherBlockQuantized": ((0, 2, 3),),
 }
 """Op -> (tensor, scale, zero point) by input number, `out` for the first output, -1: the scale is multiplied later."""
-_PACKED = ("MatMulNBits", "GatherBlockQuantized")
+_PACKED = ("MatMulNBits", "QMoE", "GatherBlockQuantized")
 _STILL_THE_SAME = ("Identity", "Cast")
 _MOVES = (*_STILL_THE_SAME, "Transpose", "Reshape", "QuantizeLinear", "DequantizeLinear")
 
@@ -169,7 +170,7 @@ def _dtype(graph: Graph, tensor: Value, zero_point: Value | None) -> str:
 
 def _packed(node: Node, name: str, dtype: str, scales: Array, zeros: Array | None) -> QuantizedTensor:
     """Return a matrix of blocks, several numbers a byte."""
-    bits = attribute(node, "bits", 4)
+    bits = attribute(node, "expert_weight_bits" if node.op_type == "QMoE" else "bits", 4)
     packed = dtype == "uint8"
     zero_points: tuple[float, ...] = (float(1 << (bits - 1) if packed else 0),)
     if zeros is not None:

@@ -1,0 +1,177 @@
+"""A mixture of experts in place of a decoder's gated product: each token takes the few experts that a router names.
+
+The graph has one `MoE` of com.microsoft a layer, which reads the weights of chosen experts alone: with a single token
+those of k experts, with many each expert once, for all of its tokens.
+
+Source: Shazeer et al., 2017, arXiv:1701.06538; Jiang et al., Mixtral of Experts, 2024, arXiv:2401.04088; Dai et al.,
+DeepSeekMoE, 2024, arXiv:2401.06066 (experts that every token takes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.export.decoder.nodes import MICROSOFT, NodeWriter
+from edgeopt.export.decoder.tensors_file import NamedTensors
+
+KINDS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+"""`model_type` of the mixtures that are written here."""
+_ALWAYS_NORMS = ("mixtral",)
+Numbers = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The experts of each layer, from `config.json`."""
+
+    experts: int
+    chosen: int
+    """Experts that a token takes."""
+    inner: int
+    """Neurons of an expert."""
+    is_normed: bool
+    """Whether the shares of the chosen experts add up to 1; else they stay as they are among all experts."""
+    shared: int = 0
+    """Neurons of the expert that every token takes beside; 0: there is none."""
+    dense: tuple[int, ...] = ()
+    """Layers that have a gated product as other decoders do."""
+
+    def is_in(self, layer: int) -> bool:
+        """Return whether a layer has experts."""
+        return layer not in self.dense
+
+
+def read_mixture(values: Mapping[str, Any], kind: str) -> Mixture | None:
+    """Return the experts that a configuration tells; None for a kind that has none.
+
+    Args:
+        values: Of `config.json`.
+        kind: Its `model_type`.
+
+    Raises:
+        KeyError, TypeError, ValueError: If a number is missing or none.
+    """
+    if kind not in KINDS:
+        return None
+    layers, step = int(values["num_hidden_layers"]), int(values.get("decoder_sparse_step") or 1)
+    alone = {int(layer) for layer in values.get("mlp_only_layers") or ()}
+    dense = tuple(i for i in range(layers) if i in alone or (i + 1) % step)
+    experts = int(values.get("num_local_experts") or values["num_experts"])
+    return Mixture(
+        experts=experts,
+        chosen=int(values["num_experts_per_tok"]),
+        inner=int(values.get("moe_intermediate_size") or values["intermediate_size"]),
+        is_normed=kind in _ALWAYS_NORMS or bool(values.get("norm_topk_prob")),
+        shared=int(values["shared_expert_intermediate_size"]) if kind == "qwen2_moe" else 0,
+        dense=dense,
+    )
+
+
+def require_mixture(mixture: Mixture, where: object) -> None:
+    """Raise where a token cannot take so many experts.
+
+    Raises:
+        InvalidFileError: If so.
+    """
+    if min(mixture.experts, mixture.inner) < 1 or not 1 <= mixture.chosen <= mixture.experts or mixture.shared < 0:
+        raise InvalidFileError(
+            f"{where}: {mixture.chosen} of {mixture.experts} experts of {mixture.inner} neurons are no mixture",
+            remedy="copy the folder again",
+        )
+
+
+def expert_weights(weights: NamedTensors, layer: int, mixture: Mixture, hidden: int) -> tuple[Numbers, Numbers]:
+    """Return (experts, 2 * inner, hidden), gate and up in turns, and (experts, hidden, inner).
+
+    Args:
+        weights: One matrix an expert, as checkpoints have them, or all in one tensor.
+        layer: Its number.
+        mixture: Of the decoder.
+        hidden: Numbers of a token.
+    """
+    place, count, inner = mixture_place(weights, layer), mixture.experts, mixture.inner
+    ups, downs = np.empty((count, inner, 2, hidden), np.float32), np.empty((count, hidden, inner), np.float32)
+    if f"{place}.experts.gate_up_proj" in weights:
+        joined = weights.read(f"{place}.experts.gate_up_proj", (count, 2 * inner, hidden))
+        ups[:, :, 0], ups[:, :, 1] = joined[:, :inner], joined[:, inner:]
+        downs[:] = weights.read(f"{place}.experts.down_proj", (count, hidden, inner))
+        return ups.reshape(count, 2 * inner, hidden), downs
+    is_short = f"{place}.experts.0.w1.weight" in weights
+    gate, up, down = ("w1", "w3", "w2") if is_short else ("gate_proj", "up_proj", "down_proj")
+    for i in range(count):
+        expert = f"{place}.experts.{i}"
+        ups[i, :, 0] = weights.read(f"{expert}.{gate}.weight", (inner, hidden))
+        ups[i, :, 1] = weights.read(f"{expert}.{up}.weight", (inner, hidden))
+        downs[i] = weights.read(f"{expert}.{down}.weight", (hidden, inner))
+    return ups.reshape(count, 2 * inner, hidden), downs
+
+
+def mixture_place(weights: NamedTensors, layer: int) -> str:
+    """Return what the names of a layer's experts begin with."""
+    short = f"model.layers.{layer}.block_sparse_moe"
+    return short if f"{short}.gate.weight" in weights else f"model.layers.{layer}.mlp"
+
+
+class MixtureWriter(NodeWriter):
+    """Writes the experts of a layer."""
+
+    def _experts(self, x: str, layer: int, mixture: Mixture, hidden: int) -> str:
+        """Return what the experts of a layer, and the one that all tokens take, make of x."""
+        mine, theirs = f"layer.{layer}", mixture_place(self._weights, layer)
+        scores = self._product(x, [f"{theirs}.gate"], [mixture.experts], hidden, f"{mine}.router")
+        rows = self._constant(f"{mine}.router.shape", np.array([-1, mixture.experts], np.int64))
+        flat = self._node("Reshape", [scores, rows], f"{mine}.scores")
+        ups, downs = expert_weights(self._weights, layer, mixture, hidden)
+        inputs = [x, flat, self._constant(f"{mine}.experts.up", ups), "", self._constant(f"{mine}.experts.down", downs)]
+        made = self._node(
+            "MoE", inputs, f"{mine}.experts", MICROSOFT, k=mixture.chosen, activation_type="swiglu", swiglu_fusion=1,
+            activation_alpha=1.0, activation_beta=0.0, normalize_routing_weights=int(mixture.is_normed),
+        )  # fmt: skip
+        if not mixture.shared:
+            return made
+        beside = self._gated(x, f"{theirs}.shared_expert", (hidden, mixture.shared), f"{mine}.shared")
+        open_ = self._product(x, [f"{theirs}.shared_expert_gate"], [1], hidden, f"{mine}.shared_gate")
+        share = self._node("Sigmoid", [open_], f"{mine}.shared_share")
+        return self._node("Add", [made, self._node("Mul", [beside, share], f"{mine}.shared_part")], f"{mine}.mixed")
+
+
+def mixed(weights: NamedTensors, layer: int, mixture: Mixture, x: Numbers) -> Numbers:
+    """Return what the experts make of (tokens, hidden), token by token, in plain NumPy.
+
+    Args:
+        weights: Of the decoder.
+        layer: Its number.
+        mixture: Of the decoder.
+        x: What the layer's norm gives.
+    """
+    hidden, theirs = x.shape[-1], mixture_place(weights, layer)
+    scores = x @ weights.read(f"{theirs}.gate.weight", (mixture.experts, hidden)).T
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    chosen = np.argsort(-shares, axis=-1, kind="stable")[:, : mixture.chosen]
+    ups, downs = expert_weights(weights, layer, mixture, hidden)
+    result = np.zeros_like(x)
+    for i, experts in enumerate(chosen):
+        taken = shares[i, experts] / (shares[i, experts].sum() if mixture.is_normed else 1)
+        for expert, share in zip(experts, taken, strict=True):
+            result[i] += share * (downs[expert] @ opened(ups[expert] @ x[i]))
+    if mixture.shared:
+        name = f"{theirs}.shared_expert"
+        gate, up = (weights.read(f"{name}.{part}_proj.weight", (mixture.shared, hidden)) for part in ("gate", "up"))
+        inner = x @ gate.T
+        inner = inner / (1 + np.exp(-inner)) * (x @ up.T)
+        share = x @ weights.read(f"{theirs}.shared_expert_gate.weight", (1, hidden)).T
+        result += (inner @ weights.read(f"{name}.down_proj.weight", (hidden, mixture.shared)).T) / (1 + np.exp(-share))
+    return result
+
+
+def opened(both: Numbers) -> Numbers:
+    """Return silu(gate) * up of (..., 2 * inner) in which they take turns."""
+    gate, up = both[..., 0::2], both[..., 1::2]
+    return np.asarray(gate / (1 + np.exp(-gate)) * up, np.float32)

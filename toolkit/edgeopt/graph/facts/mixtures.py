@@ -1,0 +1,30 @@
+"""Mixtures of experts in a graph: their matrices, and the products that choose experts."""
+
+from __future__ import annotations
+
+from edgeopt.graph.graph import Graph, Node
+
+SCORES, UP, DOWN = 1, 2, 4
+"""Places among the inputs of `MoE` of com.microsoft: (tokens, experts), (experts, 2 * inner, hidden), (experts, hidden,
+inner)."""
+_OPS = ("MoE", "QMoE")
+_DOMAIN = "com.microsoft"
+_MOVES = ("Reshape", "Identity", "Softmax", "Cast")
+
+
+def mixtures(graph: Graph) -> list[Node]:
+    """Return the mixtures in float whose experts are constants."""
+    nodes = graph.nodes("MoE", domain=_DOMAIN)
+    return [node for node in nodes if all(graph.constant(node.inputs[place]) is not None for place in (UP, DOWN))]
+
+
+def routers(graph: Graph) -> frozenset[Node]:
+    """Return the products whose outputs choose experts: small, and an error in them exchanges whole experts."""
+    result = set[Node]()
+    for node in graph.nodes(*_OPS, domain=_DOMAIN):
+        maker = graph.producer(node.inputs[SCORES])
+        while maker is not None and maker.op_type in _MOVES:
+            maker = graph.producer(maker.inputs[0])
+        if maker is not None:
+            result.add(maker)
+    return frozenset(result)
