@@ -18,6 +18,7 @@ from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_c
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
 from edgeopt.graph.files.outside import sha256_of
+from edgeopt.recipes.texts.seen_prompt import SeenPrompt
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing, parts_of
@@ -25,6 +26,7 @@ from edgeopt.runtime.decoding.grammars import Grammars
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.guessing.draft import DraftGuesser
 from edgeopt.runtime.decoding.guessing.lookup import LookUp
+from edgeopt.runtime.decoding.image_reader import Image, ImageReader, ReadPictures
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
@@ -74,6 +76,7 @@ class LanguageModel(Closing):
         open_draft: Callable[[], LanguageModel] | None = None,
         guesses: int = 0,
         chunk: int = 0,
+        images: ImageReader | None = None,
     ) -> None:
         """Bind a session to its tokenizer.
 
@@ -88,12 +91,15 @@ class LanguageModel(Closing):
             open_draft: Opens the recipe's draft, once, when its first guess is wanted; None: there is none.
             guesses: Of an answer that does not say otherwise.
             chunk: Tokens of a prompt that are run at once, where an answer does not say otherwise; 0: all.
+            images: Encodes pictures of prompts, and is closed with this; None: the model sees none.
 
         Raises:
             UnsupportedError: If the model is no decoder with a cache, the tokenizer is another's, or a token that ends
                 an answer or stands before prompts is none of the model's.
         """
         self.session, self.tokenizer, self.context = session, tokenizer, context
+        self.images = images
+        """Encodes pictures of prompts; None: the model sees none."""
         self._is_closed = False
         self.origin = origin or Origin(Path(), 0, 0)
         self._end, self._begin = tuple(end), list(begin)
@@ -141,6 +147,8 @@ class LanguageModel(Closing):
         self._is_closed = True
         self.forget()
         self.session.close()
+        if self.images is not None:
+            self.images.close()
         with self._draft_lock:
             draft, self._draft = self._draft, None
         if draft is not None:
@@ -173,13 +181,19 @@ class LanguageModel(Closing):
 
     @with_options_of(AnswerOptions, Sampling)
     def generate(
-        self, prompt: str | Sequence[int], asked: AnswerOptions | None = None, **wishes: Unpack[AnswerWishes]
+        self,
+        prompt: str | Sequence[int],
+        asked: AnswerOptions | None = None,
+        images: Sequence[Image] = (),
+        **wishes: Unpack[AnswerWishes],
     ) -> Generation:
         """Return the answer to a prompt, which is written as it is iterated over.
 
         Args:
             prompt: A text, or its tokens.
             asked: What the answer may be.
+            images: Pictures that the text is about, as `ImageReader.prompt` places them: paths, or arrays (height,
+                width, 3) BGR of uint8.
             wishes: Fields that differ, as `AnswerOptions.but` takes them.
 
         Raises:
@@ -187,9 +201,11 @@ class LanguageModel(Closing):
                 the context; or if a wish has no such value.
             UnsupportedError: If it is to be exact, and the model cannot.
             UnavailableError: If the model is closed.
-            EdgeoptError: If its draft does not open.
+            EdgeoptError: If its draft does not open, or a picture cannot be read.
         """
         asked = (asked or AnswerOptions()).but(**wishes)
+        if len(images):
+            prompt = self.seen(prompt, images)
         asked = replace(asked, guesses=self.guesses) if asked.guesses is None else asked
         asked = replace(asked, chunk_tokens=asked.chunk_tokens or self.chunk)
         is_exact = self.is_exact if asked.exact is None else asked.exact
@@ -198,7 +214,8 @@ class LanguageModel(Closing):
         if asked.guesses and asked.exact is None:
             self._require_same()
         in_pairs = is_exact and self.sums is Sums.PAIRED
-        guesser = self.guesser(uses_draft=asked.uses_draft) if asked.guesses else None
+        uses_draft = asked.uses_draft and not isinstance(prompt, SeenPrompt)  # which sees no pictures
+        guesser = self.guesser(uses_draft=uses_draft) if asked.guesses else None
         writing = self.begin(prompt, asked)
         return Generation(
             self._taken(writing.tokens, is_exact=in_pairs),
@@ -208,6 +225,23 @@ class LanguageModel(Closing):
             guesser,
             joins_forced=asked.form is None or is_exact or self.sums is Sums.ALIKE,
         )
+
+    def seen(self, prompt: str | Sequence[int], images: Sequence[Image]) -> SeenPrompt:
+        """Return a prompt with pictures, as `ImageReader.prompt` writes it.
+
+        Raises:
+            UnsupportedError: If the model sees no pictures.
+            ValueError: If the prompt is no text, or the pictures do not fit it.
+            EdgeoptError: If a picture, or the template of the model, cannot be read.
+        """
+        if self.images is None:
+            raise UnsupportedError(
+                "this language model sees no pictures: it was exported without an encoder for them",
+                remedy="leave the pictures out, or export one that sees: edgeopt export hf:FOLDER of a SmolVLM",
+            )
+        if not isinstance(prompt, str):
+            raise ValueError("pictures stand in a text; of tokens nobody knows where")
+        return self.images.prompt(prompt, images)
 
     def require_exact(self) -> None:
         """Raise where no answer can be exact, as `AnswerOptions.exact` has it.
@@ -267,8 +301,14 @@ class LanguageModel(Closing):
         tokenize_ns = perf_counter_ns() - begun_ns
         if not tokens:
             raise ValueError("the prompt is empty")
-        kept = fitted(tokens, self.context, asked, len(self._begin))
-        return Writing(
+        read, count = None, len(tokens)
+        if isinstance(prompt, SeenPrompt):
+            read = self._read_pictures(prompt)
+            begun_ns -= prompt.prepare_ns  # they were cut for this answer, before it was begun
+            kept = [*self._begin, *read.tokens]
+        else:
+            kept = fitted(tokens, self.context, asked, len(self._begin))
+        writing = Writing(
             kept,
             Pieces(self.tokenizer, asked.stop, asked.shows),
             asked,
@@ -276,9 +316,29 @@ class LanguageModel(Closing):
             capacity=self.context,
             begun_ns=begun_ns,
             tokenize_ns=tokenize_ns,
-            cut_tokens=len(tokens) - len(kept),
+            cut_tokens=count - len(kept),
             follower=self._grammars.follower(form) if (form := asked.form) else None,
         )
+        if read is not None:
+            writing.count(
+                encode_ns=read.encode_ns,
+                image_rows=read.rows,
+                images=len(prompt.pictures) if isinstance(prompt, SeenPrompt) else 0,
+                encoded_images=read.encoded,
+            )
+        return writing
+
+    def _read_pictures(self, prompt: SeenPrompt) -> ReadPictures:
+        """Return the tokens of a prompt with the rows of its pictures; one that does not fit is not encoded first."""
+        if self.images is None:
+            raise UnsupportedError("this language model sees no pictures", remedy="pass a text alone")
+        length = len(self._begin) + len(prompt)
+        if length >= self.context:
+            raise ValueError(
+                f"the prompt has {length} tokens with its pictures, the context {self.context}: nothing could follow; "
+                "pictures are never cut"
+            )
+        return self.images.read(prompt)
 
     @cached_property
     def _grammars(self) -> Grammars:
@@ -348,6 +408,8 @@ class LanguageModel(Closing):
         with self._lock:
             self._idle.clear()
             self._prefixes.clear()
+        if self.images is not None:
+            self.images.forget()
         if self._draft is not None:
             self._draft.forget()
 

@@ -44,11 +44,10 @@ def cache_ranges(
     """
     cache = cache_parts(model.inputs, model.outputs, free_head)
     session = EXECUTOR.open(with_outputs(model, [part.present for part in cache]), SessionOptions(threads=threads))
-    known = {spec.name for spec in session.inputs}
     arrays = {part.past: np.zeros((1, part.heads, 1, part.head), np.float32) for part in cache}
     for window in windows:
         require_time()
-        made = session.run(feeds_of(window, cache, known))
+        made = session.run(feeds_of(window, cache, session.inputs))
         for part in cache:
             largest = np.abs(made[part.present]).max(axis=2, keepdims=True)
             arrays[part.past] = np.maximum(arrays[part.past], largest.astype(np.float32))

@@ -63,8 +63,7 @@ def sensitive_products(
     cache = cache_parts(model.inputs, model.outputs, free_head)
     weights = {str(node.inputs[1].name): node for node in nodes if node.inputs[1]}
     session = EXECUTOR.open(_exchangeable(model, list(weights)), SessionOptions(threads=threads))
-    known = {spec.name for spec in session.inputs}
-    texts = [feeds_of(list(window)[:_MOST_TOKENS], cache, known) for window in list(windows)[:_MOST_TEXTS]]
+    texts = [feeds_of(list(window)[:_MOST_TOKENS], cache, session.inputs) for window in list(windows)[:_MOST_TEXTS]]
     expected = [_log_shares(session.run(text)[LOGITS]) for text in texts]
     groups = [list(part) for part in np.array_split(np.array(list(weights)), min(_MOST_GROUPS, len(weights)))]
     losses, sizes = list[float](), list[int]()

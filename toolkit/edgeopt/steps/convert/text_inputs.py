@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import IDS, MASK, POSITIONS, CachePart, cache_parts
+from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS, ImageInputs
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
-from edgeopt.graph.tensors import Tensors
+from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.steps.convert.weight_only import large_products, product_inputs
 from edgeopt.steps.quantize.calibration.watching import groups_of, with_outputs
@@ -52,12 +55,11 @@ def grams_of(
     result = dict[str, Gram]()
     for i, group in enumerate(groups):
         session = EXECUTOR.open(with_outputs(model, group), SessionOptions(threads=threads))
-        known = {spec.name for spec in session.inputs}
         grams = {name: Gram(tensors[name]) for name in group}
         for j, window in enumerate(windows):
             require_time()
             tell(i * len(windows) + j, len(groups) * len(windows))
-            for name, value in session.run(feeds_of(window, cache, known)).items():
+            for name, value in session.run(feeds_of(window, cache, session.inputs)).items():
                 grams[name].add(np.asarray(value, np.float32).reshape(-1, tensors[name]))
         session.close()
         result |= grams
@@ -65,18 +67,20 @@ def grams_of(
     return {node: result[name] for node, name in reads.items()}
 
 
-def feeds_of(window: Sequence[int], cache: Sequence[CachePart], known: Collection[str]) -> Tensors:
+def feeds_of(window: Sequence[int], cache: Sequence[CachePart], inputs: Sequence[TensorSpec]) -> Tensors:
     """Return the inputs of a decoder for a text from its first token on, with nothing before it.
 
     Args:
         window: Tokens.
         cache: Of the decoder.
-        known: Names of the inputs that it takes.
+        inputs: That it takes.
     """
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         IDS: np.array([window], np.int64),
         MASK: np.ones((1, len(window)), np.int64),
         POSITIONS: np.arange(len(window), dtype=np.int64)[None],
         **{part.past: np.zeros((1, part.heads, 0, part.head), part.dtype) for part in cache},
     }
-    return {name: value for name, value in arrays.items() if name in known}
+    rows = next((spec for spec in inputs if spec.name == IMAGE_ROWS), None)
+    arrays |= ImageInputs(int(rows.shape[-1] or 0)).without if rows is not None else {}
+    return {spec.name: arrays[spec.name] for spec in inputs if spec.name in arrays}
