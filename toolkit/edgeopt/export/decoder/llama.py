@@ -201,7 +201,10 @@ class _Writer:
         self._angles()
         table = self._constant("embedding", embedding)
         x = self._node("Gather", [table, "input_ids"], "embedded")
-        images = [_floats(IMAGE_ROWS, ["image_rows", config.hidden]), _ints(IMAGE_PLACES, ["image_batch", "image_tokens"])]
+        images = [
+            _floats(IMAGE_ROWS, ["image_rows", config.hidden]),
+            _ints(IMAGE_PLACES, ["image_batch", "image_tokens"]),
+        ]
         if self._sees:
             x = self._with_images(x)
         normal = self._first_norm(x)
@@ -215,7 +218,12 @@ class _Writer:
         graph = helper.make_graph(
             self._nodes,
             "decoder",
-            [ids, mask, *(images if self._sees else []), *(self._cache(f"past_key_values.{i}.{part}", "past") for i, part in caches)],
+            [
+                ids,
+                mask,
+                *(images if self._sees else []),
+                *(self._cache(f"past_key_values.{i}.{part}", "past") for i, part in caches),
+            ],
             [*outputs, *(self._cache(f"present.{i}.{part}", "total") for i, part in caches)],
             self._constants,
         )

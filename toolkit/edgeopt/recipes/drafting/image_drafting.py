@@ -50,7 +50,8 @@ def image_table(folder: Path, kind: str, side: int, rows: int, token: str) -> Im
     left = [name for name in _NEEDED if values.get(name) is False]
     if left:
         raise UnsupportedError(
-            f"{folder / _PICTURES}: {left[0]} = false is not done here", remedy="leave it true, as the model was trained"
+            f"{folder / _PICTURES}: {left[0]} = false is not done here",
+            remedy="leave it true, as the model was trained",
         )
     try:
         size = values.get("size") or {}

@@ -2,8 +2,8 @@
 
 Processors of Hugging Face resize with Pillow, and models are trained behind that. Each axis is one product with a
 banded matrix, the width first; weights are whole numbers of 1 / 2^22 and sums are rounded to bytes between the axes.
-Sums of whole numbers below 2^53 are exact in float64, in whatever order a processor takes them. Pillow 13 takes the
-height first where that shrinks far more than the width: single bytes then differ by a step or two.
+Sums of whole numbers below 2^53 are exact in float64, in whatever order a processor takes them. Equal to Pillow up to
+12; Pillow 13 takes the height first where that shrinks far more than the width, and rounds between the axes otherwise.
 
 Source: Pillow, src/libImaging/Resample.c.
 """

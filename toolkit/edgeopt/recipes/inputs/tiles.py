@@ -5,7 +5,6 @@ Source: transformers, Idefics3ImageProcessor (Pillow's side): Laurencon et al., 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from typing import Annotated
@@ -75,10 +74,14 @@ class Tiles:
     grid: tuple[int, int]
     """Rows and columns of parts; 0 and 0: the whole alone."""
 
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of its pixels."""
-        return hashlib.sha256(repr((self.pixels.shape, self.grid)).encode() + self.pixels.tobytes()).digest()
+
+def grid_of(height: int, width: int, table: ImageTable) -> tuple[int, int]:
+    """Return rows and columns of the parts that a picture of this size is cut into; 0 and 0: the whole alone."""
+    if not table.splits:
+        return 0, 0
+    height, width = _whole_tiles(*_scaled(height, width, table.longest), table.tile)
+    grid = height // table.tile, width // table.tile
+    return (0, 0) if grid == (1, 1) else grid
 
 
 def tiles_of(frame: Frame, table: ImageTable) -> Tiles:
@@ -88,16 +91,14 @@ def tiles_of(frame: Frame, table: ImageTable) -> Tiles:
         frame: (height, width, 3) BGR.
         table: Of the model.
     """
-    picture = np.ascontiguousarray(frame[:, :, ::-1])
-    picture = resized(picture, *_scaled(picture.shape[0], picture.shape[1], table.longest), table.resample)
+    side, (height, width) = table.tile, _scaled(frame.shape[0], frame.shape[1], table.longest)
+    picture = resized(np.ascontiguousarray(frame[:, :, ::-1]), height, width, table.resample)
     if not table.splits:
-        return Tiles(resized(picture, table.tile, table.tile, table.resample)[None], (0, 0))
-    side = table.tile
-    picture = resized(picture, *_whole_tiles(picture.shape[0], picture.shape[1], side), table.resample)
-    height, width = picture.shape[:2]
-    if height <= side and width <= side:
+        return Tiles(resized(picture, side, side, table.resample)[None], (0, 0))
+    picture = resized(picture, *_whole_tiles(height, width, side), table.resample)
+    rows, columns = picture.shape[0] // side, picture.shape[1] // side
+    if (rows, columns) == (1, 1):
         return Tiles(picture[None], (0, 0))
-    rows, columns = height // side, width // side
     parts = picture.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(rows * columns, side, side, 3)
     return Tiles(np.concatenate([parts, resized(picture, side, side, table.resample)[None]]), (rows, columns))
 

@@ -43,6 +43,8 @@ class ChatMessage:
     """Fields of calls, for templates that write them: `tool_calls`, `tool_call_id`, `name`."""
     parts: tuple[str | None, ...] = ()
     """Texts with pictures between them, each None, where there are any; `content` is the texts alone."""
+    pictures: tuple[bytes, ...] = ()
+    """Files of these pictures, in their order, where they came with the turn."""
 
 
 class ChatTemplate:

@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
-from time import perf_counter_ns
+from dataclasses import dataclass, field
 
-from edgeopt.errors import UnsupportedError
+import numpy as np
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.inputs.tiles import ImageTable, Tiles, marks_of, tiles_of
+from edgeopt.recipes.inputs.pictures import decode_picture
+from edgeopt.recipes.inputs.tiles import ImageTable, Tiles, grid_of, marks_of, tiles_of
 from edgeopt.recipes.texts.tokens import Tokens
+from edgeopt.system.text import plural
+
+
+@dataclass(frozen=True, eq=False)
+class PromptPicture:
+    """A picture of a prompt, cut when it is encoded."""
+
+    source: Frame | bytes
+    """(height, width, 3) BGR; or the bytes of a file, where many wait and are small so."""
+    size: tuple[int, int]
+    """Height and width."""
+    digest: bytes = field(init=False)
+    """SHA-256 that tells it from others."""
+
+    def __post_init__(self) -> None:
+        told = hashlib.sha256(f"{type(self.source).__name__} {self.size}".encode())
+        told.update(self.source if isinstance(self.source, bytes) else np.ascontiguousarray(self.source).data)
+        object.__setattr__(self, "digest", told.digest())
+
+    @classmethod
+    def of(cls, frame: Frame) -> PromptPicture:
+        """Return the picture of a frame."""
+        return cls(frame, (frame.shape[0], frame.shape[1]))
+
+    def tiles(self, table: ImageTable) -> Tiles:
+        """Return its tiles.
+
+        Raises:
+            InvalidFileError: If its bytes do not decode.
+        """
+        if not isinstance(self.source, bytes):
+            return tiles_of(self.source, table)
+        frame = decode_picture(self.source)
+        if frame is None:
+            raise InvalidFileError("a picture does not decode", remedy="store it anew")
+        return tiles_of(frame, table)
 
 
 class SeenPrompt(tuple[int, ...]):
     """Tokens of a prompt with pictures, whose rows the encoder is still to make."""
 
-    pictures: tuple[Tiles, ...]
-    prepare_ns: int
-    """What cutting the pictures took."""
+    pictures: tuple[PromptPicture, ...]
 
     @classmethod
-    def of(cls, tokens: Iterable[int], pictures: Sequence[Tiles], prepare_ns: int = 0) -> SeenPrompt:
+    def of(cls, tokens: Iterable[int], pictures: Sequence[PromptPicture]) -> SeenPrompt:
         """Return the prompt of these tokens."""
         made = cls(tokens)
-        made.pictures, made.prepare_ns = tuple(pictures), prepare_ns
+        made.pictures = tuple(pictures)
         return made
 
 
@@ -54,32 +92,35 @@ class ImageMarks:
         """The text at whose place in a prompt a picture stands."""
         return self.table.token
 
-    def prompt(self, text: str, frames: Sequence[Frame]) -> SeenPrompt:
+    def prompt(self, text: str, pictures: Sequence[PromptPicture], most: int = 0) -> SeenPrompt:
         """Return the tokens of a text in which a mark stands for each picture.
 
         Args:
             text: Names of special tokens in it are these tokens.
-            frames: (height, width, 3) BGR each, in the order of their marks.
+            pictures: In the order of their marks.
+            most: Tokens that there is room for; 0: not known.
 
         Raises:
-            ValueError: If there are other marks than pictures.
+            ValueError: If there are other marks than pictures, or their rows do not fit.
         """
         parts = text.split(self.mark)
-        if len(parts) - 1 != len(frames):
+        if len(parts) - 1 != len(pictures):
             raise ValueError(
-                f"{self.mark} stands for a picture, and the prompt has it {len(parts) - 1} times beside {len(frames)} "
-                "pictures: write it once for each, or leave it out"
+                f"{self.mark} stands for a picture, and the prompt has {plural(len(parts) - 1, 'such mark')} for "
+                f"{plural(len(pictures), 'picture')}: write one for each, or none"
             )
-        begun_ns = perf_counter_ns()
-        pictures = [tiles_of(frame, self.table) for frame in frames]
-        prepare_ns = perf_counter_ns() - begun_ns
+        grids = [grid_of(*picture.size, self.table) for picture in pictures]
+        rows = self.table.rows * sum(1 + height * width for height, width in grids)
+        if most and rows >= most:
+            raise ValueError(
+                f"{plural(len(pictures), 'picture')} take {rows} tokens, the context has {most}: send fewer"
+            )
         written = [parts[0]]
-        for picture, part in zip(pictures, parts[1:], strict=True):
-            written += [marks_of(picture.grid, self.table), part]
-        tokens = self._tokenizer.encode("".join(written), reads_special=True)
-        return SeenPrompt.of(tokens, pictures, prepare_ns)
+        for grid, part in zip(grids, parts[1:], strict=True):
+            written += [marks_of(grid, self.table), part]
+        return SeenPrompt.of(self._tokenizer.encode("".join(written), reads_special=True), pictures)
 
-    def before(self, text: str, frames: Sequence[Frame]) -> SeenPrompt:
+    def before(self, text: str, pictures: Sequence[PromptPicture]) -> SeenPrompt:
         """Return the tokens of pictures and of a text behind them, which is text alone: it names no special tokens."""
-        first = self.prompt(self.mark * len(frames), frames)
-        return SeenPrompt.of((*first, *self._tokenizer.encode(text)), first.pictures, first.prepare_ns)
+        first = self.prompt(self.mark * len(pictures), pictures)
+        return SeenPrompt.of((*first, *self._tokenizer.encode(text)), pictures)

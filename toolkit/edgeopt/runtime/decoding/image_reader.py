@@ -17,10 +17,10 @@ from edgeopt.executors.onnxruntime.image_rows import EncodedPicture
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.tensors import Frame
 from edgeopt.recipes.inputs.pictures import read_picture
-from edgeopt.recipes.inputs.tiles import ImageTable, Tiles, pixels_of
+from edgeopt.recipes.inputs.tiles import ImageTable, pixels_of
 from edgeopt.recipes.texts.chat_template import ChatMessage, read_chat_template
-from edgeopt.recipes.texts.conversation import ConversationReader
-from edgeopt.recipes.texts.seen_prompt import ImageMarks, SeenPrompt
+from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
+from edgeopt.recipes.texts.seen_prompt import ImageMarks, PromptPicture, SeenPrompt
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.system.processes.closing import Closing
 
@@ -119,18 +119,19 @@ class ImageReader(Closing):
             InvalidFileError: If a file cannot be read as a picture, or the template is damaged.
             MissingDependencyError: If jinja2 is not installed, and the model has a template.
         """
-        frames = [frame_of(image) for image in images]
-        if self.marks.mark in text:
-            return self._without_begin(self.marks.prompt(text, frames))
+        pictures = [PromptPicture.of(frame_of(image)) for image in images]
         reader = self._reader()
-        if not reader.has_template:
-            return self.marks.before(text, frames)
-        said = ChatMessage("user", text, parts=(*[None] * len(frames), text))
-        return self._without_begin(self.marks.prompt(reader.text_of([said]), frames))
-
-    def _without_begin(self, prompt: SeenPrompt) -> SeenPrompt:
-        tokens = self._reader().without_begin(list(prompt))
-        return SeenPrompt.of(tokens, prompt.pictures, prompt.prepare_ns)
+        if self.marks.mark in text:
+            written = self.marks.prompt(text, pictures)
+        elif not reader.has_template:
+            return self.marks.before(text, pictures)
+        else:
+            said = ChatMessage("user", text, parts=(*[None] * len(pictures), text))
+            try:
+                written = self.marks.prompt(reader.text_of([said]), pictures)
+            except ConversationError as error:
+                raise ValueError(str(error).replace("messages[0]", "the prompt")) from error
+        return SeenPrompt.of(reader.without_begin(list(written)), pictures)
 
     def _reader(self) -> ConversationReader:
         if self._conversations is None:
@@ -145,8 +146,8 @@ class ImageReader(Closing):
             ValueError: If the prompt has other places than its pictures have rows.
         """
         begun_ns, encoded, rows = perf_counter_ns(), 0, list[int]()
-        for tiles in prompt.pictures:
-            picture, is_new = self._encoded(tiles)
+        for seen in prompt.pictures:
+            picture, is_new = self._encoded(seen)
             encoded += is_new
             rows += picture.tokens()
         count = prompt.count(self.marks.token)
@@ -154,18 +155,17 @@ class ImageReader(Closing):
             raise ValueError(f"the prompt has {count} places for rows of pictures, its pictures have {len(rows)}")
         left = iter(rows)
         tokens = [next(left) if token == self.marks.token else token for token in prompt]
-        took_ns = perf_counter_ns() - begun_ns
-        return ReadPictures(tokens, len(rows), prompt.prepare_ns + took_ns, encoded)
+        return ReadPictures(tokens, len(rows), perf_counter_ns() - begun_ns, encoded)
 
-    def _encoded(self, tiles: Tiles) -> tuple[EncodedPicture, bool]:
+    def _encoded(self, seen: PromptPicture) -> tuple[EncodedPicture, bool]:
         """Return a picture, and whether it went through the encoder; the same one in two threads goes once."""
-        digest = tiles.digest
+        digest = seen.digest
         if (kept := self._find(digest)) is not None:
             return kept, False
         with self._turn:
             if (kept := self._find(digest)) is not None:
                 return kept, False
-            rows = np.concatenate([self._run(tile) for tile in tiles.pixels])
+            rows = np.concatenate([self._run(tile) for tile in seen.tiles(self.table).pixels])
             picture = EncodedPicture(rows, self.marks.token)
             with self._changes:
                 self._kept[digest] = picture

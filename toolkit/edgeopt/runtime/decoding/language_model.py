@@ -304,7 +304,6 @@ class LanguageModel(Closing):
         read, count = None, len(tokens)
         if isinstance(prompt, SeenPrompt):
             read = self._read_pictures(prompt)
-            begun_ns -= prompt.prepare_ns  # they were cut for this answer, before it was begun
             kept = [*self._begin, *read.tokens]
         else:
             kept = fitted(tokens, self.context, asked, len(self._begin))
