@@ -184,7 +184,7 @@ class OpenedSeeing:
         name = next((name for name, number in special.items() if number == token), "")
         if not name:
             raise UnsupportedError(
-                f"{self._folder / 'tokenizer.json'} has no special token {token}, which config.json names image_token_id",
+                f"{self._folder / 'tokenizer.json'} has no special token {token}, image_token_id of config.json",
                 remedy="copy the tokenizer that came with the model",
             )
         return name

@@ -435,10 +435,14 @@ class _Manifest:
     sketch: Attachment | None = None
 
     def __post_init__(self) -> None:
-        if self.recipe.generation.encoder not in ("", *(part.file for part in self.parts)):
+        encoders, parts = (
+            (self.recipe.generation.encoder, self.recipe.image.encoder),
+            {part.file for part in self.parts},
+        )
+        if not {*filter(None, encoders)} <= parts:
             raise ValueError("it does not name the encoder, which its recipe reads")
         for read in self.recipe.files:
-            if read not in (self.recipe.generation.encoder, *(attachment.file for attachment in self.attachments)):
+            if read not in (*encoders, *(attachment.file for attachment in self.attachments)):
                 raise ValueError(f"it does not name {read!r}, which its recipe reads")
         if len(self.lighter) > _MOST_LIGHTER:
             raise ValueError(f"it names {len(self.lighter)} lighter models, more than {_MOST_LIGHTER}")

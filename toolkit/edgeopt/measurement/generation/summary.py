@@ -85,7 +85,14 @@ def summarize_generation(result: GenerationResult) -> Document:
         "prefill": lambda times: _rate(times.prefill_tokens_per_s),
         "tokenize p50 ms": lambda times: format_ms(times.tokenize.p50.value_ns),
     }
-    if any(times.encode for times in result.lengths):
+    if any(times.images for times in result.lengths):
+        del first["prefill"], first["tokenize p50 ms"]
+        first |= {
+            "vision p50 ms": lambda times: format_ms(times.encode.p50.value_ns if times.encode else None),
+            "prefill": lambda times: format_ms(times.prefill.p50.value_ns),
+            "first token": lambda times: format_ms(times.first.p50.value_ns if times.first else None),
+        }
+    elif any(times.encode for times in result.lengths):
         del first["prefill"], first["tokenize p50 ms"]
         first |= {
             "features or tokens": lambda times: format_ms(times.tokenize.p50.value_ns),

@@ -89,6 +89,9 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
     draft = open_draft if generation.draft else None
     begins = generation.context, generation.end, generation.begin
     images = _open_images(recipe, tokenizer, origin) if recipe.image.sees else None
+    if images is not None:
+        beside = (recipe.folder / recipe.image.encoder).stat().st_size
+        origin = replace(origin, size_bytes=origin.size_bytes + beside)
     try:
         made = LanguageModel(
             session, tokenizer, *begins, generation.head, origin, draft, generation.guesses, generation.chunk, images

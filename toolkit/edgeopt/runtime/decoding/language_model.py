@@ -234,14 +234,23 @@ class LanguageModel(Closing):
             ValueError: If the prompt is no text, or the pictures do not fit it.
             EdgeoptError: If a picture, or the template of the model, cannot be read.
         """
+        reader = self.require_images()
+        if not isinstance(prompt, str):
+            raise ValueError("pictures stand in a text; of tokens nobody knows where")
+        return reader.prompt(prompt, images)
+
+    def require_images(self) -> ImageReader:
+        """Return the encoder of pictures.
+
+        Raises:
+            UnsupportedError: If the model sees none.
+        """
         if self.images is None:
             raise UnsupportedError(
                 "this language model sees no pictures: it was exported without an encoder for them",
                 remedy="leave the pictures out, or export one that sees: edgeopt export hf:FOLDER of a SmolVLM",
             )
-        if not isinstance(prompt, str):
-            raise ValueError("pictures stand in a text; of tokens nobody knows where")
-        return self.images.prompt(prompt, images)
+        return self.images
 
     def require_exact(self) -> None:
         """Raise where no answer can be exact, as `AnswerOptions.exact` has it.
@@ -329,15 +338,14 @@ class LanguageModel(Closing):
 
     def _read_pictures(self, prompt: SeenPrompt) -> ReadPictures:
         """Return the tokens of a prompt with the rows of its pictures; one that does not fit is not encoded first."""
-        if self.images is None:
-            raise UnsupportedError("this language model sees no pictures", remedy="pass a text alone")
+        reader = self.require_images()
         length = len(self._begin) + len(prompt)
         if length >= self.context:
             raise ValueError(
                 f"the prompt has {length} tokens with its pictures, the context {self.context}: nothing could follow; "
                 "pictures are never cut"
             )
-        return self.images.read(prompt)
+        return reader.read(prompt)
 
     @cached_property
     def _grammars(self) -> Grammars:

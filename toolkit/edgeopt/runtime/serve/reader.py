@@ -81,7 +81,7 @@ class PromptReader:
         """Tokens with which every prompt begins, and every conversation; none without a text of the system."""
         if not self._system:
             return []
-        said = [self._tokens_of_messages((ChatMessage("user", one),)) for one in _UNLIKE]
+        said = [list(self._tokens_of_messages((ChatMessage("user", each),))) for each in _UNLIKE]
         return [self._before, said[0][: common_start(*said)]]
 
     def tokens_of(self, wanted: Wanted) -> Sequence[int]:
