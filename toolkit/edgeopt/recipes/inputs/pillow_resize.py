@@ -11,9 +11,10 @@ Source: Pillow, src/libImaging/Resample.c.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -77,8 +78,10 @@ class _Product:
     weights: NDArray[np.float64]
 
 
-def _products(before: int, size: int, resample: Resample) -> Iterator[_Product]:
-    """Yield the products that make `size` rows of `before`."""
+@lru_cache(maxsize=32)
+def _products(before: int, size: int, resample: Resample) -> tuple[_Product, ...]:
+    """Return the products that make `size` rows of `before`; pictures of a camera have one size."""
+    products = list[_Product]()
     kernel, support = _FILTERS[resample]
     scale = before / size
     stretch = max(scale, 1.0)
@@ -93,7 +96,8 @@ def _products(before: int, size: int, resample: Resample) -> Iterator[_Product]:
             shares = [kernel((x + low - centre + 0.5) / stretch) for x in range(high - low)]
             total = sum(shares)
             weights[i, low - first : high - first] = [_whole(share / total) for share in shares]
-        yield _Product(place, first, after, weights)
+        products.append(_Product(place, first, after, weights))
+    return tuple(products)
 
 
 def _whole(share: float) -> int:
