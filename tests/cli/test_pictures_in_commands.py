@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 from seeing_models import picture, write_exported
 
-
 from edgeopt.cli import cli
 from edgeopt.runtime.decoding.opening import open_language_model
 

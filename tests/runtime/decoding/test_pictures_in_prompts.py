@@ -213,4 +213,3 @@ def test_files_that_do_not_fit_each_other_do_not_open(tmp_path):
         (tmp_path / "recipe.toml").write_text(recipe.replace(before, after), "utf-8")
         with pytest.raises(EdgeoptError, match=message):
             open_language_model(file, 1)
-

@@ -100,7 +100,7 @@ def encoder_in_int8(
     if made.chosen is None or made.file is None or made.chosen.speed_ratio <= 1:
         return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: {made.reason}")
     listener.say(f"{plural(len(judging), 'picture')} that did not calibrate judge it by the original's answers")
-    judged = _judge(original, recipe, made.file, judging, options.output_tokens, threads)
+    judged = judge_encoder(original, recipe, made.file, judging, options.output_tokens, threads)
     told = (
         f"{made.chosen.speed_ratio:.2f} times as fast in turns, rows agree by {made.chosen.agreement:.4f}; behind the "
         f"original's answers to {plural(len(judging), 'picture')} the perplexity changes by {100 * judged.rise:+.2f} % "
@@ -155,17 +155,28 @@ def _recipe_of(recipe: Recipe) -> Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class JudgedEncoder:
+    """What an encoder changes of the answers that the original gave."""
+
     rise: float
     """Share by which the perplexity of the original's answers changes."""
     agreement: float
     """Share of their tokens that stay the likeliest."""
 
 
-def _judge(
+def judge_encoder(
     original: LanguageModel, recipe: Recipe, file: Path, frames: Sequence[Frame], most_tokens: int, threads: int
-) -> _Judged:
-    """Return what an encoder changes of the original's answers."""
+) -> JudgedEncoder:
+    """Return what an encoder changes of the original's answers.
+
+    Args:
+        original: The model, open with its own encoder.
+        recipe: Of the model, with the folder in which its tokenizer lies.
+        file: Of the encoder.
+        frames: Pictures that are asked about.
+        most_tokens: Of an answer.
+        threads: Of the engine.
+    """
     assert original.images is not None
     session = EXECUTOR.open(file, SessionOptions(threads=threads))
     assert isinstance(session, OnnxRuntimeSession)
@@ -180,7 +191,7 @@ def _judge(
             after = _logits(original, reader, prompt, recipe, tokens)
             losses.append(_loss(after, tokens) - _loss(before, tokens))
             same += (before.argmax(-1) == after.argmax(-1)).tolist()
-    return _Judged(float(np.exp(np.mean(losses)) - 1), float(np.mean(same)))
+    return JudgedEncoder(float(np.exp(np.mean(losses)) - 1), float(np.mean(same)))
 
 
 def _logits(
