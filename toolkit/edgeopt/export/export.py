@@ -14,11 +14,11 @@ from edgeopt.export.companions import copy_companions
 from edgeopt.export.decoder.folder import TEXTS, WrittenDecoder, write_decoder, write_gguf
 from edgeopt.export.encoder_decoder import is_encoder_with_decoder, write_encoder_decoder
 from edgeopt.export.from_torch import open_module, open_program, open_torchscript
-from edgeopt.export.hub import decoder_folder
+from edgeopt.export.hub import decoder_folder, seeing_folder
 from edgeopt.export.hugging_face import open_pretrained
 from edgeopt.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
 from edgeopt.export.network import Network, NetworkInput
-from edgeopt.export.seeing_decoder import sees, write_seeing
+from edgeopt.export.seeing_decoder import write_seeing
 from edgeopt.export.source import NetworkKind, NetworkSource, is_source, read_source
 from edgeopt.export.to_onnx import Axes, choose_opset, to_onnx
 from edgeopt.graph.model import Model, save_model
@@ -210,7 +210,7 @@ def _export_decoder(
 
 def is_seeing(named: NetworkSource) -> bool:
     """Return whether a source is a Hugging Face folder of a language model that sees, which is wanted whole."""
-    return named.kind is NetworkKind.HUGGING_FACE and named.writes and sees(Path(named.where))
+    return named.kind is NetworkKind.HUGGING_FACE and named.writes and seeing_folder(named) is not None
 
 
 def _export_seeing(
@@ -219,8 +219,10 @@ def _export_seeing(
     """Write a language model that sees: its decoder, beside it the encoder of pictures, recipe, tokenizer, template."""
     _require_own_inputs(inputs, dynamic)
     require_writable(file.parent / IMAGE_ENCODER)
-    made = write_seeing(Path(named.where), named.name)
-    decoder = made.decoder
+    folder = seeing_folder(named)
+    assert folder is not None
+    made = write_seeing(folder, named.name)
+    decoder = replace(made.decoder, recipe=replace(made.decoder.recipe, source=f"hf:{named.where}"))
     save_model(decoder.model, file)
     save_model(made.encoder, file.parent / IMAGE_ENCODER)
     beside = list(write_recipe(decoder.recipe, file.parent))

@@ -46,7 +46,7 @@ class LengthTimes:
     images: int = 0
     """Pictures of each prompt, whose encoder `encode` times."""
     first: Summary | None = None
-    """Of a prompt with pictures: what is left of TTFT behind pictures, tokens and prefill, choosing a token."""
+    """Rest of TTFT behind pictures, tokens and prefill: choosing a token. None: there are no pictures."""
     judged: AnswerVerdict | None = None
     """What the answers prove about the budget; None: none was asked for."""
 

@@ -20,7 +20,7 @@ from edgeopt.system.text import short
 
 _DATA: Final = re.compile(r"data:(image/[\w.+-]{1,40})?(?:;[\w=.-]{1,60})*;base64,", re.ASCII)
 _DETAILS: Final = (None, "auto", "high")
-"""Of OpenAI's `detail`: pictures are seen as their model was trained; `low` would be another way."""
+"""Values of OpenAI's `detail` that ask for pictures as their model was trained; `low` would be another way."""
 
 
 @dataclass(frozen=True, slots=True)
