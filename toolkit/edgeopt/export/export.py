@@ -14,18 +14,20 @@ from edgeopt.export.companions import copy_companions
 from edgeopt.export.decoder.folder import TEXTS, WrittenDecoder, write_decoder, write_gguf
 from edgeopt.export.encoder_decoder import is_encoder_with_decoder, write_encoder_decoder
 from edgeopt.export.from_torch import open_module, open_program, open_torchscript
-from edgeopt.export.hub import decoder_folder
+from edgeopt.export.hub import decoder_folder, seeing_folder
 from edgeopt.export.hugging_face import open_pretrained
 from edgeopt.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
 from edgeopt.export.network import Network, NetworkInput
+from edgeopt.export.seeing_decoder import write_seeing
 from edgeopt.export.source import NetworkKind, NetworkSource, is_source, read_source
 from edgeopt.export.to_onnx import Axes, choose_opset, to_onnx
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.drafting.image_drafting import IMAGE_ENCODER
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.texts.chat_template import chat_files
+from edgeopt.recipes.texts.chat_template import TEMPLATE_FILE, chat_files
 from edgeopt.recipes.texts.encoder_decoder import ENCODER
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.runtime.devices.availability import find_device
@@ -95,6 +97,8 @@ class ExportResult:
     """Whether it is a language model, which writes token after token."""
     hears: bool = False
     """Whether it writes what it hears."""
+    sees: bool = False
+    """Whether it writes of pictures."""
     needs_recipe: bool = False
     """Whether nothing tells how it is fed and read: no recipe lies beside it, and its shapes are no known model's."""
 
@@ -132,6 +136,8 @@ def export(
     if is_pair(named):
         return _export_pair(source, named, file.parent if file.suffix.lower() == ".onnx" else file, inputs, dynamic)
     _require_onnx(file)
+    if is_seeing(named):
+        return _export_seeing(source, named, file, inputs, dynamic or {})
     if _is_written_by(named):
         return _export_decoder(source, named, file, inputs, dynamic or {})
     network = _OPENERS[named.kind](named, inputs)
@@ -143,7 +149,7 @@ def export(
     save_model(model, file)
     beside = write_recipe(network.recipe, file.parent) if network.recipe else ()
     if network.recipe and not beside:
-        notes = (*notes, Note(NoteKind.INFO, f"{file.parent / RECIPE} is left as it is", "another than export wrote"))
+        notes = (*notes, _left_as_it_is(file.parent))
     return ExportResult(
         source=source,
         file=file,
@@ -174,11 +180,7 @@ def _export_decoder(
     source: str, named: NetworkSource, file: Path, inputs: Sequence[NetworkInput], dynamic: Axes
 ) -> ExportResult:
     """Write a language model from its weights, with its cache, tokenizer and recipe."""
-    if inputs or dynamic:
-        raise UnsupportedError(
-            "the inputs of a language model are its tokens and its cache, of any length",
-            remedy="leave --input and --dynamic out",
-        )
+    _require_own_inputs(inputs, dynamic)
     with TemporaryDirectory() as between:
         if named.kind is NetworkKind.GGUF:
             made = write_gguf(Path(named.where), Path(between), named.name)
@@ -188,10 +190,7 @@ def _export_decoder(
         save_model(model, file)
         beside = write_recipe(made.recipe, file.parent)
     if not beside:
-        notes = (
-            *notes,
-            Note(NoteKind.INFO, f"{file.parent / RECIPE} is left as it is", "another than export wrote"),
-        )
+        notes = (*notes, _left_as_it_is(file.parent))
     return ExportResult(
         source=source,
         file=file,
@@ -207,6 +206,62 @@ def _export_decoder(
         notes=notes,
         writes=True,
     )
+
+
+def is_seeing(named: NetworkSource) -> bool:
+    """Return whether a source is a Hugging Face folder of a language model that sees, which is wanted whole."""
+    return named.kind is NetworkKind.HUGGING_FACE and named.writes and seeing_folder(named) is not None
+
+
+def _export_seeing(
+    source: str, named: NetworkSource, file: Path, inputs: Sequence[NetworkInput], dynamic: Axes
+) -> ExportResult:
+    """Write a language model that sees: its decoder, beside it the encoder of pictures, recipe, tokenizer, template."""
+    _require_own_inputs(inputs, dynamic)
+    require_writable(file.parent / IMAGE_ENCODER)
+    folder = seeing_folder(named)
+    assert folder is not None
+    made = write_seeing(folder, named.name)
+    decoder = replace(made.decoder, recipe=replace(made.decoder.recipe, source=f"hf:{named.where}"))
+    save_model(decoder.model, file)
+    save_model(made.encoder, file.parent / IMAGE_ENCODER)
+    beside = list(write_recipe(decoder.recipe, file.parent))
+    notes = () if beside else (_left_as_it_is(file.parent),)
+    if made.template:
+        write_beside(file.parent / TEMPLATE_FILE, made.template)
+        beside.append(file.parent / TEMPLATE_FILE)
+    models = decoder.model, made.encoder
+    return ExportResult(
+        source=source,
+        file=file,
+        name=named.name,
+        framework=decoder.framework,
+        opset=decoder.model.opset,
+        size_bytes=sum(model.size_bytes for model in models),
+        nodes=sum(len(model.proto.graph.node) for model in models),
+        inputs=(*made.encoder.inputs, *decoder.model.inputs[:2]),
+        samples=TEXTS,
+        outputs=(
+            OutputDrift("image_rows", made.rows, made.encoder_drift),
+            OutputDrift("logits", (1, 1, decoder.vocabulary), decoder.drift),
+        ),
+        beside=(file.parent / IMAGE_ENCODER, *beside),
+        notes=notes,
+        writes=True,
+        sees=True,
+    )
+
+
+def _require_own_inputs(inputs: Sequence[NetworkInput], dynamic: Axes) -> None:
+    if inputs or dynamic:
+        raise UnsupportedError(
+            "the inputs of a language model are its tokens and its cache, of any length",
+            remedy="leave --input and --dynamic out",
+        )
+
+
+def _left_as_it_is(folder: Path) -> Note:
+    return Note(NoteKind.INFO, f"{folder / RECIPE} is left as it is", "another than export wrote")
 
 
 def is_pair(named: NetworkSource) -> bool:
@@ -270,7 +325,11 @@ def _is_written_by(named: NetworkSource) -> bool:
     """Whether it is exported as a decoder with its cache."""
     if named.kind is NetworkKind.GGUF:
         return True
-    return named.kind is NetworkKind.HUGGING_FACE and named.writes and decoder_folder(named) is not None
+    return (
+        named.kind is NetworkKind.HUGGING_FACE
+        and named.writes
+        and (is_seeing(named) or decoder_folder(named) is not None)
+    )
 
 
 def export_for(

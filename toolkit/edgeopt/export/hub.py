@@ -8,6 +8,7 @@ from pathlib import Path
 from edgeopt.errors import UnavailableError
 from edgeopt.export.decoder.folder import is_decoder
 from edgeopt.export.from_torch import said
+from edgeopt.export.seeing_decoder import sees
 from edgeopt.export.source import NetworkSource
 from edgeopt.system.declared.optional import require
 
@@ -25,10 +26,22 @@ def decoder_folder(source: NetworkSource) -> Path | None:
     Raises:
         UnavailableError: If an id is not in the cache and cannot be fetched.
     """
-    folder = Path(source.where)
-    if folder.is_dir():
-        return folder if is_decoder(folder) else None
-    return _fetched(source.where)
+    folder = _folder_of(source)
+    return folder if folder is not None and is_decoder(folder) else None
+
+
+def seeing_folder(source: NetworkSource) -> Path | None:
+    """Return the folder of a language model that sees; None: it is another network. As `decoder_folder` otherwise.
+
+    Raises:
+        UnavailableError: As `decoder_folder`.
+    """
+    folder = _folder_of(source)
+    return folder if folder is not None and sees(folder) else None
+
+
+def _folder_of(source: NetworkSource) -> Path | None:
+    return Path(source.where) if Path(source.where).is_dir() else _fetched(source.where)
 
 
 @lru_cache(maxsize=8)
@@ -39,7 +52,7 @@ def _fetched(name: str) -> Path | None:
     options = {"local_files_only": bool(offline)}
     try:
         config = Path(hub.hf_hub_download(name, "config.json", **options))
-        if not is_decoder(config.parent):
+        if not (is_decoder(config.parent) or sees(config.parent)):
             return None
         return Path(hub.snapshot_download(name, allow_patterns=list(_FILES), **options))
     except Exception as error:  # any: no network, no such id, a gate, no configuration there

@@ -36,7 +36,7 @@ def summarize(result: ExportResult) -> Document:
     )
     file = shlex.quote(str(result.file))
     sentence = f"{result.file} answers as the original does"
-    asks = "SOUND.wav" if result.hears else "--prompt TEXT"
+    asks = "SOUND.wav" if result.hears else "--prompt TEXT --image PICTURE" if result.sees else "--prompt TEXT"
     command = f"edgeopt run {file} {asks}" if result.writes else f"edgeopt optimize {file} --target cpu"
     if result.needs_recipe:
         command = f"edgeopt recipe {file}"

@@ -15,6 +15,7 @@ from edgeopt.recipes.allowed import MAX_DROP, Check, Share
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.inputs.audio import Audio
 from edgeopt.recipes.inputs.preprocess import Input, Preprocess
+from edgeopt.recipes.inputs.tiles import ImageTable
 from edgeopt.recipes.metrics import find_metric, require_metric_of
 from edgeopt.recipes.outputs.columns import Column
 from edgeopt.recipes.scoring.keypoints import Keypoints
@@ -224,6 +225,8 @@ class Recipe:
     audio: Audio = field(default_factory=Audio)
     check: Check = field(default_factory=Check)
     generation: GenerationTable = field(default_factory=GenerationTable)
+    image: ImageTable = field(default_factory=ImageTable)
+    """Pictures of a prompt."""
     keypoints: Keypoints = field(default_factory=Keypoints)
     """Task keypoints: the points of a pose."""
     alphabet: Alphabet = field(default_factory=Alphabet)
@@ -254,7 +257,8 @@ class Recipe:
         """All files and folders that it names, as it names them."""
         scored, writes = self.evaluation, self.generation
         named = (self.labels, self.model, self.alphabet.file, self.tokenizer.file, scored.labels, scored.calib)
-        return tuple(file for file in (*named, writes.encoder, writes.prefill, writes.draft) if file)
+        beside = (writes.encoder, writes.prefill, writes.draft, self.image.encoder)
+        return tuple(file for file in (*named, *beside) if file)
 
     @property
     def decodes(self) -> bool:

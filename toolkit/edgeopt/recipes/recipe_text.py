@@ -17,6 +17,7 @@ _TABLES = (
     "tokenizer",
     "audio",
     "generation",
+    "image",
     "preprocess",
     "postprocess",
     "keypoints",

@@ -119,7 +119,8 @@ def _reader_of(opened: LanguageModel, recipe: Recipe, file: Path, system: str) -
     from edgeopt.runtime.serve.reader import PromptReader
 
     template = read_chat_template((recipe.path_of(recipe.tokenizer.file) or file).parent)
-    return PromptReader(opened.tokenizer, opened.context, recipe.generation.begin, template, system)
+    marks = opened.images.marks if opened.images is not None else None
+    return PromptReader(opened.tokenizer, opened.context, recipe.generation.begin, template, system, marks)
 
 
 def _told_of_guesses(opened: LanguageModel, *, guesses: bool) -> Iterator[Note]:

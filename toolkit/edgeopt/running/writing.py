@@ -54,6 +54,8 @@ class WrittenResult:
         if account.heard_rows:
             heard = f" in {account.windows} windows" if account.windows > 1 else ""
             parts = [plural(count, "token"), f"encoder {account.encode_ns / 1e6:.1f} ms{heard}"]
+        if account.images:
+            parts.append(f"{plural(account.images, 'picture')} in {account.encode_ns / 1e6:.1f} ms")
         if account.shifts:
             parts.append(f"{account.shifted_tokens} dropped in {plural(account.shifts, 'shift')} of the context")
         if account.ttft_ms is not None:
@@ -107,6 +109,8 @@ class Prompting:
     """Tokens for which memory is reserved; 0: all that the model has."""
     draft: str = ""
     """A smaller model that guesses, named as the model is; empty: the recipe's."""
+    images: tuple[Path, ...] = ()
+    """Pictures that the prompt is about."""
 
 
 def write_answer(
@@ -163,9 +167,13 @@ def write_answer(
                 notes += [Note(NoteKind.INFO, text)] if taken else []
             else:
                 asked = replace(asked, long=Long(prompting.long), keep=len(tokens))
-            answer = opened.generate([*tokens, *opened.tokenizer.encode(prompt)], asked)
+            if prompting.images:
+                answer = opened.generate(prompt, asked, prompting.images)
+            else:
+                answer = opened.generate([*tokens, *opened.tokenizer.encode(prompt)], asked)
         except ValueError as error:
-            raise EdgeoptError(str(error), remedy=REMEDY) from error
+            remedy = "write another prompt, or ask about fewer pictures" if prompting.images else REMEDY
+            raise EdgeoptError(str(error), remedy=remedy) from error
         if answer.account.cut_tokens:
             detail = f"{answer.account.cut_tokens} tokens of the prompt are left out: its {prompting.long} is cut"
             notes.append(Note(NoteKind.INFO, detail))

@@ -436,15 +436,16 @@ class _Manifest:
 
     def __post_init__(self) -> None:
         generation, known = self.recipe.generation, {"", *(part.file for part in self.parts)}
-        for graph, word in ((generation.encoder, "the encoder"), (generation.prefill, "the graph of prompts")):
+        graphs = {
+            generation.encoder: "the encoder",
+            generation.prefill: "the graph of prompts",
+            self.recipe.image.encoder: "the encoder of pictures",
+        }
+        for graph, word in graphs.items():
             if graph not in known:
                 raise ValueError(f"it does not name {word}, which its recipe reads")
         for read in self.recipe.files:
-            if read not in (
-                generation.encoder,
-                generation.prefill,
-                *(attachment.file for attachment in self.attachments),
-            ):
+            if read not in (*graphs, *(attachment.file for attachment in self.attachments)):
                 raise ValueError(f"it does not name {read!r}, which its recipe reads")
         if len(self.lighter) > _MOST_LIGHTER:
             raise ValueError(f"it names {len(self.lighter)} lighter models, more than {_MOST_LIGHTER}")

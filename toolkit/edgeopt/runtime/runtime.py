@@ -23,6 +23,7 @@ from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.decoding.binding import with_context
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation
+from edgeopt.runtime.decoding.image_reader import Image
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.drift.of_bundle import OF_BUNDLE, sketch_for
@@ -162,13 +163,19 @@ class Runtime(Closing):
 
     @with_options_of(AnswerOptions, Sampling)
     def generate(
-        self, prompt: Sound | str | Sequence[int], asked: AnswerOptions | None = None, **wishes: Unpack[AnswerWishes]
+        self,
+        prompt: Sound | str | Sequence[int],
+        asked: AnswerOptions | None = None,
+        images: Sequence[Image] = (),
+        **wishes: Unpack[AnswerWishes],
     ) -> Generation:
         """Return the answer to a prompt: iterate over it for its pieces, `cancel()` it from any thread.
 
         Args:
             prompt: A text, or its tokens; an `edgeopt.Sound` where an encoder hears sounds.
             asked: What the answer may be; None: 256 tokens at most, the likeliest.
+            images: Pictures that the prompt is about, of a model that sees: paths, or arrays (height, width, 3) BGR of
+                uint8. They stand where the prompt has the model's mark, such as `<image>`; without one, before it.
             wishes: Fields of `AnswerOptions` and its `Sampling` that differ, such as `most_tokens=40, temperature=0.8`.
 
         Raises:
@@ -181,10 +188,12 @@ class Runtime(Closing):
         """
         asked = (asked or AnswerOptions()).but(**wishes)
         if isinstance(self._writer, EncoderDecoder):
+            if len(images):
+                raise UnsupportedError("an encoder with a decoder sees no pictures", remedy="leave images out")
             return self._writer.generate(prompt, asked)
         if isinstance(prompt, Sound):
             raise UnsupportedError("a language model hears no sound", remedy="pass a text")
-        return self.language_model.generate(prompt, asked)
+        return self.language_model.generate(prompt, asked, images)
 
     @property
     def class_names(self) -> tuple[str, ...]:

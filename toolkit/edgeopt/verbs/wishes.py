@@ -25,6 +25,7 @@ class BenchWishes(FrameBenchWishes, total=False):
     guesses: int | None
     draft: str | Path | None
     context: int
+    image: tuple[str | Path, ...]
     url: str
     model: str
     encodings: tuple[str, ...]
@@ -70,4 +71,5 @@ class OptimizeWishes(FrameOptimizeWishes, total=False):
     code: str | Path | None
     prompt_tokens: int
     output_tokens: int
+    pictures: str
     budget: AnswerBudget | None

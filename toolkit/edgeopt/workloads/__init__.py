@@ -87,8 +87,10 @@ class Kind:
             TypeError: If a field is unknown, or `options` is of another kind.
         """
         wanted = self.options[verb]
-        files = {name for name, each in options_of(wanted) if each.syntax is Syntax.FILE}
-        values = {name: Path(each) if name in files and each is not None else each for name, each in values.items()}
+        files = {name: each.repeatable for name, each in options_of(wanted) if each.syntax is Syntax.FILE}
+        values = {
+            name: _as_paths(each, several=files[name]) if name in files else each for name, each in values.items()
+        }
         if options is None:
             return wanted(**values)
         if isinstance(options, wanted):
@@ -96,6 +98,15 @@ class Kind:
             return replace(chosen, **values)
         shared = {each.name: getattr(options, each.name) for each in fields(options)}
         return wanted(**{**shared, **values})
+
+
+def _as_paths(value: Any, *, several: bool) -> Any:
+    """Return the path that a text names; of several texts a path each."""
+    if value is None or isinstance(value, Path):
+        return value
+    if not several:
+        return Path(value)
+    return (Path(value),) if isinstance(value, str) else tuple(Path(each) for each in value)
 
 
 def file_of(verb: str) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.faults import said
+from edgeopt.executors.onnxruntime.image_rows import ImageInputs, ImageToken
 from edgeopt.executors.onnxruntime.state_parts import state_parts
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.system.machine.huge_pages import huge_zeros
@@ -160,6 +161,7 @@ class Decoder:
         self._takes_positions = POSITIONS in {input_.name for input_ in session.get_inputs()}
         self._takes_mask = MASK in {input_.name for input_ in session.get_inputs()}
         self._takes_last = takes_last(session)
+        self._images = ImageInputs.of(session)
         self._ones = np.ones((1, capacity), np.int64)
         self._counted = np.arange(capacity, dtype=np.int64)[None]
         self._past = 0
@@ -210,7 +212,8 @@ class Decoder:
         fed = [*tokens, tokens[-1]] if is_padded else tokens
         wanted = paired_rows(last, len(fed), is_padded=is_padded) if self._pairs else last
         try:
-            logits = self._run(fed, wanted, is_next=count == 1 and not last)
+            is_next = count == 1 and not last and not isinstance(fed[0], ImageToken)
+            logits = self._run(fed, wanted, is_next=is_next)
             if len(logits) < (wanted if wanted and self._takes_last else len(fed)):  # the head reads the last row alone
                 self._pairs = False
                 if is_padded:  # which was the copy
@@ -232,7 +235,8 @@ class Decoder:
             self._pair = self._pair or _BoundTokens.of(self._session, self._bound(), len(tokens))
             assert self._pair is not None  # as `_single` is there
             return self._pair.run(tokens, self._past, mask, self._options)
-        feeds = {IDS: np.asarray(tokens, np.int64)[None], **mask}
+        ids, images = self._images.feeds(tokens) if self._images else (tokens, {})
+        feeds = {IDS: np.asarray(ids, np.int64)[None], **mask, **images}
         if self._takes_positions:
             feeds[POSITIONS] = self._counted[:, self._past : after]
         if self._takes_last:
@@ -304,7 +308,7 @@ class Decoder:
     def _bound(self) -> Any:
         return bound_cache(self._session, self._parts, [self._values[part.past][0] for part in self._parts])
 
-    def _run_shared(self, feeds: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+    def _run_shared(self, feeds: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         bind_arrays(self._binding, feeds)
         self._session.run_with_iobinding(self._binding, self._options)
         logits: NDArray[np.float32] = taken_logits(self._binding)[0]
@@ -317,7 +321,7 @@ class Decoder:
             empty = np.zeros((1, part.heads, 0, part.head), part.dtype)
             self._values[part.past] = onnxruntime.OrtValue.ortvalue_from_numpy(empty)
 
-    def _run_anew(self, feeds: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+    def _run_anew(self, feeds: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         import onnxruntime
 
         values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
@@ -346,7 +350,8 @@ class _BoundTokens:
         self._session, self._binding = session, binding
         self._ids, self._position = np.zeros((1, count), np.int64), np.zeros((1, count), np.int64)
         self._logits = np.zeros((1, count, width), np.float32)
-        arrays = {IDS: self._ids, POSITIONS: self._position}
+        images = ImageInputs.of(session)
+        arrays = {IDS: self._ids, POSITIONS: self._position, **(images.without if images else {})}
         bind_arrays(
             binding, {input_.name: arrays[input_.name] for input_ in session.get_inputs() if input_.name in arrays}
         )
@@ -389,7 +394,7 @@ def paired_rows(last: int, count: int, *, is_padded: bool) -> int:
     return min(wanted + wanted % 2, count)
 
 
-def bind_arrays(binding: Any, feeds: Mapping[str, NDArray[np.int64]]) -> None:
+def bind_arrays(binding: Any, feeds: Mapping[str, NDArray[Any]]) -> None:
     """Bind inputs where they lie; the binding keeps the arrays, but for `LAST`, which must live as long as the run."""
     import onnxruntime
 

@@ -6,7 +6,7 @@ run; and a row is memory of its own, so that it can be bound alone for its promp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ from edgeopt.executors.onnxruntime.decoder import (
     taken_logits,
     takes_last,
 )
+from edgeopt.executors.onnxruntime.image_rows import ImageInputs
 from edgeopt.executors.onnxruntime.prefill import Prefill
 from edgeopt.executors.onnxruntime.row_states import RowStates
 from edgeopt.executors.onnxruntime.state_parts import states_of
@@ -126,6 +127,7 @@ class SharedRows:
         names = {input_.name for input_ in session.get_inputs()}
         self._takes_positions, self._takes_mask = POSITIONS in names, MASK in names
         self._takes_last = takes_last(session)
+        self._images = ImageInputs.of(session)
         self._tokens = tokens or count * capacity
         self._memory = reserved(self._parts, self._tokens)
         self._options = quiet()
@@ -153,13 +155,13 @@ class SharedRows:
             raise ValueError(f"{len(tokens)} tokens behind {self._past[row]} do not fit in {self.capacity}")
         count, is_odd = len(tokens), len(tokens) % 2 == 1
         is_padded = self._pairs and is_odd and after < self.capacity and (count > 1 or is_prompt)
-        fed = np.asarray([*tokens, tokens[-1]] if is_padded else tokens, np.int64)[None]
-        wanted = paired_rows(1, fed.shape[1], is_padded=is_padded) if self._pairs else 1
-        logits: NDArray[np.float32] = self._run(row, row + 1, fed, wanted)[0]
-        if len(logits) < (wanted if self._takes_last else fed.shape[1]):  # the head reads the last row alone
+        fed = [*tokens, tokens[-1]] if is_padded else tokens
+        wanted = paired_rows(1, len(fed), is_padded=is_padded) if self._pairs else 1
+        logits: NDArray[np.float32] = self._run_text(row, fed, wanted)
+        if len(logits) < (wanted if self._takes_last else len(fed)):  # the head reads the last row alone
             self._pairs = False
             if is_padded:  # which was the copy
-                is_padded, logits = False, self._run(row, row + 1, fed[:, :count])[0]
+                is_padded, logits = False, self._run_text(row, tokens)
         self._past[row] = after
         return logits[:-1] if is_padded else logits
 
@@ -291,10 +293,25 @@ class SharedRows:
             self._bindings[key] = binding, values
         return self._bindings[key][0]
 
-    def _run(self, first: int, after: int, ids: NDArray[np.int64], last: int = 1) -> NDArray[np.float32]:
+    def _run_text(self, row: int, tokens: Sequence[int], last: int = 1) -> NDArray[np.float32]:
+        """Run the next tokens of one row, rows of pictures among them."""
+        known, images = self._images.feeds(tokens) if self._images else (tokens, None)
+        logits: NDArray[np.float32] = self._run(row, row + 1, np.asarray(known, np.int64)[None], last, images)[0]
+        return logits
+
+    def _run(
+        self,
+        first: int,
+        after: int,
+        ids: NDArray[np.int64],
+        last: int = 1,
+        images: Mapping[str, NDArray[Any]] | None = None,
+    ) -> NDArray[np.float32]:
         binding, pasts = self._bound(first, after), np.array(self._past[first:after])[:, None]
         lengths = pasts + ids.shape[1]
-        feeds = {IDS: ids}
+        feeds: dict[str, NDArray[Any]] = {IDS: ids}
+        if self._images:  # the binding remembers those of the run before
+            feeds |= images or self._images.without
         if self._takes_mask:
             feeds[MASK] = (np.arange(lengths.max()) < lengths).astype(np.int64)
         if self._takes_positions:

@@ -20,6 +20,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.executors.onnxruntime.image_rows import IMAGE_PLACES, IMAGE_ROWS, WITH_IMAGES
 from edgeopt.export.decoder.hybrid import (
     ATTENTION,
     Hybrid,
@@ -101,6 +102,21 @@ def read_configuration(folder: Path) -> LlamaConfiguration:
         kind = str(values["model_type"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidFileError(f"{file} is no configuration of a network", remedy=_REMEDY) from error
+    return configuration_of(values, kind, file)
+
+
+def configuration_of(values: Mapping[str, Any], kind: str, file: Path) -> LlamaConfiguration:
+    """Return the configuration of a decoder, as a file tells it.
+
+    Args:
+        values: Of the file, or of the part of it that is of the decoder.
+        kind: Its `model_type`.
+        file: Named in messages.
+
+    Raises:
+        InvalidFileError: If a size is missing or wrong.
+        UnsupportedError: If it asks for what the graph does not compute.
+    """
     if kind not in KINDS:
         raise UnsupportedError(f"{file}: a {kind} is not written here", remedy=f"those are: {', '.join(KINDS)}")
     try:
@@ -192,25 +208,26 @@ def _require_plain(values: Mapping[str, Any], file: Path) -> None:
         )
 
 
-def write_llama(config: LlamaConfiguration, weights: NamedTensors, name: str) -> Model:
+def write_llama(config: LlamaConfiguration, weights: NamedTensors, name: str, *, sees: bool = False) -> Model:
     """Return the decoder as a graph with a key and value cache.
 
     Inputs: `input_ids` (batch, sequence) int64, `attention_mask` (batch, past + sequence) int64, and for each layer
     `past_key_values.N.key` and `.value` (batch, kv heads, past, head) float32. Outputs: `logits` (batch, sequence,
-    vocabulary) float32, and `present.N.key` and `.value`, which may lie in the memory of what they continue.
+    vocabulary) float32, and `present.N.key` and `.value`, which may lie in the memory of what they continue. One that
+    sees takes `image_rows` and `image_places` too; see `executors.onnxruntime.image_rows`.
 
     Raises:
         InvalidFileError: If weights are missing or of another shape.
     """
-    return _Writer(config, named_as_llama(weights, config.kind)).written(name)
+    return _Writer(config, named_as_llama(weights, config.kind), sees=sees).written(name)
 
 
 class _Writer(HybridWriter):
     """Nodes and weights of a graph in the making."""
 
-    def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
+    def __init__(self, config: LlamaConfiguration, weights: NamedTensors, *, sees: bool) -> None:
         super().__init__(weights)
-        self._config = config
+        self._config, self._sees = config, sees
         self._table: PackedMatrix | None = None
         """The table of tokens, where it is stored in blocks; a tied head reads the same constants."""
 
@@ -219,7 +236,12 @@ class _Writer(HybridWriter):
         ids, mask = _ints("input_ids", ["batch", "sequence"]), _ints("attention_mask", ["batch", "total"])
         self._lengths()
         self._angles()
-        normal = self._first_norm(x := self._embedded())
+        images = [
+            _floats(IMAGE_ROWS, ["image_rows", config.hidden]),
+            _ints(IMAGE_PLACES, ["image_batch", "image_tokens"]),
+        ]
+        x = self._with_images(self._embedded()) if self._sees else self._embedded()
+        normal = self._first_norm(x)
         for i in range(config.layers):
             x, normal = self._layer(i, x, normal)
         self._head(normal)
@@ -227,7 +249,7 @@ class _Writer(HybridWriter):
         graph = helper.make_graph(
             self._nodes,
             "decoder",
-            [ids, mask, *self._memory("past_key_values", "past")],
+            [ids, mask, *(images if self._sees else []), *self._memory("past_key_values", "past")],
             [*outputs, *self._memory("present", "total")],
             self._constants,
         )
@@ -276,6 +298,15 @@ class _Writer(HybridWriter):
         shape = self._node("Shape", ["attention_mask"], "mask_shape")
         total = self._node("Gather", [shape, name], "total_length", axis=0)
         self._node("Cast", [total], "total_lengths", to=TensorProto.INT32)
+
+    def _with_images(self, embedded: str) -> str:
+        """Return embeddings with rows of pictures at their places; a place below 0 has none."""
+        zero = self._constant("no_place", np.array(0, np.int64))
+        place = self._node("Max", [IMAGE_PLACES, zero], "image_place")
+        rows = self._node("Gather", [IMAGE_ROWS, place], "image_row")
+        is_text = self._node("Less", [IMAGE_PLACES, zero], "is_text")
+        each = self._node("Unsqueeze", [is_text, "last_axis"], "is_text_row")
+        return self._node("Where", [each, embedded, rows], WITH_IMAGES)
 
     def _angles(self) -> None:
         config = self._config

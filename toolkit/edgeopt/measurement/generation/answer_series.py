@@ -36,6 +36,8 @@ class AnswerSeries:
     """Returns the next prompt, and what making its tokens of a text took; None: the answer's account tells."""
     rows: int = 0
     """Rows of encoder output; 0: there is no encoder."""
+    images: int = 0
+    """Pictures of each prompt."""
     ttft: list[int] = field(default_factory=list)
     tpot: list[int] = field(default_factory=list)
     itl: list[int] = field(default_factory=list)
@@ -44,6 +46,7 @@ class AnswerSeries:
     prefill: list[int] = field(default_factory=list)
     detokenize: list[int] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
 
     def add(self, account: Account, tokenize_ns: int | None) -> None:
         """Keep the times of an answer."""
@@ -54,7 +57,8 @@ class AnswerSeries:
         self.tokenize.append(account.tokenize_ns if tokenize_ns is None else tokenize_ns)
         self.detokenize.append(account.detokenize_ns)
         self.answer.append(times[-1])
-        self.rows = account.heard_rows
+        self.rows, self.images = account.heard_rows or account.image_rows, account.images
+        self.first.append(max(times[0] - account.encode_ns - account.tokenize_ns - account.prefill_ns, 0))
         if len(times) > 1:
             self.tpot.append((times[-1] - times[0]) // (len(times) - 1))
             self.itl += np.diff(times).tolist()
@@ -81,6 +85,8 @@ class AnswerSeries:
             answer=_summary(self.answer),
             encode=_summary(self.encode) if self.rows else None,
             rows=self.rows,
+            images=self.images,
+            first=_summary(self.first) if self.images else None,
             judged=self.judged(options),
         )
 

@@ -30,9 +30,11 @@ from edgeopt.measurement.load.models import Load, parse_load
 from edgeopt.measurement.resources.readings import take_reading
 from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.seen_prompt import PromptPicture, SeenPrompt
 from edgeopt.runtime.decoding.batching.shared_model import MOST_SLOTS
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
+from edgeopt.runtime.decoding.image_reader import frame_of
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.system.disk.files import read_text, require_writable
@@ -72,18 +74,19 @@ def bench_generation(
     opened, recipe = open_language_model(model, options.threads, options.context, draft, correction.entries)
     load_ms = (perf_counter_ns() - before_ns) / 1e6
     with opened:
-        longest = max(options.prompt_tokens) + options.output_tokens
+        pictures = _pictures(opened, options)
+        longest = max(options.prompt_tokens) + options.output_tokens + len(pictures)
         if longest > opened.context:
             raise EdgeoptError(
-                f"{plural(max(options.prompt_tokens), 'prompt token')} and {options.output_tokens} of the answer are "
-                f"{longest}, the context has {opened.context}",
-                remedy="ask for shorter prompts or answers",
+                f"{plural(max(options.prompt_tokens) + len(pictures), 'prompt token')} and {options.output_tokens} of "
+                f"the answer are {longest}, the context has {opened.context}",
+                remedy="ask for shorter prompts or answers" + (", or fewer pictures" if pictures else ""),
             )
         texts = _texts(recipe.path_of(recipe.evaluation.calib), opened)
         forecast, options = _forecast(opened, texts, options, tell)
         readings = [take_reading()]
         alone_s = monotonic()
-        measured, first_ttft_ms = _measure(opened, texts, options, tell)
+        measured, first_ttft_ms = _measure(opened, texts, options, tell, pictures)
         alone_s = monotonic() - alone_s
         runs = tuple(_under_load(opened, texts, load, options, tell)) if load else ()
         readings.append(take_reading())
@@ -183,8 +186,27 @@ def _texts(file: Path | None, opened: LanguageModel) -> list[int]:
     return drawn
 
 
+def _pictures(opened: LanguageModel, options: GenerationOptions) -> SeenPrompt:
+    """Return the tokens of the pictures before each prompt; none where none are named.
+
+    Raises:
+        EdgeoptError: If the model sees none, one cannot be read, or an option does not go with them.
+    """
+    if not options.image:
+        return SeenPrompt.of((), ())
+    for name, value in (("--load", options.whole_load), ("--cold", options.cold), ("--guesses", options.guesses)):
+        if value:
+            raise EdgeoptError(f"{name} measures prompts of text alone", remedy=f"leave {name} or --image out")
+    marks = opened.require_images().marks
+    return marks.prompt(marks.mark * len(options.image), [PromptPicture.of(frame_of(each)) for each in options.image])
+
+
 def _measure(
-    opened: LanguageModel, texts: Sequence[int], options: GenerationOptions, tell: Callable[[str, int, int], None]
+    opened: LanguageModel,
+    texts: Sequence[int],
+    options: GenerationOptions,
+    tell: Callable[[str, int, int], None],
+    pictures: SeenPrompt,
 ) -> tuple[list[AnswerSeries], float]:
     """Return answers by the length of their prompts, and the TTFT of the very first one in milliseconds."""
     chance = np.random.default_rng(options.seed)
@@ -194,9 +216,14 @@ def _measure(
         words, before_ns = opened.tokenizer.decode(tokens), perf_counter_ns()
         opened.tokenizer.encode(words)
         tokenize_ns = perf_counter_ns() - before_ns
-        return tokens[: count - opened.begins_with], tokenize_ns
+        own = tokens[: count - opened.begins_with]
+        return SeenPrompt.of((*pictures, *own), pictures.pictures) if pictures else own, tokenize_ns
 
-    series = [AnswerSeries(f"{count} tokens", count, partial(prompt_of, count)) for count in options.prompt_tokens]
+    seen = f"{plural(len(options.image), 'picture')} and " if pictures else ""
+    series = [
+        AnswerSeries(f"{seen}{count} tokens", count + len(pictures), partial(prompt_of, count))
+        for count in options.prompt_tokens
+    ]
     exact = True if options.guesses and opened.sums is not Sums.APART else None
     asked = AnswerOptions(
         options.output_tokens, guesses=options.guesses, uses_draft=options.uses_draft, exact=exact, ends=False

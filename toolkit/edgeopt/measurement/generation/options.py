@@ -113,6 +113,16 @@ class GenerationOptions:
     )
     """Tokens of prompt and answer for which memory is reserved; 0: all that the model has."""
 
+    image: tuple[Path, ...] = option(
+        (),
+        "Of a language model that sees: a picture before each prompt; repeatable.",
+        group=LANGUAGE,
+        syntax=Syntax.FILE,
+        metavar="PICTURE",
+        repeatable=True,
+    )
+    """Pictures before each prompt, which are cut and encoded anew each time."""
+
     @property
     def whole_load(self) -> str:
         """The load; where only slots are named as many users as the most of them, empty without either."""

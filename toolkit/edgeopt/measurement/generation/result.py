@@ -45,6 +45,10 @@ class LengthTimes:
     """Running the encoder; None: there is none."""
     rows: int = 0
     """Rows of encoder output."""
+    images: int = 0
+    """Pictures of each prompt, whose encoder `encode` times."""
+    first: Summary | None = None
+    """Rest of TTFT behind pictures, tokens and prefill: choosing a token. None: there are no pictures."""
     judged: AnswerVerdict | None = None
     """What the answers prove about the budget; None: none was asked for."""
 

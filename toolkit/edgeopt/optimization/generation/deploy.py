@@ -10,8 +10,10 @@ from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.guessing import with_guesses
-from edgeopt.optimization.generation.result import ORIGINALS, LanguageForm, LanguageReport
+from edgeopt.optimization.generation.image_encoder import ChosenEncoder
+from edgeopt.optimization.generation.result import BASELINE, ORIGINALS, LanguageForm, LanguageReport
 from edgeopt.optimization.generation.split import PREFILL, models_in_bundle
+from edgeopt.recipes.drafting.image_drafting import IMAGE_ENCODER
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.bundle import Artefact, Bundle, Expected, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
@@ -24,13 +26,16 @@ from edgeopt.system.machine.environment import package_versions, read_environmen
 FOLDER, MODEL = "bundle", "model.onnx"
 
 
-def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe) -> Bundle:
+def deploy_language_model(
+    report: LanguageReport, target: Target, recipe: Recipe, encoder: ChosenEncoder | None = None
+) -> Bundle:
     """Write the bundle of the chosen form into the output folder.
 
     Args:
         report: Whose choice it is.
         target: Whose engine opens it, with the entries with which forms were measured.
         recipe: Of the model, with the folder in which its tokenizer lies.
+        encoder: Form of the encoder of pictures that takes the place of the given one; None: none does.
 
     Raises:
         InvalidFileError: If the disk is full.
@@ -42,6 +47,9 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
     with open_language_model(Path(best.file), report.threads)[0] as judged:
         test, numbers, limit = record_logits(judged, artefact.precision)
     artefact = replace(artefact, expected=Expected(agreement=best.agreement), noise_limits={LOGITS: limit})
+    parts = [_image_encoder(recipe, encoder, target, report.threads, weights)] if recipe.image.sees else []
+    if parts:
+        recipe = replace(recipe, image=replace(recipe.image, encoder=IMAGE_ENCODER))
     return write_bundle(
         report.folder / FOLDER,
         [(artefact, data)],
@@ -51,7 +59,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
         package_versions(),
         weights=weights,
         selftest=(test, numbers),
-        parts=beside,
+        parts=[*beside, *parts],
     )
 
 
@@ -74,6 +82,18 @@ def _stored(
         )
         for (model, data, beside), (name, precision) in zip(stored, names, strict=False)
     ]
+
+
+def _image_encoder(
+    recipe: Recipe, chosen: ChosenEncoder | None, target: Target, threads: int, weights: dict[str, PieceLayout]
+) -> tuple[Artefact, bytes]:
+    """Return the encoder of pictures as it lies in the bundle: the form that was chosen, or the one that was given."""
+    file = recipe.folder / recipe.image.encoder if chosen is None else chosen.file
+    model = load_model(file)
+    data, beside = in_bundle(model, weights)
+    precision = BASELINE if chosen is None else chosen.precision
+    made = make_artefact(IMAGE_ENCODER, data, precision, target, threads, model.inputs, model.outputs)
+    return replace(made, weights=beside), data
 
 
 def told_of(report: LanguageReport, best: LanguageForm) -> dict[str, Any]:

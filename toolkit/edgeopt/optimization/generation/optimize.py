@@ -21,6 +21,7 @@ from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import deploy_language_model
 from edgeopt.optimization.generation.forms import FORMS, precision_of, with_chunks
 from edgeopt.optimization.generation.guessing import choose_guesses
+from edgeopt.optimization.generation.image_encoder import IN_FLOAT, encoder_in_int8, require_seeing
 from edgeopt.optimization.generation.life import (
     FormMaker,
     Made,
@@ -89,6 +90,19 @@ def optimize_language_model(
         else:
             of = taken_over(start, FORMS, listener)
         original, recipe, texts = start.original, start.recipe, start.texts
+        require_seeing(original, options)
+        encoder, seen = None, [IN_FLOAT] if original.images is not None else []
+        if options.pictures:
+            encoder, note = encoder_in_int8(
+                original,
+                recipe,
+                options,
+                target=target,
+                folder=start.left.folder,
+                threads=threads,
+                listener=listener,
+            )
+            seen = [note]
         contest = _contest(original, texts, options, threads, shares)
         trials = AttentionTrials(options.prompt_tokens, threads)
         place, made = Workplace(start, of, trials), Made()
@@ -107,13 +121,14 @@ def optimize_language_model(
         "prompt_tokens": options.prompt_tokens,
         "text": texts.judging,
         "window_tokens": len(texts.windows[0]),
+        "asks": "--prompt TEXT" if original.images is None else "--prompt TEXT --image PICTURE",
         "calibration": f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
     }
     opened_as = replace(device, options=original.origin.entries)
 
     def deploy(report: LanguageReport) -> Bundle:
         chosen = recipe if report.chosen in ORIGINALS else _deployed(recipe, report)
-        return deploy_language_model(report, opened_as, chosen)
+        return deploy_language_model(report, opened_as, chosen, encoder)
 
     return prove_and_write(
         run,
@@ -122,7 +137,7 @@ def optimize_language_model(
         told=told,
         guess=lambda report: None if shares.was_cut else _guessing(report, contest, shares),
         deploy=deploy,
-        notes=lambda: (*original.origin.notes, *of.notes, *made.notes, *trials.notes()),
+        notes=lambda: (*original.origin.notes, *of.notes, *seen, *made.notes, *trials.notes()),
     )
 
 

@@ -50,6 +50,15 @@ class LanguageOptions:
         shown="the recipe's own",
     )
     """File of text that calibrates roundings; empty: see `read_texts`."""
+    pictures: str = option(
+        "",
+        "Of a language model that sees: a folder of pictures that calibrate and judge its encoder in INT8.",
+        group=LABELS,
+        metavar="FOLDER",
+        file_use=FileUse.READ,
+        shown="none, the encoder stays in float",
+    )
+    """Folder of pictures for the encoder of a model that sees; empty: its encoder stays as it is."""
     threads: int = threads_option(MODEL)
     seconds: float = 20.0
     """For the long rounds of the contest."""

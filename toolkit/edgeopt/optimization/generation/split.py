@@ -8,6 +8,8 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime.decoder import LAST, SHARING_OP
+from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS
+from edgeopt.executors.onnxruntime.state_parts import STATE
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.files.outside_weights import read_whole
 from edgeopt.graph.model import Model, load_model, weights_beside
@@ -86,6 +88,8 @@ def _enter(
         models = [load_model(place.file_of(name)) for name in (entrant.prompts_by, entrant.tokens_by)]
         if not all(model.op_counts.get(SHARING_OP) for model in models):
             return [Note(NoteKind.INFO, f"{entrant.name} is left out: graphs share a cache by {SHARING_OP} alone")]
+        if any(spec.name == IMAGE_ROWS or STATE.fullmatch(spec.name) for spec in models[0].inputs):
+            return [Note(NoteKind.INFO, f"{entrant.name} is left out: two graphs share neither pictures nor states")]
         if has_small_cache:
             models = [_with_small_cache(model, place.cache_ranges()) for model in models]
         _write(place, entrant.name, *models)

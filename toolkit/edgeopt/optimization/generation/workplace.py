@@ -23,6 +23,7 @@ from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.resume import MODEL, Left, take_folder
 from edgeopt.optimization.generation.texts import TokenWindows, read_texts
 from edgeopt.optimization.optimize import folder_of_run
+from edgeopt.recipes.inputs.tiles import ImageTable
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.runtime.bundle import is_bundle
@@ -221,6 +222,7 @@ class Workplace:
             prefill: File of the graph of prompts, where it is another than that of tokens.
         """
         recipe, source = with_chunks(self.start.recipe, prefill), self.start.file.parent
+        recipe = replace(recipe, image=ImageTable())  # forms of a decoder that sees are judged on text
         if self.attention is not None:
             recipe = self.attention.choose(model, recipe)
         place.mkdir(parents=True, exist_ok=True)

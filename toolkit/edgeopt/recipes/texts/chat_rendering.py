@@ -40,10 +40,17 @@ def render(question: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     )
     if is_begun:
-        text = _until(text, str(messages[-1]["content"]))
+        text = _until(text, _said(messages[-1]["content"]))
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"it writes {len(text)} characters")
     return {"text": text}
+
+
+def _said(content: Any) -> str:
+    """Return the words of a turn, which may be a list of parts."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content)
+    return str(content)
 
 
 def _until(text: str, said: str) -> str:

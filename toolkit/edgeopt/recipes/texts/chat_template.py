@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,10 @@ class ChatMessage:
     content: str
     more: Mapping[str, Any] = field(default_factory=dict)
     """Fields of calls, for templates that write them: `tool_calls`, `tool_call_id`, `name`."""
+    parts: tuple[str | None, ...] = ()
+    """Texts with pictures between them, each None, where there are any; `content` is the texts alone."""
+    pictures: tuple[bytes, ...] = ()
+    """Files of these pictures, in their order, where they came with the turn."""
 
 
 class ChatTemplate:
@@ -70,24 +74,42 @@ class ChatTemplate:
         """How the model writes calls among other text; None: in no way that is known."""
         return call_style(self._source)
 
-    def text_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    def text_of(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        in_parts: bool = False,
+    ) -> str:
         """Return the conversation, at its end what an answer begins behind.
 
         Args:
             messages: Its turns; where the last is the assistant's, the answer goes on behind its words.
             tools: Functions that the answer may call, as OpenAI's clients describe them.
+            in_parts: Whether each turn is a list of texts and pictures, as models that see have it.
 
         Raises:
             ValueError: If the template does not take it, or takes too much time or memory.
         """
         plain = [
-            {"role": message.role, "content": message.content, **_read_arguments(message.more)} for message in messages
+            {
+                "role": message.role,
+                "content": _parts_of(message) if in_parts else message.content,
+                **_read_arguments(message.more),
+            }
+            for message in messages
         ]
         question = {"source": self._source, "messages": plain, "special": self._special, "tools": list(tools)}
         try:
             return str(_CHILD.ask(question, seconds=_SECONDS)["text"])
         except GuardError as error:
             raise ValueError(f"the model's chat template does not take it: {error}") from error
+
+
+def _parts_of(message: ChatMessage) -> list[dict[str, str]]:
+    """Return a turn as Hugging Face's templates of models that see take it."""
+    parts = message.parts or ((message.content,) if message.content else ())
+    return [{"type": "image"} if part is None else {"type": "text", "text": part} for part in parts]
 
 
 def _read_arguments(more: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,8 +129,20 @@ def _read_call(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
-def plain_text_of(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return a conversation without a template: `System: ...`, `User: ...`; at the end `Assistant:`, or its words."""
+def plain_text_of(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = (), *, mark: str = "") -> str:
+    """Return a conversation without a template: `System: ...`, `User: ...`; at the end `Assistant:`, or its words.
+
+    Args:
+        messages: Its turns.
+        tools: Functions that the answer may call.
+        mark: The text at whose places pictures stand.
+    """
+    messages = [
+        replace(message, content="".join(mark if part is None else part for part in message.parts))
+        if message.parts
+        else message
+        for message in messages
+    ]
     functions = [f"Function: {json.dumps(tool.get('function'), ensure_ascii=False)}" for tool in tools]
     parts = [*functions, *map(_plain_turn, messages)]
     is_begun = bool(messages) and messages[-1].role == "assistant" and not messages[-1].more

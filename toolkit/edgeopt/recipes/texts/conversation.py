@@ -23,7 +23,13 @@ class ConversationReader:
     """Writes conversations as a model learned them, and reads their tokens."""
 
     def __init__(
-        self, tokenizer: Tokens, begin: Sequence[int], template: ChatTemplate | None, system: str = ""
+        self,
+        tokenizer: Tokens,
+        begin: Sequence[int],
+        template: ChatTemplate | None,
+        system: str = "",
+        *,
+        mark: str = "",
     ) -> None:
         """Take what reads them.
 
@@ -32,7 +38,9 @@ class ConversationReader:
             begin: Tokens that the model puts before every prompt.
             template: How conversations are written; None: in a plain form.
             system: The first of what the system says.
+            mark: The text at whose places pictures stand, for a model that sees; empty: it sees none.
         """
+        self._mark = mark
         self._tokenizer, self._begin, self._template, self._system = tokenizer, list(begin), template, system
 
     @property
@@ -42,7 +50,12 @@ class ConversationReader:
 
     @property
     def reads_special(self) -> bool:
-        """Whether the names of special tokens in the text are these tokens: a template writes them."""
+        """Whether the names of special tokens in the text are these tokens: a template writes them, or pictures do."""
+        return self._template is not None or bool(self._mark)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the model came with a template."""
         return self._template is not None
 
     def text_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -59,7 +72,7 @@ class ConversationReader:
         if self._system:
             own = whole.pop(0).content if whole[0].role == "system" else ""
             whole.insert(0, ChatMessage("system", "\n\n".join(filter(None, (self._system, own)))))
-        if self._template is None:
+        if not self.reads_special:
             return plain_text_of(whole, tools)
         for i, message in enumerate(messages):
             for name in self._tokenizer.special:
@@ -69,8 +82,10 @@ class ConversationReader:
         written = json.dumps(tools, ensure_ascii=False)
         if taken := next((name for name in self._tokenizer.special if tools and name in written), ""):
             raise ConversationError(f"tools holds {taken!r}, which ends or begins a turn for this model", "tools")
+        if self._template is None:
+            return plain_text_of(whole, tools, mark=self._mark)
         try:
-            return self._template.text_of(whole, tools)
+            return self._template.text_of(whole, tools, in_parts=bool(self._mark))
         except ValueError as error:
             raise ConversationError(str(error), "messages") from error
 

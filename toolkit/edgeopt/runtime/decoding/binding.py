@@ -9,11 +9,13 @@ from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
+from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.facts.positions import positions_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.generation import GENERATION
-from edgeopt.recipes.texts.tokens import read_tokens
+from edgeopt.recipes.texts.tokens import Tokens, read_tokens
+from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
 from edgeopt.system.disk.files import require_regular
@@ -89,11 +91,57 @@ def bind_language_model(
 
     draft = open_draft if generation.draft else None
     begins = generation.context, generation.end, generation.begin
-    made = LanguageModel(
-        session, tokenizer, *begins, generation.head, origin, draft, generation.guesses, generation.chunk, prefill
-    )
-    require_memory(0, made.token_bytes, recipe)
+    images = _open_images(recipe, tokenizer, origin) if recipe.image.sees else None
+    if images is not None:
+        beside = (recipe.folder / recipe.image.encoder).stat().st_size
+        origin = replace(origin, size_bytes=origin.size_bytes + beside)
+    try:
+        made = LanguageModel(
+            session,
+            tokenizer,
+            *begins,
+            generation.head,
+            origin,
+            draft,
+            generation.guesses,
+            generation.chunk,
+            prefill,
+            images,
+        )
+        require_memory(0, made.token_bytes, recipe)
+        if images is not None:
+            _require_width(session, images)
+    except BaseException:
+        if images is not None:
+            images.close()
+        raise
     return made
+
+
+def _open_images(recipe: Recipe, tokenizer: Tokens, origin: Origin) -> ImageReader:
+    """Return the encoder of pictures, open."""
+    file = recipe.folder / recipe.image.encoder
+    require_regular(file, remedy="put the encoder of pictures back beside the recipe")
+    with huge_pages():
+        opened = EXECUTOR.open(file, SessionOptions(threads=origin.threads))
+    assert isinstance(opened, OnnxRuntimeSession)
+    try:
+        folder = (recipe.folder / recipe.tokenizer.file).parent
+        return ImageReader(opened, recipe.image, tokenizer, recipe.generation.begin, folder)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _require_width(session: Session, images: ImageReader) -> None:
+    """Raise unless a decoder takes the rows that an encoder gives."""
+    rows = next((spec for spec in session.inputs if spec.name == IMAGE_ROWS), None)
+    if rows is None or rows.shape[-1] != images.width:
+        raise UnsupportedError(
+            f"the encoder of pictures gives rows of {images.width} numbers, the decoder takes "
+            f"{rows if rows is not None else 'none: it has no input ' + IMAGE_ROWS}",
+            remedy="put back the files that edgeopt export wrote together",
+        )
 
 
 def _require_positions(recipe: Recipe, file: Path) -> None:

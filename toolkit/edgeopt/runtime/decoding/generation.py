@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from itertools import takewhile
 from numbers import Integral
 from time import perf_counter_ns
 from typing import Any, Protocol, TypedDict, Unpack
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors.onnxruntime.image_rows import ImageToken, known_token
 from edgeopt.runtime.decoding.grammars import AnswerForm, Follower, form_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.pieces import Pieces
@@ -200,9 +202,15 @@ class Account:
     """Tokens that went through the model, rejected guesses too."""
     tokenize_ns: int = 0
     encode_ns: int = 0
-    """In the encoder, where there is one."""
+    """In the encoder, where there is one; of pictures with cutting them."""
     heard_rows: int = 0
     """Rows of encoder output."""
+    image_rows: int = 0
+    """Tokens of the prompt that are rows of pictures."""
+    images: int = 0
+    """Pictures of the prompt."""
+    encoded_images: int = 0
+    """Pictures that went through the encoder for this answer; the others were kept from one before."""
     queue_ns: int = 0
     """Waited for a slot, where several texts share a cache."""
     prefill_ns: int = 0
@@ -310,6 +318,8 @@ class Writing:
         """First tokens that a shift leaves where they are."""
         self.is_shifted = False
         """Whether a shift moved the text since its cache was computed; who computes it anew sets it back."""
+        self.sees = any(isinstance(token, ImageToken) for token in prompt)
+        """Whether pictures stand in the prompt."""
         self._counts = {"prompt_tokens": len(prompt), "tokenize_ns": tokenize_ns, "cut_tokens": cut_tokens}
         self._at_ns, self._reason = list[int](), ""
         self._pieces, self._asked, self._capacity, self._begun_ns = pieces, asked, capacity, begun_ns
@@ -345,7 +355,10 @@ class Writing:
         if self._follower is not None:
             logits = self._follower.allowed(logits, [*self.answer, *more])
         answer = [*self.answer, *more] if self._asked.sampling.looks_at_answer else ()
-        token = self._chooser.choose(logits, [*self.tokens, *more] if more else self.tokens, answer)
+        text = [*self.tokens, *more] if more else self.tokens
+        if self.sees and self._asked.sampling.repetition_penalty != 1.0:  # which looks tokens up in the vocabulary
+            text = [known_token(token) for token in text]
+        token = self._chooser.choose(logits, text, answer)
         if self._asked.logprobs is not None:
             self._odds.append(_odds(logits, token, self._asked.logprobs))
         return token
@@ -384,7 +397,8 @@ class Writing:
         """Return whether another token fits into the context, behind a shift where the answer may go on so."""
         if len(self.tokens) < self._capacity:
             return True
-        dropped = (len(self.tokens) - self.fixed_tokens) // 2 if self._asked.shifts else 0
+        may_shift = self._asked.shifts and not self.sees  # pictures are never cut
+        dropped = (len(self.tokens) - self.fixed_tokens) // 2 if may_shift else 0
         if not dropped:
             return False
         del self.tokens[self.fixed_tokens : self.fixed_tokens + dropped]
@@ -564,5 +578,7 @@ class Generation(Closing):
             return []
         before = self._guesser.computed_tokens
         guesses = self._guesser.guess(text, count)
+        if self._writing.sees:  # an answer has no rows of pictures
+            guesses = list(takewhile(lambda guess: not isinstance(guess, ImageToken), guesses))
         self._writing.count(draft_tokens=self._guesser.computed_tokens - before)
         return guesses

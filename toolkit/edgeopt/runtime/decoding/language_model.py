@@ -21,6 +21,7 @@ from edgeopt.executors.onnxruntime.state_parts import StatePart, state_parts
 from edgeopt.executors.onnxruntime.stateful import decoder_of
 from edgeopt.executors.onnxruntime.sums import Sums, has_experts, rounds_rows, try_sums
 from edgeopt.graph.files.outside import sha256_of
+from edgeopt.recipes.texts.seen_prompt import SeenPrompt
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing
@@ -28,6 +29,7 @@ from edgeopt.runtime.decoding.grammars import Grammars
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.guessing.draft import DraftGuesser
 from edgeopt.runtime.decoding.guessing.lookup import LookUp
+from edgeopt.runtime.decoding.image_reader import Image, ImageReader, ReadPictures
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
@@ -81,6 +83,7 @@ class LanguageModel(Closing):
         guesses: int = 0,
         chunk: int = 0,
         prefill: OnnxRuntimeSession | None = None,
+        images: ImageReader | None = None,
     ) -> None:
         """Bind a session to its tokenizer.
 
@@ -96,12 +99,15 @@ class LanguageModel(Closing):
             guesses: Of an answer that does not say otherwise.
             chunk: Tokens of a prompt that are run at once, where an answer does not say otherwise; 0: all.
             prefill: Of the graph that computes prompts into the same cache; None: `session` does.
+            images: Encodes pictures of prompts, and is closed with this; None: the model sees none.
 
         Raises:
             UnsupportedError: If the model is no decoder with a cache, the tokenizer is another's, or a token that ends
                 an answer or stands before prompts is none of the model's.
         """
         self.session, self.tokenizer, self.context = session, tokenizer, context
+        self.images = images
+        """Encodes pictures of prompts; None: the model sees none."""
         self._is_closed = False
         self.origin = origin or Origin(Path(), 0, 0)
         self._end, self._begin = tuple(end), list(begin)
@@ -163,6 +169,8 @@ class LanguageModel(Closing):
         self.session.close()
         if self.prefill is not None:
             self.prefill.close()
+        if self.images is not None:
+            self.images.close()
         with self._draft_lock:
             draft, self._draft = self._draft, None
         if draft is not None:
@@ -200,13 +208,19 @@ class LanguageModel(Closing):
 
     @with_options_of(AnswerOptions, Sampling)
     def generate(
-        self, prompt: str | Sequence[int], asked: AnswerOptions | None = None, **wishes: Unpack[AnswerWishes]
+        self,
+        prompt: str | Sequence[int],
+        asked: AnswerOptions | None = None,
+        images: Sequence[Image] = (),
+        **wishes: Unpack[AnswerWishes],
     ) -> Generation:
         """Return the answer to a prompt, which is written as it is iterated over.
 
         Args:
             prompt: A text, or its tokens.
             asked: What the answer may be.
+            images: Pictures that the text is about, as `ImageReader.prompt` places them: paths, or arrays (height,
+                width, 3) BGR of uint8.
             wishes: Fields that differ, as `AnswerOptions.but` takes them.
 
         Raises:
@@ -214,9 +228,11 @@ class LanguageModel(Closing):
                 the context; or if a wish has no such value.
             UnsupportedError: If it is to be exact, and the model cannot.
             UnavailableError: If the model is closed.
-            EdgeoptError: If its draft does not open.
+            EdgeoptError: If its draft does not open, or a picture cannot be read.
         """
         asked = (asked or AnswerOptions()).but(**wishes)
+        if len(images):
+            prompt = self.seen(prompt, images)
         asked = replace(asked, guesses=self.guesses) if asked.guesses is None else asked
         asked = replace(asked, chunk_tokens=asked.chunk_tokens or self.chunk)
         is_exact = self.is_exact if asked.exact is None else asked.exact
@@ -230,7 +246,8 @@ class LanguageModel(Closing):
         if asked.guesses and asked.exact is None:
             self._require_same()
         in_pairs = is_exact and self.sums is Sums.PAIRED
-        guesser = self.guesser(uses_draft=asked.uses_draft) if asked.guesses else None
+        uses_draft = asked.uses_draft and not isinstance(prompt, SeenPrompt)  # which sees no pictures
+        guesser = self.guesser(uses_draft=uses_draft) if asked.guesses else None
         writing = self.begin(prompt, asked)
         return Generation(
             self._taken(writing.tokens, is_exact=in_pairs),
@@ -241,6 +258,32 @@ class LanguageModel(Closing):
             joins_forced=asked.form is None or is_exact or self.sums is Sums.ALIKE,
             plan=self.plan,
         )
+
+    def seen(self, prompt: str | Sequence[int], images: Sequence[Image]) -> SeenPrompt:
+        """Return a prompt with pictures, as `ImageReader.prompt` writes it.
+
+        Raises:
+            UnsupportedError: If the model sees no pictures.
+            ValueError: If the prompt is no text, or the pictures do not fit it.
+            EdgeoptError: If a picture, or the template of the model, cannot be read.
+        """
+        reader = self.require_images()
+        if not isinstance(prompt, str):
+            raise ValueError("pictures stand in a text; of tokens nobody knows where")
+        return reader.prompt(prompt, images)
+
+    def require_images(self) -> ImageReader:
+        """Return the encoder of pictures.
+
+        Raises:
+            UnsupportedError: If the model sees none.
+        """
+        if self.images is None:
+            raise UnsupportedError(
+                "this language model sees no pictures: it was exported without an encoder for them",
+                remedy="leave the pictures out, or export one that sees: edgeopt export hf:FOLDER of a SmolVLM",
+            )
+        return self.images
 
     def require_exact(self) -> None:
         """Raise where no answer can be exact, as `AnswerOptions.exact` has it.
@@ -301,8 +344,13 @@ class LanguageModel(Closing):
         tokenize_ns = perf_counter_ns() - begun_ns
         if not tokens:
             raise ValueError("the prompt is empty")
-        kept = fitted(tokens, self.context, asked, len(self._begin))
-        return Writing(
+        read, count = None, len(tokens)
+        if isinstance(prompt, SeenPrompt):
+            read = self._read_pictures(prompt)
+            kept = [*self._begin, *read.tokens]
+        else:
+            kept = fitted(tokens, self.context, asked, len(self._begin))
+        writing = Writing(
             kept,
             Pieces(self.tokenizer, asked.stop, asked.shows),
             asked,
@@ -310,10 +358,29 @@ class LanguageModel(Closing):
             capacity=self.context,
             begun_ns=begun_ns,
             tokenize_ns=tokenize_ns,
-            cut_tokens=len(tokens) - len(kept),
+            cut_tokens=count - len(kept),
             begins=len(self._begin),
             follower=self._grammars.follower(form) if (form := asked.form) else None,
         )
+        if read is not None:
+            writing.count(
+                encode_ns=read.encode_ns,
+                image_rows=read.rows,
+                images=len(prompt.pictures) if isinstance(prompt, SeenPrompt) else 0,
+                encoded_images=read.encoded,
+            )
+        return writing
+
+    def _read_pictures(self, prompt: SeenPrompt) -> ReadPictures:
+        """Return the tokens of a prompt with the rows of its pictures; one that does not fit is not encoded first."""
+        reader = self.require_images()
+        length = len(self._begin) + len(prompt)
+        if length >= self.context:
+            raise ValueError(
+                f"the prompt has {length} tokens with its pictures, the context {self.context}: nothing could follow; "
+                "pictures are never cut"
+            )
+        return reader.read(prompt)
 
     @cached_property
     def _grammars(self) -> Grammars:
@@ -442,6 +509,8 @@ class LanguageModel(Closing):
         with self._lock:
             self._idle.clear()
             self._prefixes.clear()
+        if self.images is not None:
+            self.images.forget()
         if self._draft is not None:
             self._draft.forget()
 

@@ -10,9 +10,11 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.texts.call_style import CallStyle
 from edgeopt.recipes.texts.chat_template import ChatMessage, ChatTemplate
 from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
+from edgeopt.recipes.texts.seen_prompt import ImageMarks, PromptPicture, SeenPrompt
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.decoding.language_model import common_start
 from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.routes.pictures import read_frame
 from edgeopt.runtime.serve.wanted import Wanted
 
 _UNLIKE: Final = ("a", "B")
@@ -23,7 +25,13 @@ class PromptReader:
     """Prompts and conversations as tokens; it stays when the model's memory is freed."""
 
     def __init__(
-        self, tokenizer: Tokens, context: int, begin: Sequence[int], template: ChatTemplate | None, system: str = ""
+        self,
+        tokenizer: Tokens,
+        context: int,
+        begin: Sequence[int],
+        template: ChatTemplate | None,
+        system: str = "",
+        marks: ImageMarks | None = None,
     ) -> None:
         """Take what reads prompts.
 
@@ -33,9 +41,12 @@ class PromptReader:
             begin: Tokens that the model puts before every prompt.
             template: How conversations are written; None: in a plain form.
             system: A text before every prompt, the first of what the system says in a conversation.
+            marks: Writes pictures into prompts; None: the model sees none.
         """
+        self._marks = marks
         self._tokenizer, self._context, self._begin = tokenizer, context, list(begin)
-        self._conversations = ConversationReader(tokenizer, begin, template, system)
+        mark = marks.mark if marks else ""
+        self._conversations = ConversationReader(tokenizer, begin, template, system, mark=mark)
         self._longest = max((len(tokenizer.token_bytes(other)) for other in range(tokenizer.size)), default=1)
         self._turn, self._system = Lock(), system
         self._call_style = template.call_style if template else None
@@ -45,6 +56,11 @@ class PromptReader:
     def call_style(self) -> CallStyle | None:
         """How the model writes calls among other text; None: its template does not tell, or it has none."""
         return self._call_style
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model sees pictures."""
+        return self._marks is not None
 
     @property
     def special(self) -> Mapping[str, int]:
@@ -65,7 +81,7 @@ class PromptReader:
         """Tokens with which every prompt begins, and every conversation; none without a text of the system."""
         if not self._system:
             return []
-        said = [self._tokens_of_messages((ChatMessage("user", one),)) for one in _UNLIKE]
+        said = [list(self._tokens_of_messages((ChatMessage("user", each),))) for each in _UNLIKE]
         return [self._before, said[0][: common_start(*said)]]
 
     def next_start(self, wanted: Wanted, answer: str) -> list[int]:
@@ -81,14 +97,17 @@ class PromptReader:
             next_turns = [self._tokens_of_messages((*said, ChatMessage("user", words)), tools) for words in _UNLIKE]
         except RefusedError:  # the context is full, or the answer holds what ends a turn
             return []
-        return next_turns[0][: common_start(*next_turns)]
+        if any(isinstance(turn, SeenPrompt) for turn in next_turns):  # whose rows only a request encodes
+            return []
+        return list(next_turns[0][: common_start(*next_turns)])
 
-    def tokens_of(self, wanted: Wanted) -> list[int]:
-        """Return the tokens of what was asked, without those that begin every prompt.
+    def tokens_of(self, wanted: Wanted) -> Sequence[int]:
+        """Return the tokens of what was asked, without those that begin every prompt; with pictures a `SeenPrompt`.
 
         Raises:
             RefusedError: If it is empty, longer than the context, or the model's template does not take it.
         """
+        tokens: Sequence[int]
         if wanted.messages:
             tokens = self._tokens_of_messages(wanted.messages, wanted.calls.tools if wanted.calls else ())
         elif isinstance(wanted.prompt, str):
@@ -107,13 +126,31 @@ class PromptReader:
 
     def _tokens_of_messages(
         self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
-    ) -> list[int]:
+    ) -> Sequence[int]:
         try:
             text = self._conversations.text_of(messages, tools)
         except ConversationError as error:
             raise RefusedError(400, str(error), code="invalid_value", param=error.place) from error
+        if pictures := [picture for message in messages for picture in message.pictures]:
+            return self._seen(text, pictures)
         tokens = self._encode(text, reads_special=self._conversations.reads_special)
         return self._conversations.without_begin(tokens)
+
+    def _seen(self, text: str, files: Sequence[bytes]) -> SeenPrompt:
+        """Return the tokens of a conversation with pictures, each of which is decoded once to see that it is one."""
+        assert self._marks is not None
+        if len(files) * self._marks.table.rows >= self._context:
+            raise self._too_long(f"more than {self._context}")
+        pictures = []
+        for file in files:
+            height, width, _ = read_frame(file).shape
+            pictures.append(PromptPicture(file, (height, width)))
+        try:
+            with self._turn:
+                seen = self._marks.prompt(text, pictures, self._context)
+        except ValueError as error:
+            raise RefusedError(400, str(error), code="invalid_value", param="messages") from error
+        return SeenPrompt.of(self._conversations.without_begin(list(seen)), pictures)
 
     def _encode(self, text: str, *, reads_special: bool) -> list[int]:
         clean = text.encode("utf-8", "replace").decode("utf-8")

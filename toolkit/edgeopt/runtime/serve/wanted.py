@@ -19,6 +19,7 @@ from edgeopt.runtime.decoding.generation import MOST_LOGPROBS, AnswerOptions
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.serve.calls import Calls, read_calls
 from edgeopt.runtime.serve.limits import Limits
+from edgeopt.runtime.serve.message_content import ContentReader
 from edgeopt.runtime.serve.refused import RefusedError, wrong
 from edgeopt.system.text import short
 
@@ -150,7 +151,9 @@ def _with_seed(asked: AnswerOptions, number: int) -> AnswerOptions:
     return replace(asked, sampling=replace(sampling, seed=(sampling.seed + number) % (1 << 64)))
 
 
-def read_wanted(body: bytes, limits: Limits, *, is_chat: bool, style: CallStyle | None = None) -> Wanted:
+def read_wanted(
+    body: bytes, limits: Limits, *, is_chat: bool, style: CallStyle | None = None, sees: bool = False
+) -> Wanted:
     """Return what the body of a request asks for.
 
     Args:
@@ -158,6 +161,7 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool, style: CallStyle 
         limits: Of this server.
         is_chat: Whether it is a conversation.
         style: How the model writes calls among other text; None: not known.
+        sees: Whether the model sees pictures.
 
     Raises:
         RefusedError: If it is no JSON object, lacks something, or asks for what is not done here.
@@ -198,7 +202,7 @@ def read_wanted(body: bytes, limits: Limits, *, is_chat: bool, style: CallStyle 
     return Wanted(
         model=_text(values, "model"),
         prompts=prompts,
-        messages=_messages(values["messages"]) if is_chat else (),
+        messages=_messages(values["messages"], limits.picture_pixels if sees else None) if is_chat else (),
         asked=asked,
         streams=_flag(values, "stream"),
         tells_usage=_flag(options or {}, "include_usage"),
@@ -283,13 +287,15 @@ def _prompt(value: Any) -> Prompt:
     raise wrong("prompt", "a text, a list of tokens, or a list of these")
 
 
-def _messages(value: Any) -> tuple[ChatMessage, ...]:
+def _messages(value: Any, most_pixels: int | None) -> tuple[ChatMessage, ...]:
+    """Return the turns of a conversation; `most_pixels`: of all pictures together, None where the model sees none."""
     if not isinstance(value, list) or not value:
         raise wrong("messages", "a list of one message or more")
-    return tuple(_message(entry, f"messages[{i}]") for i, entry in enumerate(value))
+    reader = ContentReader(most_pixels)
+    return tuple(_message(entry, f"messages[{i}]", reader) for i, entry in enumerate(value))
 
 
-def _message(value: Any, place: str) -> ChatMessage:
+def _message(value: Any, place: str, reader: ContentReader) -> ChatMessage:
     if not isinstance(value, dict):
         raise wrong(place, "an object with role and content")
     role = value.get("role")
@@ -303,19 +309,12 @@ def _message(value: Any, place: str) -> ChatMessage:
         if name in more and not isinstance(more[name], wanted):
             raise wrong(f"{place}.{name}", "a list of calls" if wanted is list else "a text")
     content = value.get("content")
-    said = "" if content is None and "tool_calls" in more else _content(content, f"{place}.content")
-    return ChatMessage(_ROLES[role], said, more)
-
-
-def _content(value: Any, place: str) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise wrong(place, "a text, or a list of parts of the type text")
-    for entry in value:
-        if not isinstance(entry, dict) or entry.get("type") != "text" or not isinstance(entry.get("text"), str):
-            raise wrong(place, "parts of the type text only: this model reads no pictures or sounds")
-    return "".join(entry["text"] for entry in value)
+    if content is None and "tool_calls" in more:
+        return ChatMessage(_ROLES[role], "", more)
+    said = reader.read(content, f"{place}.content")
+    if said.pictures and role != "user":
+        raise wrong(f"{place}.content", "pictures belong to what the user says")
+    return ChatMessage(_ROLES[role], said.text, more, said.parts if said.pictures else (), said.pictures)
 
 
 def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> AnswerOptions:

@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto
 
 from edgeopt.executors.onnxruntime.decoder import IDS, LAST, LOGITS, SHARING_OP
+from edgeopt.executors.onnxruntime.image_rows import WITH_IMAGES
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
@@ -89,8 +90,10 @@ def _behind(graph: Graph) -> tuple[set[Node], set[Value]]:
         inputs = [input_ for input_ in node.inputs if input_ is not None]
         if inputs and all(value in fixed for value in inputs):
             fixed.update(node.outputs)
-        elif node.op_type in _ATTENTIONS or (
-            node.op_type in _TABLES and [value.name for value in inputs[1:2]] == [IDS]
+        elif (
+            node.op_type in _ATTENTIONS
+            or (node.op_type in _TABLES and [value.name for value in inputs[1:2]] == [IDS])
+            or (node.outputs[0].name == WITH_IMAGES and inputs[1] in rows)
         ):
             rows.add(node.outputs[0])
         elif _takes_each_alone(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import IDS, MASK, POSITIONS, CachePart, cache_parts
+from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS, ImageInputs
 from edgeopt.executors.onnxruntime.state_parts import STATE
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
@@ -71,16 +74,17 @@ def feeds_of(window: Sequence[int], cache: Sequence[CachePart], inputs: Sequence
     Args:
         window: Tokens.
         cache: Of the decoder.
-        inputs: Of the session.
+        inputs: That it takes.
     """
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         IDS: np.array([window], np.int64),
         MASK: np.ones((1, len(window)), np.int64),
         POSITIONS: np.arange(len(window), dtype=np.int64)[None],
         **{part.past: np.zeros((1, part.heads, 0, part.head), part.dtype) for part in cache},
     }
-    known = {spec.name: spec for spec in inputs}
-    states = [spec for name, spec in known.items() if STATE.fullmatch(name)]
-    for spec in states:
-        arrays[spec.name] = np.zeros((1, *(side for side in spec.shape[1:] if isinstance(side, int))), spec.dtype)
-    return {name: value for name, value in arrays.items() if name in known}
+    for spec in inputs:
+        if STATE.fullmatch(spec.name):
+            arrays[spec.name] = np.zeros((1, *(side for side in spec.shape[1:] if isinstance(side, int))), spec.dtype)
+    rows = next((spec for spec in inputs if spec.name == IMAGE_ROWS), None)
+    arrays |= ImageInputs(int(rows.shape[-1] or 0)).without if rows is not None else {}
+    return {spec.name: arrays[spec.name] for spec in inputs if spec.name in arrays}

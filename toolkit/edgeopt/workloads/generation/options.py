@@ -123,6 +123,14 @@ class GenerationRun:
     prompt: str | None = option(
         None, "Let a language model answer this text, in place of SOURCE.", group=LANGUAGE, metavar="TEXT"
     )
+    image: tuple[Path, ...] = option(
+        (),
+        "A picture that --prompt is about, for a model that sees; repeatable.",
+        group=LANGUAGE,
+        syntax=Syntax.FILE,
+        metavar="PICTURE",
+        repeatable=True,
+    )
     chat: bool = option(
         False, "Talk with it: each line is a turn, an empty one ends.", group=LANGUAGE, syntax=Syntax.FLAG
     )

@@ -111,6 +111,7 @@ def work(
         options.long or "refuse",
         options.context,
         "" if options.draft in (None, NONE) else str(options.draft),
+        options.image,
     )
     assert options.prompt is not None
     return write_answer(
@@ -124,6 +125,7 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
     if options.prompt == "":
         raise EdgeoptError("--prompt is empty", remedy="write what is to be answered")
     require_guesses(options.guesses, options.draft)
+    _require_pictures_fit(options)
     if is_encoder_decoder(source):
         if (sample is None) is (options.prompt is None):
             raise EdgeoptError(
@@ -143,6 +145,21 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
         raise EdgeoptError(
             f"--{drawn.replace('_', '-')} is for tokens that are drawn, and none are", remedy="add --temperature 0.8"
         )
+
+
+def _require_pictures_fit(options: GenerationRun) -> None:
+    """Raise where an option does not go with pictures."""
+    if not options.image:
+        return
+    if options.prompt is None:
+        raise EdgeoptError("--image belongs to --prompt TEXT", remedy="ask something of the picture with --prompt")
+    if options.system is not None:
+        raise EdgeoptError(
+            "--system stands before a prompt of text alone",
+            remedy="leave it out, or serve the model: --system holds there",
+        )
+    if options.long not in (None, "refuse"):
+        raise EdgeoptError("a prompt with pictures is never cut", remedy="leave --long out, and ask shortly")
 
 
 def _asked(options: GenerationRun) -> AnswerOptions:

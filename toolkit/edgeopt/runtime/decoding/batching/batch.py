@@ -212,7 +212,8 @@ class Batch:
             if one is None:
                 return
             self.waiting.remove(one)
-            one.writing.count(queue_ns=one.writing.now_ns - one.writing.account.tokenize_ns)
+            account = one.writing.account
+            one.writing.count(queue_ns=one.writing.now_ns - account.tokenize_ns - account.encode_ns)
             self._sit(one)
 
     def _room_for(self, request: Request) -> tuple[int, int] | None:

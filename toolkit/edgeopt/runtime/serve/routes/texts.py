@@ -84,7 +84,7 @@ class TextRoutes(Generic[W]):
         end_s = monotonic() + self._limits.seconds
         require_kind(request, _JSON)
         body, style = await read_body(request, self._limits), self._reader.call_style
-        wanted = read_wanted(body, self._limits, is_chat=is_chat, style=style)
+        wanted = read_wanted(body, self._limits, is_chat=is_chat, style=style, sees=self._reader.sees)
         if wanted.model != self._model:
             raise unknown_model(wanted.model, self._model)
         single = wanted.choices()
@@ -119,7 +119,7 @@ class TextRoutes(Generic[W]):
         choice.writing = writing
         return choice.queue_ns
 
-    async def _read(self, wanted: Wanted, end_s: float) -> list[int]:
+    async def _read(self, wanted: Wanted, end_s: float) -> Sequence[int]:
         """Return the tokens of what was asked.
 
         Conversations are read one after the other in a thread of their own: a template that takes its time holds up
@@ -200,7 +200,7 @@ class AnswerChoice:
     index: int
     wanted: Wanted
     """The request as if it asked for this answer alone."""
-    tokens: list[int]
+    tokens: Sequence[int]
     """Tokens of its prompt."""
     queue_ns: int = 0
     writing: AnswerWriting | None = None

@@ -1,0 +1,297 @@
+"""A language model that sees, from a Hugging Face folder: the encoder of pictures with its projector, and the decoder.
+
+The encoder is traced by torch; the decoder is written from its weights as any other, with two inputs more for the rows
+that the encoder makes of a picture (`executors.onnxruntime.image_rows`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.decoder import LOGITS, Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.image_rows import EncodedPicture
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
+from edgeopt.export.decoder.folder import WrittenDecoder, decoder_recipe
+from edgeopt.export.decoder.llama import LlamaConfiguration, configuration_of, write_llama
+from edgeopt.export.decoder.tensors_file import TensorFiles
+from edgeopt.export.from_torch import said, torch_of_export
+from edgeopt.export.likeness import TOLERANCE, compare_with_framework
+from edgeopt.export.network import Network, NetworkInput
+from edgeopt.export.to_onnx import OLDEST_OPSET, to_onnx
+from edgeopt.graph.drift import Drift, measure_drift, worst_drift
+from edgeopt.graph.model import Model
+from edgeopt.recipes.drafting.image_drafting import SEEING, image_table
+from edgeopt.recipes.texts.chat_template import CHAT_FILES, TEMPLATE_FILE
+from edgeopt.recipes.texts.seen_prompt import ImageMarks
+from edgeopt.recipes.texts.tokens import read_tokens
+from edgeopt.system.declared.optional import require
+from edgeopt.system.disk.files import read_text
+
+PICTURE, ROWS = "pixel_values", "image_rows"
+_WRITES = ("ForConditionalGeneration", "ForImageTextToText")
+_TEXTS, _TOKENS, _FIRST = 3, 20, 12
+"""Texts with pictures on which both answer, their tokens beside the picture, and those that run at once."""
+_WHY_NOT = {
+    "qwen2_vl": "its positions turn on three axes (M-RoPE), which is not done here",
+    "qwen2_5_vl": "its positions turn on three axes (M-RoPE), which is not done here",
+    "qwen3_vl": "its positions turn on three axes (M-RoPE), which is not done here",
+    "paligemma": "its decoder sees what comes behind each token of the prompt, which is not done here",
+    "mllama": "its decoder looks at pictures across, which is not done here",
+    "idefics2": "its pictures keep their own proportions, which is not done here",
+}
+_REMEDY = f"name a folder of {' or '.join(SEEING.values())}"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSeeing:
+    """A language model that sees, as two graphs and a recipe."""
+
+    decoder: WrittenDecoder
+    """Its drift is that of the logits behind texts with pictures."""
+    encoder: Model
+    encoder_drift: Drift
+    rows: tuple[int, ...]
+    """Shape of the encoder's output."""
+    template: str
+    """Template of conversations where it lies in a file of its own kind; empty: there is none, or it is elsewhere."""
+
+
+def sees(folder: Path) -> bool:
+    """Return whether a folder of Hugging Face holds a language model with an encoder of pictures."""
+    values = _configuration(folder)
+    named = values.get("architectures") or [""]
+    is_writer = isinstance(named, list) and str(named[0]).endswith(_WRITES)
+    return is_writer and all(isinstance(values.get(part), dict) for part in ("vision_config", "text_config"))
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
+    try:
+        values = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def write_seeing(folder: Path, name: str) -> WrittenSeeing:
+    """Return encoder and decoder of a folder, both compared with transformers.
+
+    Raises:
+        MissingDependencyError: If torch or transformers is not installed.
+        InvalidFileError: If a file of the folder is damaged or missing.
+        UnsupportedError: If its kind is not done here, or a graph answers differently.
+    """
+    kind = str(_configuration(folder).get("model_type"))
+    if kind not in SEEING:
+        why = _WHY_NOT.get(kind, "its pictures are not done here")
+        raise UnsupportedError(f"{folder} is a {kind}: {why}", remedy=_REMEDY)
+    opened = OpenedSeeing(folder)
+    config = opened.decoder_configuration()
+    table = image_table(folder, kind, opened.side, opened.rows, opened.mark)
+    ImageMarks(table, read_tokens(folder / "tokenizer.json"))
+    network = opened.encoder(name)
+    encoder = to_onnx(network, [ROWS], {}, OLDEST_OPSET)
+    (encoder_drift,) = compare_with_framework(network, encoder, [ROWS], {})
+    opened.require_same_rows(network.module)
+    decoder = write_llama(config, _Renamed(TensorFiles(folder)), name, sees=True)
+    drift = _compare(decoder, opened, name)
+    recipe = replace(decoder_recipe(folder, config, name), image=table)
+    description = f"{SEEING[kind]}, {recipe.description}, sees pictures"
+    written = WrittenDecoder(
+        decoder, replace(recipe, description=description), drift, config.vocabulary, opened.framework
+    )
+    return WrittenSeeing(written, encoder, encoder_drift.drift, encoder_drift.shape, _template_in(folder))
+
+
+def _template_in(folder: Path) -> str:
+    """Return the template of an older processor, `chat_template.json`, unless a newer file has it."""
+    file = folder / "chat_template.json"
+    has_newer = (folder / TEMPLATE_FILE).is_file() or "chat_template" in _values_of(folder / CHAT_FILES[1])
+    if has_newer or not file.is_file():
+        return ""
+    source = _values_of(file).get("chat_template")
+    return source if isinstance(source, str) else ""
+
+
+def _values_of(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(read_text(file, remedy="copy the folder again")) if file.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        raise InvalidFileError(f"{file} is no JSON", remedy="copy the folder again") from error
+    return values if isinstance(values, dict) else {}
+
+
+class _Renamed:
+    """Weights of the decoder in a model that sees, under the names that a decoder alone has."""
+
+    def __init__(self, weights: TensorFiles) -> None:
+        self._weights = weights
+
+    def __contains__(self, name: str) -> bool:
+        return _inner(name) in self._weights
+
+    def read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Return one tensor in float32."""
+        return self._weights.read(_inner(name), shape)
+
+
+def _inner(name: str) -> str:
+    return f"model.text_model.{name.removeprefix('model.')}" if name.startswith("model.") else name
+
+
+class OpenedSeeing:
+    """A model that sees, open in transformers, in float32."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a folder of `save_pretrained`; no code beside the weights is run.
+
+        Raises:
+            MissingDependencyError: If torch, onnxscript or transformers is not installed.
+            InvalidFileError: If transformers does not open it, or weights are missing.
+        """
+        self._torch, self._folder = torch_of_export(), folder
+        transformers = require("transformers", extra="export", purpose="a network of Hugging Face")
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        self.framework = f"PyTorch {self._torch.__version__}, transformers {transformers.__version__}"
+        options = {"dtype": self._torch.float32, "attn_implementation": "eager", "local_files_only": True}
+        try:
+            opener = transformers.AutoModelForImageTextToText.from_pretrained
+            module, info = opener(folder, output_loading_info=True, **options)
+        except Exception as error:  # whatever transformers says
+            problem = f"{folder}: transformers does not open it: {said(error)}"
+            raise InvalidFileError(problem, remedy="name a folder that save_pretrained wrote") from error
+        if missing := sorted(info["missing_keys"]):
+            raise InvalidFileError(f"{folder} has no weights for {missing[0]}", remedy="copy the folder again")
+        self._module, self._config = module.eval(), module.config
+        vision = self._config.vision_config
+        self.side = int(vision.image_size)
+        self.rows = (self.side // int(vision.patch_size)) ** 2 // int(self._config.scale_factor) ** 2
+
+    @property
+    def mark(self) -> str:
+        """Name of the token at whose places rows of pictures stand."""
+        special, token = read_tokens(self._folder / "tokenizer.json").special, int(self._config.image_token_id)
+        name = next((name for name, number in special.items() if number == token), "")
+        if not name:
+            raise UnsupportedError(
+                f"{self._folder / 'tokenizer.json'} has no special token {token}, image_token_id of config.json",
+                remedy="copy the tokenizer that came with the model",
+            )
+        return name
+
+    def decoder_configuration(self) -> LlamaConfiguration:
+        """Return the configuration of the decoder, with the tokens that end an answer as `generate` knows them.
+
+        Raises:
+            InvalidFileError, UnsupportedError: As `configuration_of`.
+        """
+        text = self._config.get_text_config().to_dict()
+        text["tie_word_embeddings"] = bool(self._config.tie_word_embeddings)
+        ends = getattr(self._module.generation_config, "eos_token_id", None)
+        text["eos_token_id"] = text.get("eos_token_id") if ends is None else ends
+        return configuration_of(text, str(text.get("model_type")), self._folder / "config.json")
+
+    def encoder(self, name: str) -> Network:
+        """Return the encoder with its projector: a tile of a picture in, rows of a text out."""
+        return Network(
+            name,
+            self.framework,
+            self._whole_tile(),
+            (NetworkInput(PICTURE, (1, 3, self.side, self.side)),),
+            outputs=(ROWS,),
+        )
+
+    def _whole_tile(self) -> Any:
+        """Return a module that sees one whole tile: what masks and counts tiles, no graph can follow."""
+        torch, model = self._torch, self._module.model
+        vision, connector, places = model.vision_model, model.connector, list[Any]()
+        handle = vision.embeddings.position_embedding.register_forward_pre_hook(
+            lambda _, given: places.append(given[0])
+        )
+        with torch.no_grad():
+            vision(torch.zeros(1, 3, self.side, self.side))
+        handle.remove()
+
+        class WholeTile(torch.nn.Module):  # type: ignore[misc,name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.vision, self.connector = vision, connector
+                self.register_buffer("places", places[0])
+
+            def forward(self, pixel_values: Any) -> dict[str, Any]:
+                embeddings = self.vision.embeddings
+                patches = embeddings.patch_embedding(pixel_values).flatten(2).transpose(1, 2)
+                hidden = patches + embeddings.position_embedding(self.places)
+                hidden = self.vision.encoder(inputs_embeds=hidden).last_hidden_state
+                return {ROWS: self.connector(self.vision.post_layernorm(hidden))}
+
+        return WholeTile().eval()
+
+    def encoded(self, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return a random tile, and the rows that transformers makes of it."""
+        tile = np.random.default_rng(seed).normal(0, 1, (1, 3, self.side, self.side)).astype(np.float32)
+        with self._torch.no_grad():
+            answer = self._module.model.get_image_features(self._torch.from_numpy(tile)[None])
+        rows: NDArray[np.float32] = getattr(answer, "pooler_output", answer)[0].numpy()
+        return tile, rows.reshape(-1, rows.shape[-1])
+
+    def require_same_rows(self, module: Any) -> None:
+        """Raise UnsupportedError unless what is traced gives the rows that the whole network does."""
+        tile, rows = self.encoded(0)
+        with self._torch.no_grad():
+            ours = module(self._torch.from_numpy(tile))[ROWS][0].numpy()
+        if not measure_drift({ROWS: rows}, {ROWS: ours}).is_within(TOLERANCE):
+            raise UnsupportedError(f"{self._folder}: its encoder is another than {_REMEDY[7:]} has", remedy=_REMEDY)
+
+    def logits(self, tokens: Sequence[int], tile: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return (tokens, vocabulary) behind each token of a text with one tile, computed by torch at once."""
+        ids, picture = self._torch.tensor([list(tokens)]), self._torch.from_numpy(tile)[None]
+        with self._torch.no_grad():
+            array: NDArray[np.float32] = self._module(input_ids=ids, pixel_values=picture).logits[0].numpy()
+        return array
+
+    def text(self, seed: int) -> list[int]:
+        """Return random tokens with the marks of a tile among them."""
+        mark, chance = int(self._config.image_token_id), np.random.default_rng(seed)
+        drawn = chance.integers(0, self._config.get_text_config().vocab_size, _TOKENS)
+        plain = [int(token) for token in drawn if token != mark]
+        return [*plain[:4], *[mark] * self.rows, *plain[4:]]
+
+
+def _compare(model: Model, opened: OpenedSeeing, name: str) -> Drift:
+    """Return how far logits lie from those of transformers, the worst of a few texts with a picture each.
+
+    Raises:
+        UnsupportedError: If they lie further apart than `TOLERANCE`.
+    """
+    drifts = list[Drift]()
+    session = EXECUTOR.open(model.data, SessionOptions(entries=UNOPTIMIZED))
+    try:
+        parts = cache_parts(session.inputs, session.outputs)
+        for seed in range(_TEXTS):
+            tokens, (tile, rows) = opened.text(seed), opened.encoded(seed)
+            left = iter(EncodedPicture(rows, 0).tokens())
+            mark = tokens[4]
+            seen = [next(left) if token == mark else token for token in tokens]
+            decoder = Decoder(session.engine, parts, len(seen), shares=shares_cache(session, parts))
+            first = len(seen) - _FIRST
+            logits = [decoder.run(seen[:first]), *(decoder.run([token]) for token in seen[first:])]
+            drifts.append(measure_drift({LOGITS: opened.logits(tokens, tile)}, {LOGITS: np.concatenate(logits)}))
+    finally:
+        session.close()
+    worst = worst_drift(drifts)
+    if not worst.is_within(TOLERANCE):
+        raise UnsupportedError(
+            f"the graph of {name} answers differently than transformers: {worst.worst_db:.0f} dB", remedy=_REMEDY
+        )
+    return worst

@@ -1,0 +1,227 @@
+"""The encoder of pictures of a language model that sees, in INT8: searched for as for models of frames.
+
+Its grids are calibrated on tiles of pictures, its rows are compared with those of the float encoder, and what it costs
+the whole model is told by the answers that the float model gives about pictures that did not calibrate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.graph.tensors import Frame
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.one_step.quantize import TIME_LIMIT_S, quantize
+from edgeopt.recipes.inputs.pictures import pictures_of, read_picture
+from edgeopt.recipes.inputs.preprocess import Input, Preprocess
+from edgeopt.recipes.inputs.tiles import ImageTable, tiles_of
+from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
+from edgeopt.recipes.recipe_text import recipe_text
+from edgeopt.recipes.texts.seen_prompt import SeenPrompt
+from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.image_reader import ImageReader
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.steps._context import Listener
+from edgeopt.system.disk.files import write_beside
+from edgeopt.system.text import plural
+
+FOLDER = "image-encoder"
+_QUESTION = "Describe this picture."
+_HELD_BACK = 4
+"""One picture in so many judges, and calibrates nothing."""
+_LEAST = 8
+"""Fewer pictures neither calibrate nor judge."""
+_MOST_TILES, _MOST_JUDGING = 96, 16
+_SHARE = 0.15
+"""Share of a time limit that the search may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenEncoder:
+    """A form of the encoder that takes the place of the float one."""
+
+    file: Path
+    precision: str
+
+
+def encoder_in_int8(
+    original: LanguageModel,
+    recipe: Recipe,
+    options: LanguageOptions,
+    *,
+    target: str,
+    folder: Path,
+    threads: int,
+    listener: Listener,
+) -> tuple[ChosenEncoder | None, Note]:
+    """Return the INT8 form of the encoder that is faster and keeps the answers, or None; and what is to be told of it.
+
+    Args:
+        original: The model in float, open.
+        recipe: Of the model, with the folder in which its files lie.
+        options: `pictures` names the folder of pictures, `max_rise` bounds the loss.
+        target: As it was named.
+        folder: Output folder of the run.
+        threads: Of the engine.
+        listener: Hears how far it is.
+
+    Raises:
+        EdgeoptError: If the folder holds too few pictures.
+    """
+    frames = _frames(Path(options.pictures))
+    judging = frames[::_HELD_BACK][:_MOST_JUDGING]
+    place = folder / FOLDER
+    calibrating = [frame for i, frame in enumerate(frames) if i % _HELD_BACK]
+    count = _write_tiles(calibrating, recipe.image, place / "tiles")
+    recipe_file = place / "recipe.toml"
+    write_beside(recipe_file, recipe_text(_recipe_of(recipe), name=f"{recipe.name}-image-encoder", labels=""))
+    listener.say(f"look for an INT8 form of the encoder of pictures, calibrated on {plural(count, 'tile')}")
+    try:
+        made = quantize(
+            recipe.folder / recipe.image.encoder,
+            target=target,
+            calib=place / "tiles",
+            out=place / "image_encoder.onnx",
+            recipe=str(recipe_file),
+            threads=threads,
+            time_limit_s=TIME_LIMIT_S if options.time_limit_s is None else _SHARE * options.time_limit_s,
+            say=listener.say,
+        )
+    except UnsupportedError as error:
+        return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: {error.problem}")
+    if made.chosen is None or made.file is None or made.chosen.speed_ratio <= 1:
+        return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: {made.reason}")
+    listener.say(f"{plural(len(judging), 'picture')} that did not calibrate judge it by the original's answers")
+    judged = judge_encoder(original, recipe, made.file, judging, options.output_tokens, threads)
+    told = (
+        f"{made.chosen.speed_ratio:.2f} times as fast in turns, rows agree by {made.chosen.agreement:.4f}; behind the "
+        f"original's answers to {plural(len(judging), 'picture')} the perplexity changes by {100 * judged.rise:+.2f} % "
+        f"and {100 * judged.agreement:.1f} % of tokens stay the likeliest"
+    )
+    if not judged.rise <= options.max_rise:
+        return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: in INT8 {told}")
+    note = Note(NoteKind.CHOICE, f"the encoder of pictures in INT8 ({made.chosen.name}): {told}")
+    return ChosenEncoder(made.file, "w8a8"), note
+
+
+def _frames(folder: Path) -> list[Frame]:
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    files, _ = pictures_of(folder, names)
+    if len(files) < _LEAST:
+        raise EdgeoptError(
+            f"{folder} holds {plural(len(files), 'picture')}: {_LEAST} calibrate and judge an encoder at least",
+            remedy="name a folder of pictures as the app will see them",
+        )
+    most = np.linspace(0, len(files) - 1, min(len(files), _MOST_TILES)).round().astype(int)
+    return [read_picture(folder / files[int(i)]) for i in most]
+
+
+def _write_tiles(frames: Sequence[Frame], table: ImageTable, folder: Path) -> int:
+    """Write tiles of pictures, each picture whole and the parts of some; return how many."""
+    folder.mkdir(parents=True, exist_ok=True)
+    each = max(_MOST_TILES // len(frames), 1)
+    count = 0
+    for frame in frames:
+        pixels = tiles_of(frame, table).pixels[::-1]  # the whole picture first
+        for i in np.linspace(0, len(pixels) - 1, min(each, len(pixels))).round().astype(int):
+            encoded = cv2.imencode(".png", pixels[int(i)][:, :, ::-1])[1]
+            write_beside(folder / f"{count:03}.png", encoded.tobytes())
+            count += 1
+    return count
+
+
+def _recipe_of(recipe: Recipe) -> Recipe:
+    """Return how the encoder is fed as a model of frames: one tile, as it is."""
+    table = recipe.image
+    return Recipe(
+        name=recipe.name,
+        task="tensors",
+        description=f"encoder of pictures of {recipe.name}",
+        license=recipe.license,
+        source=recipe.source,
+        postprocess=Postprocess(NO_DECODER),
+        evaluation=Evaluation("agreement"),
+        input=Input(size=(table.tile, table.tile), smaller=False),
+        preprocess=Preprocess(scale=table.scale, mean=table.mean, std=table.std),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedEncoder:
+    """What an encoder changes of the answers that the original gave."""
+
+    rise: float
+    """Share by which the perplexity of the original's answers changes."""
+    agreement: float
+    """Share of their tokens that stay the likeliest."""
+
+
+def judge_encoder(
+    original: LanguageModel, recipe: Recipe, file: Path, frames: Sequence[Frame], most_tokens: int, threads: int
+) -> JudgedEncoder:
+    """Return what an encoder changes of the original's answers.
+
+    Args:
+        original: The model, open with its own encoder.
+        recipe: Of the model, with the folder in which its tokenizer lies.
+        file: Of the encoder.
+        frames: Pictures that are asked about.
+        most_tokens: Of an answer.
+        threads: Of the engine.
+    """
+    assert original.images is not None
+    session = EXECUTOR.open(file, SessionOptions(threads=threads))
+    assert isinstance(session, OnnxRuntimeSession)
+    losses, same = list[float](), list[bool]()
+    folder = (recipe.folder / recipe.tokenizer.file).parent
+    with ImageReader(session, recipe.image, original.tokenizer, recipe.generation.begin, folder) as reader:
+        for frame in frames:
+            prompt = original.seen(_QUESTION, [frame])
+            with original.generate(prompt, AnswerOptions(most_tokens=most_tokens, ends=False)) as answer:
+                tokens = [piece.token for piece in answer]
+            before = _logits(original, original.images, prompt, recipe, tokens)
+            after = _logits(original, reader, prompt, recipe, tokens)
+            losses.append(_loss(after, tokens) - _loss(before, tokens))
+            same += (before.argmax(-1) == after.argmax(-1)).tolist()
+    return JudgedEncoder(float(np.exp(np.mean(losses)) - 1), float(np.mean(same)))
+
+
+def _logits(
+    original: LanguageModel, reader: ImageReader, prompt: SeenPrompt, recipe: Recipe, answer: Sequence[int]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Return (answer's tokens, vocabulary): what is chosen in place of each token of an answer."""
+    before = [*recipe.generation.begin, *reader.read(prompt).tokens]
+    logits = original.logits([*before, *answer[:-1]])
+    return logits[len(before) - 1 :].astype(np.float64)
+
+
+def _loss(logits: np.ndarray[tuple[int, ...], np.dtype[np.float64]], answer: Sequence[int]) -> float:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shares = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return -float(shares[np.arange(len(answer)), list(answer)].mean())
+
+
+def require_seeing(model: LanguageModel, options: LanguageOptions) -> None:
+    """Raise where pictures are named for a model that sees none.
+
+    Raises:
+        UnsupportedError: If so.
+    """
+    if options.pictures and model.images is None:
+        raise UnsupportedError(
+            "--pictures are for a model that sees, and this one reads text alone", remedy="leave it out"
+        )
+
+
+IN_FLOAT = Note(
+    NoteKind.INFO, "the encoder of pictures stays as it is", "--pictures FOLDER lets an INT8 form of it take its place"
+)
+"""Where nobody named pictures."""

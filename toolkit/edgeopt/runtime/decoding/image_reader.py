@@ -1,0 +1,201 @@
+"""Pictures of prompts as rows of a text: each is encoded once, and kept while there is room."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from time import perf_counter_ns
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors.onnxruntime.image_rows import EncodedPicture
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.graph.tensors import Frame
+from edgeopt.recipes.inputs.pictures import read_picture
+from edgeopt.recipes.inputs.tiles import ImageTable, pixels_of
+from edgeopt.recipes.texts.chat_template import ChatMessage, read_chat_template
+from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
+from edgeopt.recipes.texts.seen_prompt import ImageMarks, PromptPicture, SeenPrompt
+from edgeopt.recipes.texts.tokens import Tokens
+from edgeopt.system.processes.closing import Closing
+
+KEPT_BYTES = 128 << 20
+"""Rows of pictures that are kept for the next prompt; the one that was not asked for longest goes first."""
+Image = Frame | str | Path
+"""A picture of a prompt: (height, width, 3) BGR uint8, as OpenCV reads it, or the path of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPictures:
+    """A prompt whose pictures are encoded."""
+
+    tokens: list[int]
+    """With a token for each row of a picture."""
+    rows: int
+    encode_ns: int
+    """For cutting and encoding the pictures."""
+    encoded: int
+    """Pictures that went through the encoder; the others were kept."""
+
+
+class ImageReader(Closing):
+    """The encoder of a model that sees, with its projector; for any number of threads."""
+
+    def __init__(
+        self,
+        session: OnnxRuntimeSession,
+        table: ImageTable,
+        tokenizer: Tokens,
+        begin: Sequence[int] = (),
+        folder: Path = Path(),
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        """Bind an encoder to the recipe that feeds it.
+
+        Args:
+            session: Of the encoder; it is closed with this.
+            table: Of the recipe.
+            tokenizer: Of the model.
+            begin: Tokens that the model puts before every prompt.
+            folder: Where the tokenizer lies, with the template of conversations.
+            kept_bytes: Rows that are kept at most.
+
+        Raises:
+            UnsupportedError: If they do not fit each other.
+        """
+        self.marks, self.table = ImageMarks(table, tokenizer), table
+        self.session = session
+        self._tokenizer, self._begin, self._folder = tokenizer, tuple(begin), folder
+        self._conversations: ConversationReader | None = None
+        (picture,), output = session.inputs, session.outputs[0]
+        wanted, rows = (1, 3, table.tile, table.tile), (1, table.rows)
+        if not picture.takes_shape(wanted) or tuple(output.shape[:2]) != rows:
+            raise UnsupportedError(
+                f"the encoder of pictures takes {picture} and gives {output}; [image] tells of tiles of "
+                f"{table.tile} pixels, which become {table.rows} rows",
+                remedy="put back the files that edgeopt export wrote together",
+            )
+        self._input, self._kept_bytes = picture.name, kept_bytes
+        self._kept = OrderedDict[bytes, EncodedPicture]()
+        self._turn, self._changes = Lock(), Lock()
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return int(self.session.outputs[0].shape[-1] or 0)
+
+    def close(self) -> None:
+        """Free the encoder and what it kept."""
+        self.forget()
+        self.session.close()
+
+    def forget(self) -> None:
+        """Free the pictures that are kept."""
+        with self._changes:
+            self._kept.clear()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of the pictures that are kept."""
+        with self._changes:
+            return sum(picture.rows.nbytes for picture in self._kept.values())
+
+    def prompt(self, text: str, images: Sequence[Image]) -> SeenPrompt:
+        """Return a prompt with pictures.
+
+        Args:
+            text: With a mark (`<image>`) for each picture it is taken as it stands, names of special tokens too.
+                Without any it is what a person says beside the pictures: one turn, written by the template that came
+                with the model; where it has none, the pictures stand before the text.
+            images: Pictures in their order.
+
+        Raises:
+            ValueError: If there are other marks than pictures, a picture is none, or the text holds what ends a turn.
+            InvalidFileError: If a file cannot be read as a picture, or the template is damaged.
+            MissingDependencyError: If jinja2 is not installed, and the model has a template.
+        """
+        pictures = [PromptPicture.of(frame_of(image)) for image in images]
+        reader = self._reader()
+        if self.marks.mark in text:
+            written = self.marks.prompt(text, pictures)
+        elif not reader.has_template:
+            return self.marks.before(text, pictures)
+        else:
+            said = ChatMessage("user", text, parts=(*[None] * len(pictures), text))
+            try:
+                written = self.marks.prompt(reader.text_of([said]), pictures)
+            except ConversationError as error:
+                raise ValueError(str(error).replace("messages[0]", "the prompt")) from error
+        return SeenPrompt.of(reader.without_begin(list(written)), pictures)
+
+    def _reader(self) -> ConversationReader:
+        if self._conversations is None:
+            template = read_chat_template(self._folder)
+            self._conversations = ConversationReader(self._tokenizer, self._begin, template, mark=self.marks.mark)
+        return self._conversations
+
+    def read(self, prompt: SeenPrompt) -> ReadPictures:
+        """Return the tokens of a prompt with the rows of its pictures, which are encoded where they are not kept.
+
+        Raises:
+            ValueError: If the prompt has other places than its pictures have rows.
+        """
+        begun_ns, encoded, rows = perf_counter_ns(), 0, list[int]()
+        for seen in prompt.pictures:
+            picture, is_new = self._encoded(seen)
+            encoded += is_new
+            rows += picture.tokens()
+        count = prompt.count(self.marks.token)
+        if count != len(rows):
+            raise ValueError(f"the prompt has {count} places for rows of pictures, its pictures have {len(rows)}")
+        left = iter(rows)
+        tokens = [next(left) if token == self.marks.token else token for token in prompt]
+        return ReadPictures(tokens, len(rows), perf_counter_ns() - begun_ns, encoded)
+
+    def _encoded(self, seen: PromptPicture) -> tuple[EncodedPicture, bool]:
+        """Return a picture, and whether it went through the encoder; the same one in two threads goes once."""
+        digest = seen.digest
+        if (kept := self._find(digest)) is not None:
+            return kept, False
+        with self._turn:
+            if (kept := self._find(digest)) is not None:
+                return kept, False
+            rows = np.concatenate([self._run(tile) for tile in seen.tiles(self.table).pixels])
+            picture = EncodedPicture(rows, self.marks.token)
+            with self._changes:
+                self._kept[digest] = picture
+                total = sum(each.rows.nbytes for each in self._kept.values())
+                while total > self._kept_bytes and self._kept:
+                    total -= self._kept.popitem(last=False)[1].rows.nbytes
+            return picture, True
+
+    def _find(self, digest: bytes) -> EncodedPicture | None:
+        with self._changes:
+            if digest in self._kept:
+                self._kept.move_to_end(digest)
+            return self._kept.get(digest)
+
+    def _run(self, tile: NDArray[np.uint8]) -> NDArray[np.float32]:
+        outputs = self.session.run({self._input: pixels_of(tile, self.table)})
+        return np.array(outputs[self.session.outputs[0].name][0], np.float32)
+
+
+def frame_of(image: Image) -> Frame:
+    """Return a picture as (height, width, 3) BGR.
+
+    Raises:
+        ValueError: If it is no such array.
+        InvalidFileError: If the file cannot be read as a picture.
+    """
+    if isinstance(image, str | Path):
+        return read_picture(Path(image))
+    is_array = isinstance(image, np.ndarray)
+    if not is_array or image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
+        text = f"{image.shape} {image.dtype}" if is_array else type(image).__name__
+        raise ValueError(f"a picture is a path, or an array (height, width, 3) BGR of uint8, not {text}")
+    return image
