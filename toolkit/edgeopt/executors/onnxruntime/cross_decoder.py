@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,6 +124,10 @@ class CrossDecoder:
         if is_first and len(self._not_first):
             logits[-1, self._not_first] = -np.inf
         return logits
+
+    def fork(self) -> CrossDecoder:
+        """Return another answer that goes on behind the same tokens; nothing is copied until one of them runs."""
+        return copy(self)
 
     def rewind(self, past: int) -> None:
         """Stay where the answer is: nothing is guessed here, so nothing is forgotten."""
