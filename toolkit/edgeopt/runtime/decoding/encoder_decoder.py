@@ -27,6 +27,7 @@ from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles, read_enco
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
+from edgeopt.runtime.decoding.beam_generation import BeamGeneration
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing
 from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.runtime.decoding.long import fitted_text
@@ -35,6 +36,7 @@ from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.decoding.selftest_pair import check_pair
 from edgeopt.runtime.decoding.speech.hearing import passages_of
+from edgeopt.runtime.decoding.speech.rules import TokenRules
 from edgeopt.runtime.decoding.speech.options import SpeechOptions, SpeechWishes
 from edgeopt.runtime.decoding.speech.transcription import Transcription
 from edgeopt.runtime.decoding.speech.voice import VoiceDetector
@@ -239,7 +241,7 @@ class EncoderDecoder(Closing):
         fed_ns = perf_counter_ns()
         heard = self._heard(fed)
         heard_ns = perf_counter_ns()
-        begin, decoder = self._begin(heard), self._decoder(heard)
+        begin = self._begin(heard)
         pieces = Pieces(self.tokenizer, asked.stop)
         writing = Writing(
             begin,
@@ -251,7 +253,12 @@ class EncoderDecoder(Closing):
             tokenize_ns=fed_ns - begun_ns,
         )
         writing.count(encode_ns=heard_ns - fed_ns, heard_rows=heard.rows)
-        return Generation(decoder, writing, asked, lambda *_: None)
+        files = self.files
+        beams = replace(files.beams, count=asked.beams) if asked.beams else files.beams
+        if beams.count == 1:
+            return Generation(self._decoder(heard), writing, asked, lambda *_: None)
+        rules, room = TokenRules(files.suppress, files.begin_suppress), files.context - len(begin)
+        return BeamGeneration(self.decoder_of(heard), writing, asked, beams, rules, files.end, room)
 
     def _decoder(self, heard: Heard) -> CrossDecoder:
         files, engines = self.files, (self._first.engine, self._following.engine)

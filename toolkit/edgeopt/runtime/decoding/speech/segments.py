@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
+from typing import Any
 
 STEP_S = 0.02
 """Between two times that a model writes."""
@@ -29,6 +31,18 @@ class SpeechSegment:
     """The temperature at which its window's tokens were drawn; 0: the likeliest came."""
     window_s: float
     """Where its window begins."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "start_s": round(self.start_s, 3),
+            "end_s": round(self.end_s, 3),
+            "text": self.text.strip(),
+            "tokens": list(self.tokens),
+            "avg_logprob": self.avg_logprob if isfinite(self.avg_logprob) else None,
+            "no_speech_prob": self.no_speech_prob,
+            "temperature": self.temperature,
+        }
 
 
 @dataclass(frozen=True, slots=True)

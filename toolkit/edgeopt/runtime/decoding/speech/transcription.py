@@ -121,6 +121,11 @@ class Transcription(Closing):
         """The cost so far; its tokens are those of times too, and those that were doubted."""
         return Account(**{"windows": 0, **self._counts}, token_at_ns=tuple(self._at_ns), reason=self._reason)
 
+    @property
+    def writes_times(self) -> bool:
+        """Whether the times of segments are those that the model writes; else those of the windows that were heard."""
+        return self._times
+
     def cancel(self) -> None:
         """End it before its next token; from any thread."""
         self._is_cancelled = True
@@ -198,8 +203,8 @@ class Transcription(Closing):
                 continue
             segments.append(
                 SpeechSegment(
-                    passage.original_s(window_s + part.start_s),
-                    passage.original_s(window_s + part.end_s),
+                    passage.original_s(window_s + min(part.start_s, heard_s)),
+                    passage.original_s(window_s + min(part.end_s, heard_s)),
                     text,
                     part.tokens,
                     answer.avg_logprob,
