@@ -123,8 +123,9 @@ class Printed:
         if self._answer is None:
             self._progress.__exit__(None, None, None)
             self._answer = AnswerLine().__enter__()
+        text = " ".join(segment.text.split())
         line = f"[{clock(segment.start_s)} --> {clock(segment.end_s)}] " if is_timed else ""
-        self._answer.write(f"{line}{" ".join(segment.text.split())}\n", account)
+        self._answer.write(f"{line}{text}\n", account)
         self._is_by_segment = True
 
     def ask(self) -> str | None:
