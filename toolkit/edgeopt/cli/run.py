@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edgeopt.errors import Note
     from edgeopt.running.live_subject import LiveSubject
     from edgeopt.runtime.decoding.generation import Account, Piece
+    from edgeopt.runtime.decoding.speech.segments import SpeechSegment
     from edgeopt.runtime.stream import Event, StreamResult, StreamStats
 
 _EVERY_S = 0.25
@@ -37,6 +38,7 @@ _EVERY_S = 0.25
     "Drift",
     "A model that is no bundle",
     "Language models",
+    "Speech",
     "How tokens are drawn",
     "Guessing ahead",
     "Pipelines",
@@ -54,7 +56,7 @@ def run(ctx: click.Context, /, *, bundle: str, source: str | None, as_json: bool
     in one line each. Ctrl-C ends with the summary.
     With --prompt BUNDLE is that of a language model (or a shipped one, or a folder that edgeopt export wrote), and its
     answer is printed as it comes; with --chat it talks. A folder of optimum-cli with an encoder and a decoder answers
-    a .wav file as SOURCE, or --prompt.
+    a .wav file as SOURCE (-: a WAV on the standard input, transcribed as it comes), or --prompt.
     """
     del options
     from edgeopt.verbs.run import answer
@@ -81,6 +83,7 @@ class Printed:
         self._as_json = as_json
         self._status, self._by_line, self._lines, self._due_s = StatusLine(), False, 0, 0.0
         self._answer: AnswerLine | None = None
+        self._is_by_segment = False
         self._progress = Progress(quiet=as_json)
 
     def __enter__(self) -> Printed:
@@ -92,7 +95,7 @@ class Printed:
         self._progress.__exit__(kind, error, trace)
         if self._answer is not None:
             self._answer.__exit__(kind, error, trace)
-            if kind is None and not self._as_json:
+            if kind is None and not self._as_json and not self._is_by_segment:
                 click.echo()
         self.end()
 
@@ -109,6 +112,21 @@ class Printed:
             self._progress.__exit__(None, None, None)
             self._answer = AnswerLine().__enter__()
         self._answer.write(piece.text, account)
+
+    def segment(self, segment: SpeechSegment, account: Account, is_timed: bool) -> None:
+        """Print the next segment of a transcription, with its times where the model writes them."""
+        if self._as_json:
+            click.echo(json.dumps(segment.as_json(), allow_nan=False))
+            return
+        from edgeopt.runtime.decoding.speech.subtitles import clock
+
+        if self._answer is None:
+            self._progress.__exit__(None, None, None)
+            self._answer = AnswerLine().__enter__()
+        text = " ".join(segment.text.split())
+        line = f"[{clock(segment.start_s)} --> {clock(segment.end_s)}] " if is_timed else ""
+        self._answer.write(f"{line}{text}\n", account)
+        self._is_by_segment = True
 
     def ask(self) -> str | None:
         """Return the next line of the person; None: it is empty, or there is none."""

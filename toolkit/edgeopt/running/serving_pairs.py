@@ -15,7 +15,7 @@ from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encode
 if TYPE_CHECKING:
     from edgeopt.runtime.serve.room import MemoryPlace
 
-_SOUNDS, _TEXTS = "/v1/audio/transcriptions", "/v1/completions"
+_SOUNDS, _TRANSLATIONS, _TEXTS = "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/completions"
 
 
 def hosted_pair(model: str, options: ServeOptions) -> Hosted:
@@ -25,8 +25,8 @@ def hosted_pair(model: str, options: ServeOptions) -> Hosted:
         EdgeoptError: If its configurations are damaged.
     """
     name, files = _read(Path(model))
-    path = _SOUNDS if files.audio is not None else _TEXTS
-    return Hosted(model, name, (path,), sum(map(bytes_beside, files.files)), options, open_pair)
+    paths = (_SOUNDS, _TRANSLATIONS) if files.audio is not None else (_TEXTS,)
+    return Hosted(model, name, paths, sum(map(bytes_beside, files.files)), options, open_pair)
 
 
 def open_pair(model: str, options: ServeOptions, place: MemoryPlace | None = None) -> ServedModel:
@@ -65,7 +65,7 @@ def open_pair(model: str, options: ServeOptions, place: MemoryPlace | None = Non
         with heard.held() as first:
             name, notes = options.name or first.files.name, (*first.files.notes, *correction[0].notes)
         tally = Tally(name, sounds.STAGES, heard, writes=True)
-        routes = sounds.Sounds(name, heard, read.audio.rate_hz, options.limits, tally, SpanTracer(name))
+        routes = sounds.Sounds(name, heard, read, options.limits, tally, SpanTracer(name))
         text = f"{_SOUNDS}, a WAV in, its text out"
         return ServedModel(name, tally, heard, routes.routes(), routes.close, text, notes)
     written = Holder(lambda: sounds.Translations(opened()), options.keep_s, place)

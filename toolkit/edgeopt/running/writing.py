@@ -28,6 +28,8 @@ class WrittenResult:
     account: Account
     notes: tuple[Note, ...] = ()
     budget: AnswerBudget | None = None
+    language: str = ""
+    """Code of the language that was heard; empty where none is told."""
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -54,6 +56,7 @@ class WrittenResult:
         if account.heard_rows:
             heard = f" in {account.windows} windows" if account.windows > 1 else ""
             parts = [plural(count, "token"), f"encoder {account.encode_ns / 1e6:.1f} ms{heard}"]
+            parts += [f"language {self.language}"] if self.language else []
         if account.images:
             parts.append(f"{plural(account.images, 'picture')} in {account.encode_ns / 1e6:.1f} ms")
         if account.shifts:

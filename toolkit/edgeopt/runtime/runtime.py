@@ -7,7 +7,7 @@ for piece in edgeopt.Runtime.load("language-bundle").generate("import os"): ...
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -26,6 +26,9 @@ from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Gen
 from edgeopt.runtime.decoding.image_reader import Image
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.decoding.speech.options import SpeechOptions, SpeechWishes
+from edgeopt.runtime.decoding.speech.transcription import Transcription
+from edgeopt.runtime.decoding.speech.voice import VoiceDetector
 from edgeopt.runtime.drift.of_bundle import OF_BUNDLE, sketch_for
 from edgeopt.runtime.drift.sketch import Sketch
 from edgeopt.runtime.drift.state import FieldDrift
@@ -194,6 +197,32 @@ class Runtime(Closing):
         if isinstance(prompt, Sound):
             raise UnsupportedError("a language model hears no sound", remedy="pass a text")
         return self.language_model.generate(prompt, asked, images)
+
+    @with_options_of(SpeechOptions)
+    def transcribe(
+        self,
+        sound: Sound | Iterator[Sound],
+        options: SpeechOptions | None = None,
+        *,
+        voice: VoiceDetector | None = None,
+        **wishes: Unpack[SpeechWishes],
+    ) -> Transcription:
+        """Return the segments of a sound of any length, with their times, which come as they are done.
+
+        Args:
+            sound: An `edgeopt.Sound`; or several that follow each other at the model's rate, as they come.
+            options: What is asked; None: all as the model's configuration says.
+            voice: Another runtime, of the task `voice_activity`: what it takes for silence is not heard.
+            wishes: Fields of `SpeechOptions` that differ, such as `language="de", times=True`.
+
+        Raises:
+            UnsupportedError: If the bundle hears no speech, or does not do what is asked.
+            EdgeoptError: If the prompt cannot be read.
+            ValueError: If a wish has no such value.
+            TypeError: If there is no such wish.
+            UnavailableError: If the runtime is closed.
+        """
+        return self.encoder_decoder.transcribe(sound, options, voice=voice, **wishes)
 
     @property
     def class_names(self) -> tuple[str, ...]:

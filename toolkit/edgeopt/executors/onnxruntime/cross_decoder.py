@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +133,10 @@ class CrossDecoder:
     def reusable(self, past: int) -> int:
         """Return how many of the first `past` tokens that are held can be kept."""
         return past
+
+    def fork(self) -> CrossDecoder:
+        """Return another answer that goes on behind the same tokens; nothing is copied until one of them runs."""
+        return copy(self)
 
     def rewind(self, past: int) -> None:
         """Stay where the answer is: nothing is guessed here, so nothing is forgotten."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
@@ -67,10 +67,17 @@ def bench_sources(
             context=files.context,
             lengths=tuple(each.summary(options) for each in series),
             seconds=monotonic() - began_s,
-            notes=(*files.notes, *correction.notes),
+            notes=(*files.notes, *_note_of_beams(opened), *correction.notes),
             disturbed=doubts_of_machine(readings),
             cold=_cold(folder, opened, given, options, tell) if options.cold else None,
         )
+
+
+def _note_of_beams(opened: EncoderDecoder) -> tuple[Note, ...]:
+    """Return a note where answers are searched for: what is timed takes the likeliest token."""
+    count = opened.files.beams.count
+    text = f"the configuration asks for {count} beams: times are of one, and an answer takes about {count} times as many"
+    return (Note(NoteKind.INFO, f"{text} runs"),) if count > 1 else ()
 
 
 def _cold(

@@ -26,6 +26,8 @@ Array = NDArray[np.float64]
 
 _KALDI_FLOOR = 1.1920928955078125e-07
 _PREEMPHASIS = 0.97
+_BLOCK = 8192
+"""Frames whose spectra are held at once."""
 _DYNAMIC_DB, _WHISPER_RANGE = 80.0, 8.0
 _EACH_FLOOR, _LEAST_VARIANCE = 1e-5, 1e-7
 """Added to a deviation that features are divided by, and to a variance of samples: silence stays silent."""
@@ -129,8 +131,7 @@ class FeatureMaker:
         """
         if self._audio.normalise:
             samples = normalised(samples)
-        power = self._power(np.asarray(samples, np.float64))
-        array = self._logarithm(power @ self._filters)
+        array = self._logarithm(self._band_power(np.asarray(samples, np.float64)))
         if self._coefficients:
             array = array @ self._dct
         array = array.T
@@ -144,19 +145,24 @@ class FeatureMaker:
             array = (array - array.mean(axis=axis, keepdims=True)) / (spread + _EACH_FLOOR)
         return np.ascontiguousarray(array, np.float32)
 
-    def _power(self, samples: Array) -> Array:
-        """Return (frames, fft / 2 + 1)."""
-        length = self._length
+    def _band_power(self, samples: Array) -> Array:
+        """Return (frames, bands), of many frames in blocks: an hour of sound takes no gigabytes on its way."""
         if self._padded:
             half = self._fft // 2
             samples = np.pad(samples, (half, half), mode=self._padded)  # type: ignore[call-overload]
-        frames = np.lib.stride_tricks.sliding_window_view(samples, length)[:: self._step]
+        frames = np.lib.stride_tricks.sliding_window_view(samples, self._length)[:: self._step]
+        frames = frames[:-1] if self._audio.features is Features.WHISPER else frames
+        blocks = [frames[begin : begin + _BLOCK] for begin in range(0, len(frames), _BLOCK)]
+        return np.concatenate([self._power(block) @ self._filters for block in blocks])
+
+    def _power(self, frames: Array) -> Array:
+        """Return (frames, fft / 2 + 1)."""
         if self._is_kaldi:
             frames = frames - frames.mean(axis=1, keepdims=True)
             before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
-            frames = np.pad(frames - _PREEMPHASIS * before, ((0, 0), (0, self._fft - length)))
+            frames = np.pad(frames - _PREEMPHASIS * before, ((0, 0), (0, self._fft - self._length)))
         power: Array = np.abs(np.fft.rfft(frames * self._window, self._fft)) ** 2
-        return power[:-1] if self._audio.features is Features.WHISPER else power
+        return power
 
     def _logarithm(self, power: Array) -> Array:
         audio, convention = self._audio, self._convention

@@ -1,7 +1,6 @@
 """The configurations beside an exported encoder and decoder: how texts begin and end, and the sound's features.
 
-Source: `generation_config.json` and `preprocessor_config.json` of Hugging Face transformers; Radford et al., 2022,
-arXiv:2212.04356 (Whisper's first tokens).
+Source: `generation_config.json` and `preprocessor_config.json` of Hugging Face transformers.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.files.exported_folder import folder_name
 from edgeopt.recipes.inputs.audio import Audio, Features
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe, read_recipe
+from edgeopt.recipes.texts.beams import BeamOptions, BeamStop
 from edgeopt.recipes.texts.generation import GENERATION, GenerationTable
+from edgeopt.recipes.texts.speech import FirstTokens, SpeechSettings, first_tokens, read_speech
 from edgeopt.recipes.texts.tokenizer import Tokenizer
 from edgeopt.system.disk.files import read_text, require_regular
 from edgeopt.system.disk.links import files_of
@@ -47,9 +48,10 @@ _UNUSED: Mapping[str, Any] = {
     "exponential_decay_length_penalty": None,
     "constraints": None,
     "force_words_ids": None,
-    "return_timestamps": False,
 }
 """Keys that change which token is chosen and are not computed here, with the values at which they do nothing."""
+_STOPS = {"True": BeamStop.FULL, "never": BeamStop.NEVER}
+"""Values of `early_stopping`."""
 _CONFIGURATIONS = ("config.json", "generation_config.json", "preprocessor_config.json", "recipe.toml")
 _REMEDY = "copy the folder again, as optimum-cli export onnx wrote it"
 
@@ -83,6 +85,10 @@ class EncoderDecoderFiles:
     audio: Audio | None
     """How a sound becomes features; None: it reads texts."""
     notes: tuple[Note, ...] = ()
+    speech: SpeechSettings | None = None
+    """What the configurations say of answers to speech; None: it reads texts."""
+    beams: BeamOptions = BeamOptions()
+    """The search that the configuration asks for."""
 
     @property
     def is_pair(self) -> bool:
@@ -137,9 +143,9 @@ def read_encoder_decoder(folder: Path) -> EncoderDecoderFiles:
     tokenizer = folder / "tokenizer.json"
     require_regular(tokenizer, remedy="save it with transformers: AutoTokenizer.from_pretrained(ID).save_pretrained(.)")
     try:
-        begin, languages = _begin(asked, kind)
+        begin = _begin(asked, kind)
         end = _tokens(asked.get("eos_token_id"))
-        if not end or not begin:
+        if not end or not begin.tokens:
             raise InvalidFileError(f"{settings} names no eos_token_id or decoder_start_token_id", remedy=_REMEDY)
         context = config.get("max_target_positions" if kind == _WHISPER else "max_position_embeddings")
         first = _tokens(asked.get("bos_token_id")) if _TEXTS.get(kind) else ()
@@ -150,8 +156,8 @@ def read_encoder_decoder(folder: Path) -> EncoderDecoderFiles:
             first=graphs[1],
             following=graphs[2],
             tokenizer=tokenizer,
-            begin=begin,
-            languages=languages,
+            begin=begin.tokens,
+            languages=begin.languages,
             end=end,
             suppress=_suppressed(asked),
             begin_suppress=_tokens(asked.get("begin_suppress_tokens")),
@@ -159,6 +165,8 @@ def read_encoder_decoder(folder: Path) -> EncoderDecoderFiles:
             around=(first, end[:1]),
             audio=_audio(folder) if kind == _WHISPER else None,
             notes=_notes(asked),
+            speech=read_speech(asked, int(asked.get("vocab_size") or 0)) if kind == _WHISPER else None,
+            beams=_beams(asked),
         )
     except (TypeError, ValueError, IndexError) as error:
         raise InvalidFileError(f"{settings} holds no token where one is expected: {error}", remedy=_REMEDY) from error
@@ -181,35 +189,12 @@ def recipe_of(files: EncoderDecoderFiles) -> Recipe:
     )
 
 
-def _begin(asked: Mapping[str, Any], kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the tokens that an answer begins with, and those of which the second one is chosen by the model."""
+def _begin(asked: Mapping[str, Any], kind: str) -> FirstTokens:
+    """Return the tokens that an answer begins with."""
+    if kind == _WHISPER:
+        return first_tokens(asked)
     start = _tokens(asked.get("decoder_start_token_id"))
-    if kind != _WHISPER:
-        return (*start, *_tokens(asked.get("forced_bos_token_id"))), ()
-    language, task = asked.get("language"), asked.get("task")
-    known, tasks = asked.get("lang_to_id") or {}, asked.get("task_to_id") or {}
-    forced = asked.get("forced_decoder_ids") or () if language is None and task is None else ()
-    places = [int(place) for place, _ in forced]
-    if places != list(range(1, len(places) + 1)):
-        raise ValueError(f"forced_decoder_ids at {places}")
-    more = [None if token is None else int(token) for _, token in forced]
-    if language is not None:
-        name = str(language) if str(language) in known else f"<|{language}|>"
-        if name not in known:
-            raise ValueError(f"language {str(language)[:40]} is none of lang_to_id: write it as in <|en|>")
-        more = [int(known[name])]
-    elif known and (not more or more[0] is None):
-        more = [None, *more[1:]]
-    if language is not None or task is not None:
-        if task is not None and str(task) not in tasks:
-            raise ValueError(f"task {str(task)[:40]} is none of task_to_id")
-        more += [int(tasks[str(task or "transcribe")])] if tasks else []
-    silent = asked.get("no_timestamps_token_id")
-    if silent is not None and (not more or more[-1] != silent):
-        more.append(int(silent))
-    detects = bool(more) and more[0] is None
-    languages = tuple(sorted(int(value) for value in known.values())) if detects else ()
-    return (*start, *(one for one in more if one is not None)), languages
+    return FirstTokens((*start, *_tokens(asked.get("forced_bos_token_id"))))
 
 
 def _suppressed(asked: Mapping[str, Any]) -> tuple[int, ...]:
@@ -232,11 +217,20 @@ def _require_known(asked: Mapping[str, Any], path: Path) -> None:
 
 
 def _notes(asked: Mapping[str, Any]) -> tuple[Note, ...]:
-    beams = asked.get("num_beams") or 1
-    if beams == 1 and not asked.get("do_sample"):
+    if not asked.get("do_sample"):
         return ()
-    text = f"{beams} beams" if beams != 1 else "drawn tokens"
-    return (Note(NoteKind.INFO, f"the configuration asks for {text}: one text is written, of the likeliest tokens"),)
+    text = "the configuration asks for drawn tokens: the likeliest are written, unless a temperature is asked for"
+    return (Note(NoteKind.INFO, text),)
+
+
+def _beams(asked: Mapping[str, Any]) -> BeamOptions:
+    """Return the search that a configuration asks for."""
+    early, penalty = asked.get("early_stopping"), asked.get("length_penalty")
+    return BeamOptions(
+        count=int(asked.get("num_beams") or 1),
+        length_penalty=1.0 if penalty is None else float(penalty),
+        stops=_STOPS.get(str(early), BeamStop.UNLIKELY),
+    )
 
 
 def _audio(folder: Path) -> Audio:

@@ -5,7 +5,7 @@ Source: Vaswani et al., 2017, arXiv:1706.03762; Radford et al., 2022, arXiv:2212
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
@@ -27,6 +27,7 @@ from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles, read_enco
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
+from edgeopt.runtime.decoding.beam_generation import BeamGeneration
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing
 from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.runtime.decoding.long import fitted_text
@@ -34,6 +35,11 @@ from edgeopt.runtime.decoding.long_sounds import WindowsInTurn, fitted_sound
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.decoding.selftest_pair import check_pair
+from edgeopt.runtime.decoding.speech.hearing import passages_of
+from edgeopt.runtime.decoding.speech.rules import TokenRules
+from edgeopt.runtime.decoding.speech.options import SpeechOptions, SpeechWishes
+from edgeopt.runtime.decoding.speech.transcription import Transcription
+from edgeopt.runtime.decoding.speech.voice import VoiceDetector
 from edgeopt.runtime.opening import opening_of
 from edgeopt.runtime.selftest import read_stored
 from edgeopt.system.declared.signatures import with_options_of
@@ -140,6 +146,52 @@ class EncoderDecoder(Closing):
         result += [decoder.run([token])[-1] for token in answer[:-1]]
         return np.stack(result)
 
+    def require_open(self) -> None:
+        """Raise where the model is closed.
+
+        Raises:
+            UnavailableError: If it is.
+        """
+        if self._is_closed:
+            raise UnavailableError("the model is closed", remedy="open it again")
+
+    def hear(self, features: NDArray[np.float32]) -> Heard:
+        """Return what the encoder gives for the features of a window."""
+        return self._heard({self._encoder.inputs[0].name: features[None]})
+
+    def decoder_of(self, heard: Heard) -> CrossDecoder:
+        """Return a decoder that holds nothing, and suppresses nothing."""
+        return CrossDecoder(self._first.engine, self._following.engine, self.cache, heard, self.files.context)
+
+    @with_options_of(SpeechOptions)
+    def transcribe(
+        self,
+        sound: Sound | Iterator[Sound],
+        options: SpeechOptions | None = None,
+        *,
+        voice: VoiceDetector | None = None,
+        **wishes: Unpack[SpeechWishes],
+    ) -> Transcription:
+        """Return the segments of a sound of any length, with their times, which come as they are done.
+
+        Args:
+            sound: A sound; or sounds that follow each other at the model's rate, as they come.
+            options: What is asked.
+            voice: A runtime of the task `voice_activity`: what it takes for silence is not heard.
+            wishes: Fields that differ, as `SpeechOptions.but` takes them.
+
+        Raises:
+            UnavailableError: If the model is closed.
+            EdgeoptError: If the model hears no sounds, or does not do what is asked.
+        """
+        self.require_open()
+        options = (options or SpeechOptions()).but(**wishes)
+        audio, speech = self.files.audio, self.files.speech
+        if audio is None or speech is None:
+            raise UnsupportedError(f"{self.files.name} reads texts, and hears no sound", remedy="call generate")
+        passages, times = passages_of(sound, audio, options.times, speech, voice)
+        return Transcription(self, options, passages, times=times)
+
     def _begin(self, heard: Heard) -> list[int]:
         begin = list(self.files.begin)
         if self.files.languages:
@@ -168,8 +220,7 @@ class EncoderDecoder(Closing):
             EdgeoptError: If the model takes the other of them, the text is empty, one of them is too long and nothing
                 says what becomes of it, or guesses are asked for.
         """
-        if self._is_closed:
-            raise UnavailableError("the model is closed", remedy="open it again")
+        self.require_open()
         asked = (asked or AnswerOptions()).but(**wishes)
         if asked.guesses or asked.chunk_tokens:
             raise EdgeoptError("an encoder with a decoder guesses nothing", remedy="leave --guesses out")
@@ -195,7 +246,7 @@ class EncoderDecoder(Closing):
         fed_ns = perf_counter_ns()
         heard = self._heard(fed)
         heard_ns = perf_counter_ns()
-        begin, decoder = self._begin(heard), self._decoder(heard)
+        begin = self._begin(heard)
         pieces = Pieces(self.tokenizer, asked.stop)
         writing = Writing(
             begin,
@@ -207,7 +258,12 @@ class EncoderDecoder(Closing):
             tokenize_ns=fed_ns - begun_ns,
         )
         writing.count(encode_ns=heard_ns - fed_ns, heard_rows=heard.rows)
-        return Generation(decoder, writing, asked, lambda *_: None)
+        files = self.files
+        beams = replace(files.beams, count=asked.beams) if asked.beams else files.beams
+        if beams.count == 1:
+            return Generation(self._decoder(heard), writing, asked, lambda *_: None)
+        rules, room = TokenRules(files.suppress, files.begin_suppress), files.context - len(begin)
+        return BeamGeneration(self.decoder_of(heard), writing, asked, beams, rules, files.end, room)
 
     def _decoder(self, heard: Heard) -> CrossDecoder:
         files, engines = self.files, (self._first.engine, self._following.engine)

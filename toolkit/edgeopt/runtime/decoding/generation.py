@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.image_rows import ImageToken, known_token
+from edgeopt.recipes.texts.beams import MOST_BEAMS
 from edgeopt.runtime.decoding.grammars import AnswerForm, Follower, form_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.pieces import Pieces
@@ -103,6 +104,7 @@ class AnswerWishes(TypedDict, total=False):
     grammar: str
     logprobs: int | None
     shows: tuple[str, ...]
+    beams: int
     min_p: float
     frequency_penalty: float
     presence_penalty: float
@@ -153,9 +155,12 @@ class AnswerOptions:
     """Alternatives whose probabilities stand beside that of each token, 0 to 20; None: no probability is computed."""
     shows: tuple[str, ...] = ()
     """Names of special tokens that the answer's text shows, such as the mark before a call; others write nothing."""
+    beams: int = 1
+    """Of an encoder with a decoder: answers that are kept beside each other while the likeliest is searched for, which
+    comes whole then. 1: the likeliest token comes; 0: as the model's configuration asks."""
 
     def __post_init__(self) -> None:
-        limits = {"most_tokens": 1, "chunk_tokens": 0, "keep": 0, "guesses": 0}
+        limits = {"most_tokens": 1, "chunk_tokens": 0, "keep": 0, "guesses": 0, "beams": 0}
         for name, low in limits.items():
             value = getattr(self, name)
             is_left = name == "guesses" and value is None
@@ -166,6 +171,8 @@ class AnswerOptions:
         if not all(isinstance(word, str) and word for word in self.stop):
             raise ValueError(f"stop is {self.stop!r}, and takes texts of one character or more")
         form_of(self.schema, self.regex, self.grammar)
+        if self.beams > MOST_BEAMS:
+            raise ValueError(f"beams is {self.beams}, not 0 to {MOST_BEAMS}")
         if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
             raise ValueError(f"logprobs is {self.logprobs!r}, not 0 to {MOST_LOGPROBS}")
 

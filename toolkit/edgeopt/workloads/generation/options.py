@@ -21,11 +21,12 @@ from edgeopt.measurement.generation.options import LANGUAGE, GenerationOptions, 
 from edgeopt.measurement.resources.prices import Prices
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.recipes.texts.beams import MOST_BEAMS
 from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.workloads._serving import ServeFlags
 from edgeopt.workloads.frames.options import FrameInspect
 
-DRAWN, GUESSING = "How tokens are drawn", "Guessing ahead"
+DRAWN, GUESSING, SPEECH = "How tokens are drawn", "Guessing ahead", "Speech"
 """Headings of the help."""
 
 
@@ -121,7 +122,10 @@ class GenerationRun:
     """Options of `run` for a model that writes tokens."""
 
     prompt: str | None = option(
-        None, "Let a language model answer this text, in place of SOURCE.", group=LANGUAGE, metavar="TEXT"
+        None,
+        "Let a language model answer this text, in place of SOURCE; beside a sound: what was said before.",
+        group=LANGUAGE,
+        metavar="TEXT",
     )
     image: tuple[Path, ...] = option(
         (),
@@ -241,6 +245,33 @@ class GenerationRun:
         least=0.01,
         most=100,
         shown="1, none",
+    )
+    beams: int = option(
+        0,
+        "Answers that an encoder with a decoder keeps beside each other while it searches for the likeliest.",
+        group=DRAWN,
+        syntax=Syntax.WHOLE,
+        least=0,
+        most=MOST_BEAMS,
+        shown="the model's",
+    )
+    times: bool = option(
+        False,
+        "Write segments with their times, as sounds longer than a window have them anyway.",
+        group=SPEECH,
+        syntax=Syntax.FLAG,
+    )
+    language: str = option(
+        "", "Language that is spoken: de, German.", group=SPEECH, metavar="NAME", shown="the model chooses"
+    )
+    translate: bool = option(False, "Write in English what is said in another language.", group=SPEECH, syntax=Syntax.FLAG)
+    voice_activity: str | None = option(
+        None,
+        "A model of voice activity: what it takes for silence is not heard.",
+        group=SPEECH,
+        metavar="MODEL",
+        file_use=FileUse.READ,
+        shown="all is heard",
     )
     guesses: int | None = _guesses_option()
     draft: str | None = _draft_option()

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.recipes.texts.speech import TRANSLATE
 from edgeopt.running.answering import answer_source
 from edgeopt.running.talking import TalkResult, talk
+from edgeopt.running.transcribing import STREAM, needs_times, transcribe_source
 from edgeopt.running.writing import Prompting, WrittenResult, read_system, write_answer
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.decoding.speech.options import SpeechOptions
+from edgeopt.runtime.decoding.speech.segments import SpeechSegment
 from edgeopt.system.disk.files import read_text
 from edgeopt.workloads import refuse_others
 from edgeopt.workloads.generation.guessing import GUESSES, NONE, require_guesses
@@ -34,8 +38,11 @@ _OF_TALKS = (
     "threads",
 )
 """Options of a conversation."""
-_OF_PAIRS = (*_DRAWN, "prompt", "output_tokens", "stop", "long", "budget", "threads")
+_OF_PAIRS = (*_DRAWN, "prompt", "output_tokens", "stop", "long", "budget", "beams", "threads")
 """Options of an encoder with a decoder."""
+_OF_SPEECH = ("times", "language", "translate", "voice_activity")
+"""Options that ask for a transcription."""
+_OF_TRANSCRIPTIONS = (*_OF_SPEECH, "prompt", "output_tokens", "temperature", "seed", "budget", "beams", "threads")
 
 
 class Hears(Protocol):
@@ -53,6 +60,10 @@ class Hears(Protocol):
         """Hear the next piece, and what the answer took so far."""
         ...
 
+    def segment(self, segment: SpeechSegment, account: Account, is_timed: bool) -> None:
+        """Hear the next segment of a transcription, what it took so far, and whether its times are the model's."""
+        ...
+
     def progress(self, what: str, done: int, of: int) -> None:
         """Hear how far work before the answer is."""
         ...
@@ -68,6 +79,9 @@ class _Nobody:
     def write(self, piece: Piece, account: Account) -> None:
         pass
 
+    def segment(self, segment: SpeechSegment, account: Account, is_timed: bool) -> None:
+        pass
+
     def progress(self, what: str, done: int, of: int) -> None:
         pass
 
@@ -81,13 +95,24 @@ def work(
         source: The model.
         options: What the answer may be.
         hears: Hears each piece.
-        sample: A .wav file for an encoder with a decoder.
+        sample: A .wav file for an encoder with a decoder, or `-`: a WAV on the standard input.
     """
     hears = hears or _Nobody()
     _require_answerable(source, options, sample)
     asked = _asked(options)
     if is_encoder_decoder(source):
-        refuse_others(options, _OF_PAIRS, "encoders with decoders")
+        if sample is not None and _is_transcribed(source, options, sample):
+            refuse_others(options, _OF_TRANSCRIPTIONS, "transcriptions")
+            return transcribe_source(
+                Path(source),
+                sample,
+                _speech_options(options),
+                hears.segment,
+                options.threads,
+                options.budget,
+                options.voice_activity or "",
+            )
+        refuse_others(options, _OF_PAIRS, "encoders with decoders that answer texts")
         sound = Path(sample) if sample is not None else None
         return answer_source(
             Path(source),
@@ -119,6 +144,26 @@ def work(
     )
 
 
+def _is_transcribed(source: str, options: GenerationRun, sample: str) -> bool:
+    """Return whether a sound becomes segments; else its text comes token by token."""
+    if any(getattr(options, name) for name in (*_OF_SPEECH, "prompt")) or sample == STREAM:
+        return True
+    return options.long is None and needs_times(Path(source), sample)
+
+
+def _speech_options(options: GenerationRun) -> SpeechOptions:
+    return SpeechOptions(
+        language=options.language,
+        task=TRANSLATE if options.translate else "",
+        prompt=options.prompt or "",
+        times=options.times or None,
+        beams=options.beams,
+        temperatures=() if options.temperature is None else (options.temperature,),
+        window_tokens=options.output_tokens or 0,
+        seed=options.seed or 0,
+    )
+
+
 def _require_answerable(source: str, options: GenerationRun, sample: str | None) -> None:
     if "" in options.stop:
         raise EdgeoptError("--stop is empty", remedy="write the text before which the answer ends")
@@ -127,7 +172,7 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
     require_guesses(options.guesses, options.draft)
     _require_pictures_fit(options)
     if is_encoder_decoder(source):
-        if (sample is None) is (options.prompt is None):
+        if sample is None and options.prompt is None:
             raise EdgeoptError(
                 "an encoder with a decoder answers SOURCE, a .wav file, or --prompt TEXT", remedy="give one of them"
             )
@@ -168,6 +213,7 @@ def _asked(options: GenerationRun) -> AnswerOptions:
         "most_tokens": options.output_tokens,
         "stop": options.stop or None,
         "guesses": guesses,
+        "beams": options.beams,
         "exact": options.exact or None,
         "shifts": options.context_shift or None,
         "uses_draft": options.draft != NONE,

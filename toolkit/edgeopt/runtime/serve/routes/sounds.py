@@ -1,72 +1,123 @@
-"""The route of a model that hears: `/v1/audio/transcriptions` takes a WAV in a form and gives its text.
+"""The routes of a model that hears: a WAV in a form becomes a text, segments or subtitles, whole or as they are done.
 
-Source: OpenAI API reference, "Create transcription".
+Source: OpenAI API reference, "Create transcription" and "Create translation".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 from weakref import WeakSet
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.recipes.inputs.resampling import resampled
 from edgeopt.recipes.inputs.wav_files import decode_wav
+from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import AnswerOptions, Long
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.decoding.speech.segments import SpeechSegment
+from edgeopt.runtime.decoding.speech.transcription import Transcription
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import RequestLine
-from edgeopt.runtime.serve.refused import RefusedError, unknown_model, wrong
+from edgeopt.runtime.serve.refused import RefusedError, wrong
+from edgeopt.runtime.serve.replies import DONE, event
 from edgeopt.runtime.serve.routes.forms import FORM, read_form
+from edgeopt.runtime.serve.routes.speech_replies import HeardSpeech, delta, done, reply_of
+from edgeopt.runtime.serve.routes.speech_request import SpeechRequest, read_speech_request
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
 from edgeopt.runtime.serve.writing import AnswerWriting, ServedAnswer, Written
 
 STAGES = ("queue", "listen", "decode")
 """`listen` is all before the first token: features, encoder, first run of the decoder."""
-_KNOWN: Final = ("model", "response_format", "temperature", "stream")
-_FORMS = ("json", "text")
-_MOST_TEMPERATURE = 1.0
-_ALL_TOKENS = 1 << 30
-"""All tokens of each window: its end or the model's context ends the answer."""
+_LOG = logging.getLogger("edgeopt.serve")
+_LATE = "the sound was not heard to its end within the time limit of this server"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPiece(Piece):
+    """A segment on its way to a client."""
+
+    segment: SpeechSegment | None = None
+
+
+class _ServedTranscription:
+    """A transcription as the server writes any answer: a piece a segment."""
+
+    def __init__(self, transcription: Transcription) -> None:
+        self._transcription = transcription
+
+    @property
+    def account(self) -> Account:
+        return self._transcription.account
+
+    @property
+    def language(self) -> str:
+        return self._transcription.language
+
+    def __enter__(self) -> _ServedTranscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._transcription.close()
+
+    def __iter__(self) -> Iterator[Piece]:
+        for segment in self._transcription:
+            yield SegmentPiece(segment.tokens[-1], segment.text, 0, segment=segment)
+
+    def cancel(self) -> None:
+        self._transcription.cancel()
 
 
 class Sounds:
-    """Answers requests with a sound; one beyond a window is heard in windows, one after the other."""
+    """Answers requests with a sound of any length."""
 
     def __init__(
         self,
         model: str,
         holder: Holder[EncoderDecoder],
-        rate_hz: int,
+        files: EncoderDecoderFiles,
         limits: Limits,
         tally: Tally,
         tracer: SpanTracer,
     ) -> None:
-        """Take the model, which hears sounds of a rate; `tally` has `STAGES`."""
-        self._model, self._holder, self._rate_hz, self._limits = model, holder, rate_hz, limits
+        """Take the model with its configurations; `tally` has `STAGES`."""
+        assert files.audio
+        assert files.speech
+        self._model, self._holder, self._files, self._limits = model, holder, files, limits
+        self._rate_hz, self._translates = files.audio.rate_hz, bool(files.speech.tasks)
         self._tally, self._tracer, self._line = tally, tracer, RequestLine(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-sound")
         self._running = WeakSet[AnswerWriting]()
 
     def routes(self) -> list[Route]:
         """Return what is answered where."""
-        return [Route("/v1/audio/transcriptions", answers(self._answer, self._tally), methods=["POST"])]
+
+        async def transcription(request: Request) -> Response:
+            return await self._answer(request, translates=False)
+
+        async def translation(request: Request) -> Response:
+            return await self._answer(request, translates=True)
+
+        return [
+            Route("/v1/audio/transcriptions", answers(transcription, self._tally), methods=["POST"]),
+            Route("/v1/audio/translations", answers(translation, self._tally), methods=["POST"]),
+        ]
 
     def close(self) -> None:
         """End all answers before their next token."""
@@ -74,33 +125,52 @@ class Sounds:
             writing.cancel()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    @contextmanager
-    def _begin(self, sound: Sound, asked: AnswerOptions) -> Iterator[ServedAnswer]:
-        with self._holder.held() as model, model.generate(sound, asked) as answer:
-            yield answer
-
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, *, translates: bool) -> Response:
         end_s = monotonic() + self._limits.seconds
         require_kind(request, FORM)
         data, fields = await read_form(request, await read_body(request, self._limits), "sound")
-        form, asked = self._wanted(fields)
+        wanted = read_speech_request(fields, self._model, self._files, self._limits, translates=translates)
         sound = await asyncio.to_thread(self._read, data)
         queue_ns = await while_there(request, self._line.enter(end_s))
-        writing = AnswerWriting(partial(self._begin, sound, asked), end_s)
-        self._running.add(writing)
-        writing.start(self._threads, self._line.leave)
+        hearing = _Hearing(self._holder, wanted, sound, end_s)
+        self._running.add(hearing.writing)
+        hearing.writing.start(self._threads, self._line.leave)
+        headers = {"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"}
+        if wanted.streams:
+            headers |= {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx passes each event on at once
+            events = self._stream(request, hearing, queue_ns)
+            return StreamingResponse(events, media_type="text/event-stream", headers=headers)
         try:
-            text, written = await while_there(request, _gathered(writing))
+            written = await while_there(request, hearing.whole())
         except BaseException:
-            writing.cancel()
+            hearing.writing.cancel()
             raise
-        times = self._settle(request, written, queue_ns)
-        headers = {"Server-Timing": f"queue;dur={times['queue_ms']:.3f}"}
-        if form == "text":
-            return PlainTextResponse(f"{text}\n", headers=headers)
-        values = times | {"windows": written.account.windows, "ended_by": written.reason}
-        usage = {"type": "duration", "seconds": ceil(sound.seconds)}
-        return JSONResponse({"text": text, "usage": usage, "edgeopt": values}, headers=headers)
+        return reply_of(hearing.heard(self._settle(request, written, queue_ns)), wanted, headers)
+
+    async def _stream(self, request: Request, hearing: _Hearing, queue_ns: int) -> AsyncIterator[bytes]:
+        """Yield the events of a stream; a client that goes away ends the transcription."""
+        is_settled = False
+        try:
+            async for news in hearing.news():
+                if isinstance(news, Written):
+                    is_settled = True
+                    yield done(hearing.heard(self._settle(request, news, queue_ns))) + DONE
+                else:
+                    yield b"".join(map(delta, news))
+        except RefusedError as refusal:
+            is_settled = True
+            self._tally.refuse(refusal.status)
+            yield event(refusal.as_json()) + DONE
+        except Exception:
+            is_settled = True
+            _LOG.exception("an answer broke")
+            self._tally.lose(is_gone=False)
+            broken = RefusedError(500, "the server failed; its log says why", code="internal_error")
+            yield event(broken.as_json()) + DONE
+        finally:
+            hearing.writing.cancel()
+            if not is_settled:
+                self._tally.lose(is_gone=True)
 
     def _read(self, data: bytes) -> Sound:
         """Return the sound of a file.
@@ -118,32 +188,8 @@ class Sounds:
             text = f"{error.problem} on the server: send a WAV of {self._rate_hz} Hz"
             raise RefusedError(400, text, code="invalid_sound", param="file") from error
 
-    def _wanted(self, fields: Mapping[str, str]) -> tuple[str, AnswerOptions]:
-        """Return the form of the reply, and what is asked of the model.
-
-        Raises:
-            RefusedError: If a field holds what it must not, or asks for what is not done here.
-        """
-        if unknown := next((name for name in fields if name not in _KNOWN), None):
-            raise wrong(unknown[:60], "this server does not do that; leave it out")
-        if fields.get("model", self._model) != self._model:
-            raise unknown_model(fields["model"], self._model)
-        if fields.get("stream", "false").lower() not in ("false", "0"):
-            raise wrong("stream", "a transcription comes whole; leave it out")
-        form = fields.get("response_format", _FORMS[0])
-        if form not in _FORMS:
-            raise wrong("response_format", f"send {' or '.join(_FORMS)}: no times are written")
-        try:
-            temperature = float(fields.get("temperature", "0"))
-        except ValueError:
-            temperature = -1.0
-        if not 0 <= temperature <= _MOST_TEMPERATURE:
-            raise wrong("temperature", f"send a number from 0 to {_MOST_TEMPERATURE:g}")
-        most = self._limits.answer_tokens or _ALL_TOKENS
-        return form, AnswerOptions(most_tokens=most, sampling=Sampling(temperature=temperature), long=Long.WINDOWS)
-
-    def _settle(self, request: Request, written: Written, queue_ns: int) -> dict[str, float]:
-        """Count an answer that is over, tell its trace, and return its times."""
+    def _settle(self, request: Request, written: Written, queue_ns: int) -> dict[str, Any]:
+        """Count an answer that is over, tell its trace, and return its figures."""
         account = written.account
         times = account.token_at_ns
         listen_ns, decode_ns = (times[0], times[-1] - times[0]) if times else (account.encode_ns, 0)
@@ -151,20 +197,56 @@ class Sounds:
         self._tally.answer(stages, times)
         self._tally.add_tokens({"output": len(times), "computed": account.computed_tokens})
         self._tracer.record("transcription", request.headers, stages, {"gen_ai.usage.output_tokens": len(times)})
-        return {f"{name}_ms": value / 1e6 for name, value in stages.items()}
+        figures = {f"{name}_ms": value / 1e6 for name, value in stages.items()}
+        return figures | {"windows": account.windows, "ended_by": written.reason}
 
 
-async def _gathered(writing: AnswerWriting) -> tuple[str, Written]:
-    said = list[str]()
-    async for event in writing.events():
-        if not isinstance(event, Written):
-            said += [piece.text for piece in event]
-            continue
-        if event.reason == "time":  # half a transcription would pass for a whole one
-            late = "the sound was not heard to its end within the time limit of this server"
-            raise RefusedError(503, late, code="time_limit")
-        return "".join(said).strip(), event
-    raise RuntimeError("an answer ended without its account")
+class _Hearing:
+    """One request between the model and its client."""
+
+    def __init__(self, holder: Holder[EncoderDecoder], wanted: SpeechRequest, sound: Sound, end_s: float) -> None:
+        self._holder, self._wanted, self._sound = holder, wanted, sound
+        self._segments, self._language = list[SpeechSegment](), ""
+        self.writing = AnswerWriting(partial(self._begin), end_s)
+
+    @contextmanager
+    def _begin(self) -> Iterator[ServedAnswer]:
+        with self._holder.held() as model:
+            try:
+                transcription = model.transcribe(self._sound, self._wanted.options)
+            except EdgeoptError as error:  # what was asked, and not the model: it stays open
+                refusal = wrong("prompt", f"{error.problem}; {error.remedy}")
+                raise refusal from error
+            with _ServedTranscription(transcription) as answer:
+                yield answer
+            self._language = answer.language
+
+    async def news(self) -> AsyncIterator[list[SpeechSegment] | Written]:
+        """Yield segments as they come, and at last how it ended.
+
+        Raises:
+            RefusedError: If it was not heard to its end in time: half of it would pass for the whole.
+        """
+        async for pieces in self.writing.events():
+            if isinstance(pieces, Written):
+                if pieces.reason == "time":
+                    raise RefusedError(503, _LATE, code="time_limit")
+                yield pieces
+                continue
+            segments = [piece.segment for piece in pieces if isinstance(piece, SegmentPiece) and piece.segment]
+            self._segments += segments
+            yield segments
+
+    async def whole(self) -> Written:
+        """Return how it ended."""
+        async for news in self.news():
+            if isinstance(news, Written):
+                return news
+        raise RuntimeError("an answer ended without its account")
+
+    def heard(self, figures: dict[str, Any]) -> HeardSpeech:
+        """Return all that was said."""
+        return HeardSpeech(self._segments, self._language, self._sound.seconds, figures)
 
 
 class Translations:
@@ -176,7 +258,8 @@ class Translations:
 
     def generate(self, prompt: Any, asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a text; answers run beside each other, so that no priority counts."""
-        return self.model.generate(prompt, replace(asked, guesses=0))
+        beams = 0 if asked.sampling == Sampling() and asked.logprobs is None else 1  # drawn tokens are not searched for
+        return self.model.generate(prompt, replace(asked, guesses=0, beams=beams))
 
     def expect(self, tokens: Any, behind: Any) -> None:
         """Do nothing: texts are no conversation."""

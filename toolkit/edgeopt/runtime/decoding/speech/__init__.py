@@ -1,0 +1,1 @@
+"""Speech: sounds of any length become segments of text with their times."""
