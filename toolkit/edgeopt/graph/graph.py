@@ -231,6 +231,19 @@ class Graph:
         self._graph.register_initializer(value)
         return value
 
+    def add_view(self, name: str, value: Value, shape: Sequence[int]) -> Value | None:
+        """Store a constant with the numbers of another, at the same place of a file; None: they lie in the graph."""
+        numbers = value.const_value
+        if not isinstance(numbers, ir.ExternalTensor):
+            return None
+        view = Value(name=self.fresh_name(name))
+        view.const_value = ir.ExternalTensor(
+            numbers.path, numbers.offset, numbers.length, numbers.dtype, shape=ir.Shape(shape), name=str(view.name)
+        )
+        view.shape, view.type = ir.Shape(shape), ir.TensorType(numbers.dtype)
+        self._graph.register_initializer(view)
+        return view
+
     def set_input(self, node: Node, index: int, new: Array | Value | None) -> None:
         """Make `new` the node's input at `index`, which may be one past the end or an omitted one.
 

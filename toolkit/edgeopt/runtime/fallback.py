@@ -14,6 +14,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError, Unsup
 from edgeopt.executors import Session
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
+from edgeopt.graph.files.in_place import mapped
 from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.recipes.outputs.tensor_outputs import require_bound
 from edgeopt.recipes.texts.generation import GENERATION
@@ -135,7 +136,7 @@ def _open(bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads
         require_memory(_size_of(artefact), _token_bytes(artefact), bundle.recipe)
     if bundle.recipe.task == GENERATION:
         with huge_pages(), flash_attention(bundle.recipe.generation.flash_attention):
-            session = opening.open(bundle.path_of(artefact))
+            session = opening.open(mapped(bundle.path_of(artefact)))
     else:
         session = opening.open(bundle.path_of(artefact))
     try:

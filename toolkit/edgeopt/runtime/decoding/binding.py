@@ -11,6 +11,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.facts.positions import positions_of
+from edgeopt.graph.files.in_place import mapped
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.recipes.texts.tokens import read_tokens
@@ -78,7 +79,7 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
         file = recipe.folder / generation.draft
         size = require_regular(file, remedy="put the draft back, or name another: --draft MODEL")
         with huge_pages(), flash_attention(generation.flash_attention):
-            opened = EXECUTOR.open(file, SessionOptions(threads=origin.threads))
+            opened = EXECUTOR.open(mapped(file), SessionOptions(threads=origin.threads))
         context = generation.draft_context or generation.context
         return LanguageModel(
             opened, tokenizer, context, generation.end, generation.begin, 0, Origin(file, size, origin.threads)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import Note, UnavailableError, UnsupportedError
-from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.decoder import ROOM, Decoder, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
 from edgeopt.graph.files.outside import sha256_of
@@ -201,7 +201,7 @@ class LanguageModel(Closing):
         guesser = self.guesser(uses_draft=asked.uses_draft) if asked.guesses else None
         writing = self.begin(prompt, asked)
         return Generation(
-            self._taken(writing.tokens, is_exact=in_pairs),
+            self._taken(writing.tokens, asked.most_tokens + (asked.guesses or 0), is_exact=in_pairs),
             writing,
             asked,
             self._give_back,
@@ -339,9 +339,14 @@ class LanguageModel(Closing):
         """Return (tokens, vocabulary) logits behind each token of a text that begins with the first of them."""
         return self.decoder(len(tokens)).run(tokens)
 
-    def decoder(self, capacity: int) -> Decoder:
-        """Return a cache of its own for one text of up to `capacity` tokens."""
-        return Decoder(self.session.engine, self.parts, capacity, shares=self.shares, pairs=self.pairs)
+    def decoder(self, capacity: int, room: int = 0) -> Decoder:
+        """Return a cache of its own for one text of up to `capacity` tokens.
+
+        Args:
+            capacity: At most.
+            room: Tokens for which memory is reserved at first; 0: all.
+        """
+        return Decoder(self.session.engine, self.parts, capacity, shares=self.shares, pairs=self.pairs, room=room)
 
     def forget(self) -> None:
         """Free the caches of answers that are over, and of prefixes: the next prompt is computed whole."""
@@ -351,11 +356,12 @@ class LanguageModel(Closing):
         if self._draft is not None:
             self._draft.forget()
 
-    def _taken(self, tokens: Sequence[int], *, is_exact: bool = False) -> Decoder:
+    def _taken(self, tokens: Sequence[int], more: int = 0, *, is_exact: bool = False) -> Decoder:
         """Return the cache that holds most of the prompt's first tokens; at least one is left to compute.
 
         Args:
             tokens: Of the prompt.
+            more: Tokens that may follow, for which memory is reserved now, and not while they are waited for.
             is_exact: Whether the cache goes on with the numbers of the text run at once. What it keeps has them always:
                 tokens of an answer that was not exact are computed anew, as a part of this prompt.
         """
@@ -369,7 +375,8 @@ class LanguageModel(Closing):
             decoder = self._idle.pop(best)[0] if shared else None
         past = shared[best] if shared else 0
         if decoder is None:
-            decoder = self.decoder(self.context)
+            decoder = self.decoder(self.context, min(len(tokens) + more, ROOM))
+        decoder.make_room(len(tokens) + more + 1)  # the copy behind an odd number of tokens
         decoder.is_exact = is_exact
         longest, arrays = self.stored_start(tokens)
         if longest > past:

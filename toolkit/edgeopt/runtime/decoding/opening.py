@@ -9,6 +9,7 @@ from pathlib import Path
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
+from edgeopt.graph.files.in_place import mapped
 from edgeopt.recipes.drafting.generation_drafting import drafted_generation
 from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
@@ -115,5 +116,5 @@ def open_language_model(
     size = sum(other.stat().st_size for other in file.parent.glob(f"{file.name}*") if other.is_file())
     require_memory(size, 0, recipe)
     with huge_pages(), flash_attention(recipe.generation.flash_attention):
-        session = EXECUTOR.open(file, SessionOptions(threads=count, entries=entries or {}))
+        session = EXECUTOR.open(mapped(file), SessionOptions(threads=count, entries=entries or {}))
     return bind_language_model(session, recipe, Origin(file, size, count, entries=entries or {})), recipe
