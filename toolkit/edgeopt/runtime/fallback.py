@@ -19,7 +19,7 @@ from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.recipes.outputs.tensor_outputs import require_bound
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.runtime.bundle import Artefact, Bundle, require_whole
-from edgeopt.runtime.decoding.binding import bind_language_model
+from edgeopt.runtime.decoding.binding import bind_language_model, tokens_of
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
@@ -28,6 +28,7 @@ from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
 from edgeopt.runtime.selftest import StoredTest, check, read_stored
 from edgeopt.system.machine.huge_pages import huge_pages
+from edgeopt.system.processes.ahead import Ahead
 from edgeopt.tasks import Task, make_task
 
 
@@ -64,6 +65,9 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
         EdgeoptError: If none opens; with `strict` what is wrong with the first.
     """
     notes: list[Note] = []
+    bundle, hashing = replace(bundle, hashing=None), bundle.hashing
+    if hashing and bundle.recipe.generation.encoder:
+        hashing.take()
     tried, tests = [*_in_order(bundle, strict=strict)], dict[str, StoredTest | None]()
     for each, artefact in tried:
         name = artefact.file if each.standing is None else f"{artefact.file} ({each.label})"
@@ -71,7 +75,7 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
         if test not in tests:
             tests[test] = read_stored(each)
         try:
-            opened = _open(each, artefact, tests[test], threads)
+            opened = _open(each, artefact, tests[test], threads, hashing)
         except EdgeoptError as error:
             if bundle.recipe.task == GENERATION and len(tried) == 1:
                 raise  # with its own remedy: there is nothing to fall back to
@@ -125,7 +129,9 @@ def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> Opene
     return _open(bundle, artefact, read_stored(bundle), threads)
 
 
-def _open(bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads: int) -> OpenedArtefact:
+def _open(
+    bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads: int, hashing: Ahead[None] | None = None
+) -> OpenedArtefact:
     opening = opening_of(artefact)
     opening = opening.with_threads(threads) if threads else opening
     if bundle.recipe.generation.encoder:
@@ -133,15 +139,9 @@ def _open(bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads
         notes = (*pair.files.notes, *_fewer_cores(artefact, threads))
         return OpenedArtefact(bundle, artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
     if bundle.recipe.task == GENERATION:
-        require_memory(_size_of(artefact), _token_bytes(artefact), bundle.recipe)
-    if bundle.recipe.task == GENERATION:
-        with huge_pages(), flash_attention(bundle.recipe.generation.flash_attention):
-            session = opening.open(mapped(bundle.path_of(artefact)))
-    else:
-        session = opening.open(bundle.path_of(artefact))
+        return _open_writer(bundle, artefact, opening, _fewer_cores(artefact, threads), stored, hashing)
+    session = opening.open(bundle.path_of(artefact))
     try:
-        if bundle.recipe.task == GENERATION:
-            return _open_writer(bundle, artefact, opening, session, _fewer_cores(artefact, threads), stored)
         require_bound(bundle.recipe, session.inputs, session.outputs)
         task = make_task(bundle.recipe, session.inputs, session.outputs, evaluating=False)
         notes = _tested(bundle, artefact, session, task, stored) if stored else ()
@@ -156,15 +156,28 @@ def _open_writer(
     bundle: Bundle,
     artefact: Artefact,
     opening: Opening,
-    session: Session,
     notes: tuple[Note, ...],
     stored: StoredTest | None,
+    hashing: Ahead[None] | None,
 ) -> OpenedArtefact:
-    size = _size_of(artefact)
+    """Open a language model: weights are hashed and the tokenizer is read while the engine makes its session."""
+    size, recipe = _size_of(artefact), bundle.recipe
+    require_memory(size, _token_bytes(artefact), recipe)
     threads, digest = opening.options.threads, artefact.sha256
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
-    writer = bind_language_model(session, bundle.recipe, origin)
-    told = check_logits(stored, artefact, writer) if stored else ()
+    tokens = Ahead(lambda: tokens_of(recipe))
+    try:
+        with huge_pages(), flash_attention(recipe.generation.flash_attention):
+            session = opening.open(mapped(origin.file))
+    finally:
+        if hashing:
+            hashing.take()  # before anything runs; what the engine says of a damaged file explains nothing
+    try:
+        writer = bind_language_model(session, recipe, origin, tokens.take)
+        told = check_logits(stored, artefact, writer) if stored else ()
+    except BaseException:
+        session.close()
+        raise
     writer.origin = replace(writer.origin, notes=(*writer.origin.notes, *told))
     return OpenedArtefact(bundle, artefact, opening, session, cast("Task", NoFrames()), writer.origin.notes, (), writer)
 

@@ -120,7 +120,14 @@ class Decoder:
     only where `pairs` was asked for."""
 
     def __init__(
-        self, session: Any, parts: Sequence[CachePart], capacity: int, *, shares: bool, pairs: bool = False, room: int = 0
+        self,
+        session: Any,
+        parts: Sequence[CachePart],
+        capacity: int,
+        *,
+        shares: bool,
+        pairs: bool = False,
+        room: int = 0,
     ) -> None:
         """Reserve the cache.
 

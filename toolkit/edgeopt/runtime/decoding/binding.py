@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from edgeopt.graph.facts.positions import positions_of
 from edgeopt.graph.files.in_place import mapped
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.generation import GENERATION
-from edgeopt.recipes.texts.tokens import read_tokens
+from edgeopt.recipes.texts.tokens import Tokens, read_tokens
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
 from edgeopt.system.disk.files import require_regular
@@ -56,13 +57,21 @@ def with_context(recipe: Recipe, context: int) -> Recipe:
     return replace(recipe, generation=replace(recipe.generation, context=context or most))
 
 
-def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> LanguageModel:
+def tokens_of(recipe: Recipe) -> Tokens:
+    """Return the tokenizer of a recipe; raises as `bind_language_model`."""
+    return read_tokens(recipe.folder / recipe.tokenizer.file)
+
+
+def bind_language_model(
+    session: Session, recipe: Recipe, origin: Origin, tokens: Callable[[], Tokens] | None = None
+) -> LanguageModel:
     """Return the language model of a session.
 
     Args:
         session: Of its decoder.
         recipe: Its own, with the folder in which its tokenizer lies.
         origin: From what it was opened.
+        tokens: Returns its tokenizer, where it is read already; None: it is read now.
 
     Raises:
         InvalidFileError: If the tokenizer is absent or damaged.
@@ -73,7 +82,7 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
     if not isinstance(session, OnnxRuntimeSession):
         raise UnsupportedError("language models run on ONNX Runtime alone so far", remedy="make them with --target cpu")
     _require_positions(recipe, origin.file)
-    tokenizer, generation = read_tokens(recipe.folder / recipe.tokenizer.file), recipe.generation
+    tokenizer, generation = tokens() if tokens else tokens_of(recipe), recipe.generation
 
     def open_draft() -> LanguageModel:
         file = recipe.folder / generation.draft

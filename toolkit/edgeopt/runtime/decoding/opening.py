@@ -14,7 +14,7 @@ from edgeopt.recipes.drafting.generation_drafting import drafted_generation
 from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
 from edgeopt.runtime.bundle import is_bundle, read_bundle
-from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, require_writing, with_context
+from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, require_writing, tokens_of, with_context
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
@@ -23,6 +23,7 @@ from edgeopt.system.disk.files import require_regular
 from edgeopt.system.disk.links import beside
 from edgeopt.system.machine.huge_pages import huge_pages
 from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.processes.ahead import Ahead
 
 _FILES = ("model.onnx", "onnx/model.onnx")
 """The decoder in a folder that `export`, optimum or the hub wrote."""
@@ -102,7 +103,7 @@ def open_language_model(
             raise
         return opened, recipe
     if path := bundle_of(model):
-        bundle = read_bundle(path)
+        bundle = read_bundle(path, hashes_weights=False)
         require_writing(bundle.recipe, bundle.folder)
         bundle = bundle.mapped(lambda each: replace(each, recipe=with_context(each.recipe, context)))
         first = open_first(bundle, threads)
@@ -115,6 +116,7 @@ def open_language_model(
     recipe, count = with_context(recipe, context), engine_threads(threads)
     size = sum(other.stat().st_size for other in file.parent.glob(f"{file.name}*") if other.is_file())
     require_memory(size, 0, recipe)
+    tokens = Ahead(lambda: tokens_of(recipe))
     with huge_pages(), flash_attention(recipe.generation.flash_attention):
         session = EXECUTOR.open(mapped(file), SessionOptions(threads=count, entries=entries or {}))
-    return bind_language_model(session, recipe, Origin(file, size, count, entries=entries or {})), recipe
+    return bind_language_model(session, recipe, Origin(file, size, count, entries=entries or {}), tokens.take), recipe
