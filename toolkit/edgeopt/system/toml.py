@@ -176,11 +176,7 @@ def _are_numbers(values: list[Any], kinds: set[type]) -> bool:
     """Return whether all numbers among values are such that this program reads."""
     integers = [value for value in values if type(value) is int] if int in kinds else [0]
     floats = [value for value in values if type(value) is float] if float in kinds else [0.0]
-    return (
-        _is_number(min(integers, default=0))
-        and _is_number(max(integers, default=0))
-        and all(map(math.isfinite, floats))
-    )
+    return _is_number(min(integers)) and _is_number(max(integers)) and all(map(math.isfinite, floats))
 
 
 def _is_number(value: float) -> bool:

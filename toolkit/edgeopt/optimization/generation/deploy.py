@@ -36,7 +36,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
     """
     best, weights = report.best, dict[str, PieceLayout]()
     baseline = next(form for form in report.forms if form.name == BASELINE)
-    model = load_model(Path(best.file))
+    model = load_model(Path(best.file), in_place=True)
     data, beside = in_bundle(model, weights)
     made = make_artefact(MODEL, data, best.precision, target, report.threads, model.inputs, model.outputs)
     with open_language_model(Path(best.file), report.threads)[0] as judged:
@@ -47,7 +47,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
         [(made, data)],
         target,
         with_guesses(recipe, report.guessing),
-        {**told_of(report, best), ORIGINAL: load_model(Path(baseline.file)).fingerprint},
+        {**told_of(report, best), ORIGINAL: load_model(Path(baseline.file), in_place=True).fingerprint},
         package_versions(),
         weights=weights,
         selftest=(test, numbers),

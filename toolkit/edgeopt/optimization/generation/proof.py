@@ -69,9 +69,7 @@ def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
 
 def bytes_of_form(form: Path) -> int:
     """Return the size of a model's file, or of the graphs in its folder."""
-    if not form.is_dir():
-        return form.stat().st_size
-    graphs = {*(graphs_in(form) or ())}
+    graphs = {*(graphs_in(form) or ())} if form.is_dir() else {form}
     return sum(part.stat().st_size for graph in graphs for part in graph.parent.glob(f"{graph.name}*"))
 
 
