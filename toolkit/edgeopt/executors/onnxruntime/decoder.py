@@ -152,6 +152,7 @@ class Decoder:
         self._past = 0
         self._room = min(room or capacity, capacity)
         self._values: dict[str, Any] = {}
+        self._pair: _BoundTokens | None = None
         self._options = quiet()
         if shares:
             self._reserve()
@@ -285,7 +286,7 @@ class Decoder:
         self._binding = self._bound()
         self._binding.bind_output(LOGITS, "cpu")
         self._single = _BoundTokens.of(self._session, self._bound()) if self.capacity > 1 else None
-        self._pair: _BoundTokens | None = None
+        self._pair = None
 
     def _bound(self) -> Any:
         """Return a binding whose past and present are the cache."""

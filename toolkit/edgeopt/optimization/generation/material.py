@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.decoder import LOGITS
+from edgeopt.graph.files.large_constants import held_outside
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.steps._context import Listener
@@ -17,7 +20,7 @@ from edgeopt.steps.convert.blocks import Blocks
 from edgeopt.steps.convert.blocks_with_inputs import Gram, rounding_with
 from edgeopt.steps.convert.cache_integers import cache_ranges
 from edgeopt.steps.convert.sensitivity import sensitive_products
-from edgeopt.steps.convert.text_inputs import grams_of
+from edgeopt.steps.convert.text_inputs import LEAST_HELD_BYTES, MOST_HELD_BYTES, grams_of
 from edgeopt.system.declared.target import Target
 
 _HELD_BACK = 4
@@ -37,6 +40,8 @@ class DecoderMaterial:
     max_rise: float
     """Max rise of the perplexity that is allowed, as a share."""
     listener: Listener
+    folder: Path | None = None
+    """Where what forms share lies in files, until the run is over; None: in memory."""
     _grams: dict[str, Gram] = field(default_factory=dict)
     _rounded: dict[tuple[str, int, int], Blocks] = field(default_factory=dict)
 
@@ -85,9 +90,15 @@ class DecoderMaterial:
                 self.seen,
                 threads=self.threads,
                 free_head=self.free_head,
+                most_bytes=min(MOST_HELD_BYTES, max(LEAST_HELD_BYTES, self.model.size_bytes // 2)),
                 tell=lambda done, of: self.listener.progress("read the calibration text", done, of),
+                keep=self._held,
             )
         known = node, bits, block
         if known not in self._rounded:
-            self._rounded[known] = rounding_with(self._grams)(node, columns, bits, block)
+            blocks = rounding_with(self._grams)(node, columns, bits, block)
+            self._rounded[known] = replace(blocks, integers=self._held(blocks.integers), scale=self._held(blocks.scale))
         return self._rounded[known]
+
+    def _held(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array if self.folder is None else held_outside(array, self.folder)

@@ -122,7 +122,8 @@ def prepared(
     listener.say("look for what is written in many ops and can be one")
     fused = fuse_decoder(start.loaded, original.context, original.tokenizer.size)
     head = start.recipe.generation.head
-    material = DecoderMaterial(fused.model, device, texts.calibration, start.threads, head, max_rise, listener)
+    place = start.left.folder / FOLDER if start.loaded.is_outside else None
+    material = DecoderMaterial(fused.model, device, texts.calibration, start.threads, head, max_rise, listener, place)
     listener.say(
         f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
         f"{len(texts.calibration)} of {texts.calibrating} calibrate"
