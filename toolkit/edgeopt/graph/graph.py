@@ -6,6 +6,7 @@ they are, but what they use of the outer graph counts as used.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -54,6 +55,7 @@ class Graph:
         for value in [input_ for input_ in self._graph.inputs if input_.name in self._graph.initializers]:
             self._graph.inputs.remove(value)
         self._names = self._used_names()
+        self._mapped: ir.ExternalTensor | None = None
         for node in self._graph:
             node.name = node.name or self.fresh_name(node.op_type)
 
@@ -164,9 +166,18 @@ class Graph:
         if value is None:
             return None
         if value.is_initializer() and not value.is_graph_input():
-            return value.const_value.numpy() if value.const_value is not None else None
+            return None if value.const_value is None else self._numbers(value.const_value)
         node = self.producer(value, "Constant")
         return _constant_of_node(node) if node is not None else None
+
+    def _numbers(self, stored: ir.TensorProtocol) -> Array:
+        """Return the numbers of a constant; of those that lie in files, the pages of one at a time stay in memory."""
+        before = self._mapped
+        if isinstance(stored, ir.ExternalTensor) and stored is not before:
+            if before is not None and isinstance(before.raw, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                before.raw.madvise(mmap.MADV_DONTNEED)  # who still holds its array reads the file again
+            self._mapped = stored
+        return stored.numpy()
 
     def constants(self, values: Iterable[Value | None]) -> list[Array] | None:
         """Return the numbers behind all `values`, or None if any of them is not constant."""
@@ -230,6 +241,19 @@ class Graph:
         self.set_constant(value, array)
         self._graph.register_initializer(value)
         return value
+
+    def add_view(self, name: str, value: Value, shape: Sequence[int]) -> Value | None:
+        """Store a constant with the numbers of another, at the same place of a file; None: they lie in the graph."""
+        numbers = value.const_value
+        if not isinstance(numbers, ir.ExternalTensor):
+            return None
+        view = Value(name=self.fresh_name(name))
+        view.const_value = ir.ExternalTensor(
+            numbers.path, numbers.offset, numbers.length, numbers.dtype, shape=ir.Shape(shape), name=str(view.name)
+        )
+        view.shape, view.type = ir.Shape(shape), ir.TensorType(numbers.dtype)
+        self._graph.register_initializer(view)
+        return view
 
     def set_input(self, node: Node, index: int, new: Array | Value | None) -> None:
         """Make `new` the node's input at `index`, which may be one past the end or an omitted one.

@@ -17,6 +17,7 @@ from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.facts.output_makers import maker_before, maker_of, nodes_by_output
 from edgeopt.graph.files.exported_folder import exported_in, name_of
 from edgeopt.graph.files.foreign_models import HEAD_BYTES, foreign, require_no_foreign
+from edgeopt.graph.files.in_place import LEAST_FILE_BYTES, graph_alone
 from edgeopt.graph.files.outside import Outside, sha256_of
 from edgeopt.graph.files.outside_weights import (
     for_engines,
@@ -32,6 +33,7 @@ from edgeopt.graph.files.outside_weights import (
 )
 from edgeopt.graph.files.validity import require_valid, sort_nodes
 from edgeopt.graph.files.weight_numbers import require_numbers
+from edgeopt.graph.files.whole_hash import sha256_of_whole
 from edgeopt.graph.files.written_shapes import StaleShape, drop_stale_shapes
 from edgeopt.graph.tensors import TensorSpec, fix_sizes
 from edgeopt.system.disk import assets
@@ -58,6 +60,8 @@ class Model:
     name: str
     stale: tuple[StaleShape, ...] = ()
     """Shapes that were written beside its tensors and contradicted its inputs; they are left out of the proto."""
+    is_in_place: bool = False
+    """Whether its large weights were left where they lie in its own file; it has the hash of the whole all the same."""
 
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -140,6 +144,8 @@ class Model:
         """SHA-256 of the serialized model; of weights that lie outside the hash of their file stands in it."""
         if not self.is_outside:
             return hashlib.sha256(self.data).hexdigest()
+        if self.is_in_place:
+            return sha256_of_whole(self.proto)
         graph = with_locations(self.proto, lambda piece: (sha256_of(piece.file), piece.offset))
         return hashlib.sha256(graph).hexdigest()
 
@@ -299,18 +305,47 @@ def _is_folder(path: Path) -> InvalidFileError:
     return InvalidFileError(f"{bundle} is a bundle, no model", remedy=remedy)
 
 
-def load_model(path: Path, name: str = "") -> Model:
+def load_model(path: Path, name: str = "", *, in_place: bool = False) -> Model:
     """Load and check one ONNX file, external data included; above 2 GB the weights stay where they are.
 
     Args:
         path: The file.
         name: What to call it; empty: the file's stem, or the folder's for `model.onnx`.
+        in_place: Whether large weights stay where they are from 16 MiB on: in the file itself, or in those beside it.
 
     Raises:
         InvalidFileError: If it is not ONNX, truncated, its external data is missing, the checker refuses it, or a
             weight is NaN.
         UnsupportedError: If a node belongs to a domain that no engine here knows.
     """
+    left = _graph_of(path) if in_place else None
+    proto = left or _read_whole(path)
+    try:
+        read_outside(proto, path, may_stay=_is_large(proto, proto.ByteSize(), in_place=in_place))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidFileError(
+            f"{path}: its external data cannot be loaded: {reason}",
+            remedy="keep the external data files beside the model, whole",
+        ) from error
+    sort_nodes(proto.graph, str(path))
+    require_valid(proto, str(path))
+    require_numbers(proto, str(path), of_file=left is not None)
+    stale = drop_stale_shapes(proto)
+    return Model(proto, name or name_of(path), stale, is_in_place=left is not None)
+
+
+def _graph_of(path: Path) -> onnx.ModelProto | None:
+    """Return a large model whose weights name their place in its file; None: it is loaded whole, or is none."""
+    try:
+        light = graph_alone(path)
+        proto = None if light is None else onnx.load_model_from_string(light)
+        return proto if proto is not None and proto.graph.node and proto.opset_import else None
+    except (OSError, DecodeError, ValueError):
+        return None
+
+
+def _read_whole(path: Path) -> onnx.ModelProto:
     data = read_file(path, remedy="name an ONNX file that may be read", most_bytes=_MOST_FILE_BYTES)
     try:
         proto = onnx.load_model_from_string(data)
@@ -322,24 +357,13 @@ def load_model(path: Path, name: str = "") -> Model:
         raise foreign(path, data[:HEAD_BYTES]) or InvalidFileError(
             f"{path} holds no ONNX graph", remedy="export the model again, or copy the file again"
         )
-    try:
-        read_outside(proto, path, may_stay=_is_large(proto, len(data)))
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise InvalidFileError(
-            f"{path}: its external data cannot be loaded: {reason}",
-            remedy="keep the external data files beside the model, whole",
-        ) from error
-    sort_nodes(proto.graph, str(path))
-    require_valid(proto, str(path))
-    require_numbers(proto, str(path))
-    stale = drop_stale_shapes(proto)
-    return Model(proto, name or name_of(path), stale)
+    return proto
 
 
-def _is_large(proto: onnx.ModelProto, graph_bytes: int) -> bool:
-    """Whether the model with its external data is larger than a protobuf can be."""
-    return graph_bytes + sum(map(told_bytes, outside_tensors(proto))) > _TWO_GB
+def _is_large(proto: onnx.ModelProto, graph_bytes: int, *, in_place: bool) -> bool:
+    """Whether the model with its external data is larger than a protobuf can be, or than what is loaded anyway."""
+    most = LEAST_FILE_BYTES if in_place else _TWO_GB
+    return graph_bytes + sum(map(told_bytes, outside_tensors(proto))) > most
 
 
 def save_model(model: Model, path: Path) -> None:

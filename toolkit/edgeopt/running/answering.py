@@ -9,7 +9,6 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.running.writing import SUMMARISE, WrittenResult
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
@@ -47,6 +46,8 @@ def answer_source(
             "an encoder with a decoder summarises nothing", remedy="cut with --long tail or head, or --long windows"
         )
     given, asked = read_wav(source) if source else prompt, replace(asked, long=Long(long))
+    from edgeopt.measurement.generation.right_writer import open_right_pair  # with onnx, which others do without
+
     with open_right_pair(folder, threads) as opened, opened.generate(given, asked) as answer:
         try:
             for piece in answer:

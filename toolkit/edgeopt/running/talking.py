@@ -10,10 +10,9 @@ from statistics import median
 from threading import Event
 
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
-from edgeopt.measurement.generation.right_writer import open_right_decoder
 from edgeopt.recipes.texts.chat_template import ChatMessage, read_chat_template
 from edgeopt.recipes.texts.conversation import ConversationReader
-from edgeopt.running.writing import find_language_model
+from edgeopt.running.writing import find_language_model, open_decoder
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.text import plural
@@ -74,7 +73,7 @@ def talk(
         EdgeoptError: If it is no language model, or what was said fills its context.
     """
     file = find_language_model(model)
-    opened, recipe = open_right_decoder(file, threads, context, None)
+    opened, recipe = open_decoder(file, threads, context, None)
     with opened:
         template = read_chat_template((recipe.path_of(recipe.tokenizer.file) or Path(file)).parent)
         reader = ConversationReader(opened.tokenizer, recipe.generation.begin, template, system)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, EdgeoptError, InvalidFileError, Note, NoteKind
-from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.right_writer import open_right_decoder
+from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Long, Piece
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
+from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.long import REMEDY, summarised
-from edgeopt.runtime.decoding.opening import holds_pair
+from edgeopt.runtime.decoding.opening import bundle_of, holds_pair, open_language_model
 from edgeopt.runtime.decoding.prefixes import prefix_folder
 from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import plural
@@ -85,14 +85,32 @@ def find_language_model(name: str) -> Path:
         NotFoundError: If there is none.
     """
     folder = Path(name)
+    if folder.is_dir() and (is_bundle(folder) or holds_pair(folder)):
+        return folder
+    from edgeopt.graph.model import find_model  # with onnx, which a bundle does without
+
     if not folder.is_dir():
         return find_model(name)
-    if is_bundle(folder) or holds_pair(folder):
-        return folder
     for inside in (folder / "model.onnx", folder / "onnx" / "model.onnx"):
         if inside.is_file():
             return inside
     return find_model(name)
+
+
+def open_decoder(
+    model: Path, threads: int, context: int = 0, draft: Path | None = None
+) -> tuple[LanguageModel, Recipe]:
+    """Return a language model, open, and its recipe; of what is no bundle ONNX Runtime's optimizations are compared.
+
+    Raises:
+        EdgeoptError: As `open_language_model`.
+        EngineAbortError: As `open_right_decoder`.
+    """
+    if bundle_of(model):
+        return open_language_model(model, threads, context, draft)
+    from edgeopt.measurement.generation.right_writer import open_right_decoder  # with onnx, and what compares
+
+    return open_right_decoder(model, threads, context, draft)
 
 
 SUMMARISE = "summarise"
@@ -145,7 +163,7 @@ def write_answer(
         raise EdgeoptError("only sounds are heard in windows", remedy=REMEDY)
     system = read_system(prompting.system) if prompting.system else ""
     draft = find_language_model(prompting.draft) if prompting.draft else None
-    opened, recipe = open_right_decoder(find_language_model(model), threads, prompting.context, draft)
+    opened, recipe = open_decoder(find_language_model(model), threads, prompting.context, draft)
     with opened:
         notes = list(opened.origin.notes)
         try:

@@ -44,6 +44,7 @@ from edgeopt.runtime.bundle_targets import (
 from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.files import read_file, write_beside
 from edgeopt.system.machine.affinity import require_cores
+from edgeopt.system.processes.ahead import Ahead
 from edgeopt.system.toml import Within, parse_table, read_object
 
 SCHEMA = 3
@@ -205,6 +206,8 @@ class Bundle:
     """What the folder holds for other targets, in the order in which this machine tries them."""
     is_asked: bool = False
     """Whether somebody asked for this target: then no other is tried."""
+    hashing: Ahead[None] | None = field(default=None, repr=False, compare=False)
+    """Raises where a file with weights is damaged, which a thread finds out; None: all files were hashed."""
 
     @property
     def label(self) -> str:
@@ -478,12 +481,14 @@ class _Several:
             yield device, {**own, "recipe": self.recipes[number], "schema": SCHEMA, "sha256": self.sha256}
 
 
-def read_bundle(path: Path, target: str = "") -> Bundle:
+def read_bundle(path: Path, target: str = "", *, hashes_weights: bool = True) -> Bundle:
     """Read a bundle and check the hash of its manifest and of every file that it names.
 
     Args:
         path: Its folder, or the output folder that holds it.
         target: Of a bundle for several: the one that is wanted; empty: the best here.
+        hashes_weights: Whether the files with weights of a language model are hashed before it returns; otherwise a
+            thread hashes them, and who opens the bundle asks `hashing` before anything runs.
 
     Raises:
         InvalidFileError: If it is no bundle, of another schema, names a file outside its folder, is damaged, or if its
@@ -492,11 +497,21 @@ def read_bundle(path: Path, target: str = "") -> Bundle:
     """
     bundle = parse_bundle(path, target)
     checked = set[tuple[str, str, int]]()
+    weights = {one.weights for one in bundle.named if isinstance(one, Artefact) and one.weights}
+    is_later = not hashes_weights and bundle.recipe.task == GENERATION and not bundle.others and bool(weights)
+    checked |= {(one.file, one.sha256, one.size_bytes) for one in weights} if is_later else set()
     for each in (bundle, *bundle.others):
         for one in each.named:
             require_whole(each, one, checked)
     require_nothing_else(bundle.folder, bundle.files, MANIFEST)
-    return bundle
+    if not is_later:
+        return bundle
+
+    def hashed() -> None:
+        for one in weights:
+            require_whole(bundle, one)
+
+    return replace(bundle, hashing=Ahead(hashed))
 
 
 def parse_bundle(path: Path, target: str = "") -> Bundle:

@@ -15,11 +15,12 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError, Unsup
 from edgeopt.executors import Session
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
+from edgeopt.graph.files.in_place import mapped
 from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.recipes.outputs.tensor_outputs import require_bound
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.runtime.bundle import Artefact, Bundle, require_whole
-from edgeopt.runtime.decoding.binding import bind_language_model
+from edgeopt.runtime.decoding.binding import bind_language_model, tokens_of
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
@@ -28,6 +29,7 @@ from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
 from edgeopt.runtime.selftest import StoredTest, check, read_stored
 from edgeopt.system.machine.huge_pages import huge_pages
+from edgeopt.system.processes.ahead import Ahead
 from edgeopt.tasks import Task, make_task
 
 
@@ -64,6 +66,9 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
         EdgeoptError: If none opens; with `strict` what is wrong with the first.
     """
     notes: list[Note] = []
+    bundle, hashing = replace(bundle, hashing=None), bundle.hashing
+    if hashing and bundle.recipe.generation.encoder:
+        hashing.take()
     tried, tests = [*_in_order(bundle, strict=strict)], dict[str, StoredTest | None]()
     for each, artefact in tried:
         name = artefact.file if each.standing is None else f"{artefact.file} ({each.label})"
@@ -71,7 +76,7 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
         if test not in tests:
             tests[test] = read_stored(each)
         try:
-            opened = _open(each, artefact, tests[test], threads)
+            opened = _open(each, artefact, tests[test], threads, hashing)
         except EdgeoptError as error:
             if bundle.recipe.task == GENERATION and len(tried) == 1:
                 raise  # with its own remedy: there is nothing to fall back to
@@ -125,7 +130,9 @@ def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> Opene
     return _open(bundle, artefact, read_stored(bundle), threads)
 
 
-def _open(bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads: int) -> OpenedArtefact:
+def _open(
+    bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads: int, hashing: Ahead[None] | None = None
+) -> OpenedArtefact:
     opening = opening_of(artefact)
     opening = opening.with_threads(threads) if threads else opening
     if bundle.recipe.generation.encoder:
@@ -133,7 +140,7 @@ def _open(bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads
         notes = (*pair.files.notes, *_fewer_cores(artefact, threads))
         return OpenedArtefact(bundle, artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
     if bundle.recipe.task == GENERATION:
-        return _open_writer(bundle, artefact, opening, _fewer_cores(artefact, threads), stored)
+        return _open_writer(bundle, artefact, opening, _fewer_cores(artefact, threads), stored, hashing)
     session = opening.open(bundle.path_of(artefact))
     try:
         require_bound(bundle.recipe, session.inputs, session.outputs)
@@ -152,21 +159,29 @@ def _open_writer(
     opening: Opening,
     notes: tuple[Note, ...],
     stored: StoredTest | None,
+    hashing: Ahead[None] | None,
 ) -> OpenedArtefact:
-    generation = bundle.recipe.generation
-    beside = tuple(part for part in bundle.parts if part.file == generation.prefill)
+    """Open a language model: weights are hashed and the tokenizer is read while the engine makes its sessions."""
+    recipe = bundle.recipe
+    beside = tuple(part for part in bundle.parts if part.file == recipe.generation.prefill)
     size = _size_of(artefact, *beside)
-    require_memory(size, _token_bytes(artefact), bundle.recipe)
+    require_memory(size, _token_bytes(artefact), recipe)
     threads, digest = opening.options.threads, "-".join(graph.sha256 for graph in (artefact, *beside))
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
+    tokens = Ahead(lambda: tokens_of(recipe))
     with ExitStack() as undone:
         sessions = list[Session]()
-        with huge_pages(), flash_attention(generation.flash_attention):
-            for graph in (artefact, *beside):
-                how = opening if graph is artefact else opening_of(graph).with_threads(threads)
-                sessions.append(how.open(bundle.path_of(graph)))
-                undone.callback(sessions[-1].close)
-        writer = bind_language_model(sessions[0], bundle.recipe, origin, *sessions[1:])
+        try:
+            with huge_pages(), flash_attention(recipe.generation.flash_attention):
+                for graph in (artefact, *beside):
+                    how = opening if graph is artefact else opening_of(graph).with_threads(threads)
+                    sessions.append(how.open(mapped(bundle.path_of(graph))))
+                    undone.callback(sessions[-1].close)
+        finally:
+            if hashing:
+                hashing.take()  # before anything runs; what the engine says of a damaged file explains nothing
+        prefill = sessions[1] if len(sessions) > 1 else None
+        writer = bind_language_model(sessions[0], recipe, origin, prefill, tokens.take)
         told = check_logits(stored, artefact, writer) if stored else ()
         undone.pop_all()
     writer.origin = replace(writer.origin, notes=(*writer.origin.notes, *told))

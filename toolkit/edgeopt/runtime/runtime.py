@@ -106,7 +106,7 @@ class Runtime(Closing):
         asked = engine_threads(threads) if threads else 0
         if target and isinstance(path, Bundle):
             raise ValueError("a bundle that was read has its target: pass it to read_bundle")
-        bundle = path if isinstance(path, Bundle) else read_bundle(Path(path), target)
+        bundle = path if isinstance(path, Bundle) else read_bundle(Path(path), target, hashes_weights=False)
         if context:
             bundle = bundle.mapped(lambda each: replace(each, recipe=with_context(each.recipe, context)))
         opened = open_first(bundle, asked, strict=strict)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
+from itertools import chain
 from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -154,12 +155,13 @@ def _require_limits(values: Any, path: Path, remedy: str) -> None:
     """Raise InvalidFileError where values nest too deep or hold what is no finite number of 64 bits."""
     level: list[Any] = [[values]]
     for _ in range(MOST_DEPTH):
-        level = [entry for each in level for entry in _inside(each)]
+        level = list(chain.from_iterable(map(_inside, level)))
         if not level:
             return
-        if any(type(entry) in (int, float) and not _is_number(entry) for entry in level):
+        kinds = set(map(type, level))  # a tokenizer has a hundred thousand entries: no line of Python for each
+        if not _are_numbers(level, kinds):
             break
-        level = [entry for entry in level if isinstance(entry, dict | list)]
+        level = [entry for entry in level if isinstance(entry, dict | list)] if kinds & {dict, list} else []
     else:
         raise InvalidFileError(f"{path} nests deeper than {MOST_DEPTH}", remedy=remedy)
     where, value = _first_wrong_number(values)
@@ -168,6 +170,13 @@ def _require_limits(values: Any, path: Path, remedy: str) -> None:
 
 def _inside(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _are_numbers(values: list[Any], kinds: set[type]) -> bool:
+    """Return whether all numbers among values are such that this program reads."""
+    integers = [value for value in values if type(value) is int] if int in kinds else [0]
+    floats = [value for value in values if type(value) is float] if float in kinds else [0.0]
+    return _is_number(min(integers)) and _is_number(max(integers)) and all(map(math.isfinite, floats))
 
 
 def _is_number(value: float) -> bool:

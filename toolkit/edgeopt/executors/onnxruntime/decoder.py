@@ -23,6 +23,8 @@ LAST = "logits_to_keep"
 SHARING_OP = "GroupQueryAttention"
 """The op of com.microsoft that writes what is new behind the past, in the same memory."""
 PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
+ROOM = 256
+"""Tokens for which the memory of a text that may get longer is reserved at once."""
 _RANK = 4
 _ALIGNED = 64
 """Bytes of a line of the processor's cache: each part begins with one."""
@@ -142,7 +144,14 @@ class Decoder:
     only where `pairs` was asked for."""
 
     def __init__(
-        self, session: Any, parts: Sequence[CachePart], capacity: int, *, shares: bool, pairs: bool = False
+        self,
+        session: Any,
+        parts: Sequence[CachePart],
+        capacity: int,
+        *,
+        shares: bool,
+        pairs: bool = False,
+        room: int = 0,
     ) -> None:
         """Reserve the cache.
 
@@ -153,6 +162,7 @@ class Decoder:
             shares: Whether each run writes behind the past in the same memory; else it gives the whole cache anew.
             pairs: Whether an even number of tokens runs where several do, as `Sums.PAIRED` needs it: a copy of the
                 last stands behind an odd one, and is overwritten by what follows.
+            room: Tokens for which memory is reserved at first; a longer text gets more, and its past is copied. 0: all.
         """
         self._pairs = pairs and shares
         self._single_from = capacity
@@ -165,14 +175,12 @@ class Decoder:
         self._ones = np.ones((1, capacity), np.int64)
         self._counted = np.arange(capacity, dtype=np.int64)[None]
         self._past = 0
+        self._room = min(room or capacity, capacity)
         self._values: dict[str, Any] = {}
+        self._pair: _BoundTokens | None = None
         self._options = quiet()
         if shares:
             self._reserve()
-            self._binding = self._bound()
-            self._binding.bind_output(LOGITS, "cpu")
-            self._single = _BoundTokens.of(session, self._bound()) if capacity > 1 else None
-            self._pair: _BoundTokens | None = None
         else:
             self._forget()
 
@@ -189,7 +197,7 @@ class Decoder:
     @property
     def cache_bytes(self) -> int:
         """Memory that the cache takes: all that is reserved, or what is held where it grows with the text."""
-        tokens = self.capacity if self._shares else self._past
+        tokens = self._room if self._shares else self._past
         return tokens * sum(part.token_bytes for part in self._parts)
 
     def run(self, tokens: Sequence[int], last: int = 0) -> NDArray[np.float32]:
@@ -226,8 +234,19 @@ class Decoder:
         logits = logits[:-1] if is_padded else logits
         return logits[-last:] if last else logits
 
+    def make_room(self, tokens: int) -> None:
+        """Reserve memory for so many tokens, at most the capacity; what the cache holds is copied."""
+        if not self._shares or min(tokens, self.capacity) <= self._room:
+            return
+        held = self.stored()
+        self._room = min(max(-(-tokens // ROOM) * ROOM, 2 * self._room), self.capacity)
+        self._reserve()
+        for part, array in zip(self._parts, held, strict=True):
+            self._values[part.past][1][:, :, : self._past] = array
+
     def _run(self, tokens: Sequence[int], last: int, *, is_next: bool) -> NDArray[np.float32]:
         after = self._past + len(tokens)
+        self.make_room(after)
         mask = {MASK: self._ones[:, :after]} if self._takes_mask else {}
         if is_next and self._shares and self._single is not None:
             if len(tokens) == 1:
@@ -283,6 +302,7 @@ class Decoder:
         """
         import onnxruntime
 
+        self.make_room(past)
         for part, array in zip(self._parts, stored, strict=True):
             if self._shares:
                 self._values[part.past][1][:, :, :past] = array[:, :, :past]
@@ -300,10 +320,14 @@ class Decoder:
     def _reserve(self) -> None:
         import onnxruntime
 
-        for part, flat in zip(self._parts, reserved(self._parts, self.capacity), strict=True):
-            memory = flat.reshape(1, part.heads, self.capacity, part.head)
+        for part, flat in zip(self._parts, reserved(self._parts, self._room), strict=True):
+            memory = flat.reshape(1, part.heads, self._room, part.head)
             value = onnxruntime.OrtValue.ortvalue_from_numpy(memory)
             self._values[part.past] = value, memory  # the value borrows the array's memory
+        self._binding = self._bound()
+        self._binding.bind_output(LOGITS, "cpu")
+        self._single = _BoundTokens.of(self._session, self._bound()) if self.capacity > 1 else None
+        self._pair = None
 
     def _bound(self) -> Any:
         return bound_cache(self._session, self._parts, [self._values[part.past][0] for part in self._parts])

@@ -93,13 +93,18 @@ class SplitDecoder(Decoder):
     """One text on two graphs. `run` is of the graph of tokens; what it computed is no longer exact as a prompt."""
 
     def __init__(
-        self, session: Any, parts: Sequence[CachePart], capacity: int, prefill: Prefill, *, pairs: bool = False
+        self,
+        session: Any,
+        parts: Sequence[CachePart],
+        capacity: int,
+        prefill: Prefill,
+        *,
+        pairs: bool = False,
+        room: int = 0,
     ) -> None:
         """Reserve the cache; `prefill` computes prompts, the rest is as `Decoder` has it."""
-        super().__init__(session, parts, capacity, shares=True, pairs=pairs)
         self._prefill = prefill
-        values = [self._values[part.past][0] for part in self._parts]
-        self._prompts = bound_cache(prefill.engine, self._parts, values)
+        super().__init__(session, parts, capacity, shares=True, pairs=pairs, room=room)
 
     def run_prompt(self, tokens: Sequence[int], *, is_end: bool) -> NDArray[np.float32]:
         """Run the next part of a prompt; its last token is a part of its own, with logits, the others have none.
@@ -113,9 +118,15 @@ class SplitDecoder(Decoder):
         after = self._past + len(tokens)
         if is_end or not len(tokens) or after >= self.capacity:
             raise ValueError(f"{len(tokens)} tokens of a prompt behind {self._past} do not fit in {self.capacity}")
+        self.make_room(after + 1)  # a pair takes one more
         self._prefill.run(self._prompts, tokens, self._past)
         self._past = after
         return np.zeros((0, 0), np.float32)
+
+    def _reserve(self) -> None:
+        super()._reserve()
+        values = [self._values[part.past][0] for part in self._parts]
+        self._prompts = bound_cache(self._prefill.engine, self._parts, values)
 
     def run(self, tokens: Sequence[int], last: int = 0) -> NDArray[np.float32]:
         """Return (tokens, vocabulary) logits behind each token, as `Decoder.run` does, by the graph of tokens."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+
+from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Placement
@@ -120,6 +122,12 @@ class OnnxRuntimeSession(HeldSession):
         """The `InferenceSession`, for runs that keep memory of their own between them (`decoder.py`)."""
         self._try_first(None)
         return self._session
+
+    def fetch(self, names: Sequence[str], inputs: Tensors) -> list[NDArray[Any]]:
+        """Return some outputs of a run, by their names; the others are computed, and not copied."""
+        self._try_first(inputs)
+        arrays: list[NDArray[Any]] = self._session.run(names, inputs)
+        return arrays
 
     def close(self) -> None:
         """Free the session."""

@@ -25,6 +25,7 @@ def decoder_of(
     *,
     shares: bool,
     pairs: bool = False,
+    room: int = 0,
 ) -> Decoder:
     """Return a cache for one text: with states where the model has some; other arguments as `Decoder` has them.
 
@@ -35,15 +36,16 @@ def decoder_of(
         prefill: The graph that computes prompts, where it is another.
         shares: As `Decoder` has it.
         pairs: As `Decoder` has it.
+        room: As `Decoder` has it; one with states reserves all.
 
     Raises:
         UnsupportedError: If it has states, and joins past and present keys anew.
     """
     if prefill is not None:
-        return SplitDecoder(engine, parts, capacity, prefill, pairs=pairs)
+        return SplitDecoder(engine, parts, capacity, prefill, pairs=pairs, room=room)
     states = states_of(engine)
     if not states:
-        return Decoder(engine, parts, capacity, shares=shares, pairs=pairs)
+        return Decoder(engine, parts, capacity, shares=shares, pairs=pairs, room=room)
     if not shares:
         raise UnsupportedError(
             "a decoder with states joins past and present keys anew in each run",

@@ -46,13 +46,17 @@ def kept_in(folder: Path | None) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def place_of(array: NDArray[Any]) -> StoredPiece | None:
+def place_of(array: NDArray[Any], folder: Path | None = None) -> StoredPiece | None:
     """Write an array to a file named after its content, unless one is there, and return it; None: it stays in memory.
+
+    Args:
+        array: Any.
+        folder: That outlives the one of `kept_in`, for what several graphs are made of; None: that one.
 
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
-    folder = _FOLDER.get()
+    folder = folder or _FOLDER.get()
     if folder is None or array.nbytes < LEAST_BYTES or array.dtype.kind not in _PLAIN or not array.dtype.isnative:
         return None
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -74,7 +78,7 @@ def stored(array: NDArray[Any], name: str) -> ir.Tensor[Any] | ir.ExternalTensor
     return ir.ExternalTensor(place.file, place.offset, place.length, dtype, shape=shape, name=name)
 
 
-def held_outside(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array as it is mapped from its file, read only; itself where it stays in memory."""
-    place = place_of(array)
+def held_outside(array: NDArray[Any], folder: Path | None = None) -> NDArray[Any]:
+    """Return an array as it is mapped from its file, read only; itself where it stays in memory. See `place_of`."""
+    place = place_of(array, folder)
     return array if place is None else np.memmap(place.file, array.dtype, "r", shape=array.shape)

@@ -22,6 +22,8 @@ LEAST_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 22
 _HASHES: dict[tuple[int, int, int, int], str] = {}
 """Hashes of content by device, inode, size and time of change: gigabytes are hashed once, under all their links."""
+_NUMBER = 4
+"""Bytes of a float: a file in which one begins elsewhere is no file for engines."""
 _WHOLE = 0.95
 """A file of which so much is wanted is linked as it is, not copied."""
 
@@ -109,12 +111,12 @@ class PieceLayout:
 
     def _content(self) -> Iterator[bytes]:
         if self.whole is not None:
-            yield from _read(StoredPiece(self.whole, 0, self.size_bytes))
+            yield from bytes_of_piece(StoredPiece(self.whole, 0, self.size_bytes))
             return
         written = 0
         for at, piece in zip(self.offsets, self.pieces, strict=True):
             yield bytes(at - written)
-            yield from _read(piece)
+            yield from bytes_of_piece(piece)
             written = at + piece.length
 
 
@@ -122,7 +124,8 @@ def lay_out(pieces: Sequence[StoredPiece]) -> PieceLayout:
     """Return how pieces lie in one file: as they are where one file holds little else, otherwise at pages in a row."""
     files = {piece.file for piece in pieces}
     wanted = sum(piece.length for piece in set(pieces))
-    if len(files) == 1 and wanted >= _WHOLE * (whole := next(iter(files))).stat().st_size:
+    is_aligned = all(piece.offset % _NUMBER == 0 for piece in pieces)  # not in the middle of a protobuf
+    if is_aligned and len(files) == 1 and wanted >= _WHOLE * (whole := next(iter(files))).stat().st_size:
         return PieceLayout(tuple(pieces), tuple(piece.offset for piece in pieces), whole)
     places, kept, end = dict[StoredPiece, int](), list[StoredPiece](), 0
     for other in dict.fromkeys(pieces):
@@ -132,7 +135,8 @@ def lay_out(pieces: Sequence[StoredPiece]) -> PieceLayout:
     return PieceLayout(tuple(kept), tuple(places[piece] for piece in kept), None)
 
 
-def _read(piece: StoredPiece) -> Iterator[bytes]:
+def bytes_of_piece(piece: StoredPiece) -> Iterator[bytes]:
+    """Yield the bytes of a piece, some megabytes at a time."""
     with piece.file.open("rb") as file:
         file.seek(piece.offset)
         left = piece.length

@@ -105,7 +105,7 @@ def correction_of_pair(folder: Path) -> Correction:
 
 def _correction(file: Path, features: Sequence[int] = ()) -> Correction:
     try:
-        model = load_model(file)
+        model = load_model(file, in_place=True)
         samples = samples_of(model, features)
     except (EdgeoptError, TypeError):  # whoever opens it says what is wrong; a type of its own is no number of NumPy's
         return Correction()

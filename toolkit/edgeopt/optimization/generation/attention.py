@@ -21,6 +21,7 @@ from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import SHARING_OP
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
+from edgeopt.graph.files.outside_weights import load_inside
 from edgeopt.graph.model import Model
 from edgeopt.measurement.statistics.ratio import Change, Ratio, ratio_of_rounds
 from edgeopt.recipes.recipe import Recipe
@@ -117,7 +118,7 @@ def alone_in(model: Model, head: int = 0) -> AttentionAlone | None:
     more = [name for name in node.input[_TOTAL + 1 :] if name]
     sizes = [one for one in (cache.shape[1], cache.shape[3]) if isinstance(one, int)]
     heads = next((attribute.i for attribute in node.attribute if attribute.name == "num_heads"), 0)
-    if any(value not in stored or stored[value].external_data for value in more) or not sizes or not heads:
+    if any(value not in stored for value in more) or not sizes or not heads:
         return None
     width = sizes[1] if len(sizes) > 1 else head
     if not width:
@@ -145,7 +146,7 @@ def alone_in(model: Model, head: int = 0) -> AttentionAlone | None:
     ]
     graph = helper.make_graph([alone], "attention", infos, made, [stored[name] for name in dict.fromkeys(more)])
     proto = helper.make_model(graph, opset_imports=model.proto.opset_import, ir_version=model.proto.ir_version)
-    return AttentionAlone(proto, heads, floats, (sizes[0], width, kind))
+    return AttentionAlone(load_inside(proto), heads, floats, (sizes[0], width, kind))
 
 
 def piece_over_tiles(alone: AttentionAlone, prompt_tokens: int, part: int, threads: int) -> Ratio:

@@ -55,7 +55,7 @@ def deploy_language_model(
         [(artefact, data)],
         target,
         with_guesses(recipe, report.guessing),
-        {**told_of(report, best), ORIGINAL: load_model(Path(baseline.file)).fingerprint},
+        {**told_of(report, best), ORIGINAL: load_model(Path(baseline.file), in_place=True).fingerprint},
         package_versions(),
         weights=weights,
         selftest=(test, numbers),

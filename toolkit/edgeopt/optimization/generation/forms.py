@@ -74,8 +74,6 @@ def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[DecoderMater
     """Return what makes `w8a8` with layers in parts of `width` neurons."""
 
     def make(material: DecoderMaterial) -> Outcome:
-        if material.model.is_outside:
-            return Outcome(material.model, {})
         parts = split_neurons(material.model, width, least_ratio)
         if not parts.changes:
             return parts
@@ -100,8 +98,6 @@ def _wide_head(block: int, *, mixed: bool = False) -> Callable[[DecoderMaterial]
     """
 
     def make(material: DecoderMaterial) -> Outcome:
-        if mixed and material.model.is_outside:
-            return Outcome(material.model, {})
         return make_weight_only(
             material.model,
             4,
@@ -150,13 +146,13 @@ FORMS = (
         "w8a8+parts",
         "w8a8, wide layers in parts of 2048 neurons",
         _eight_bits_in_parts(WIDTH, 0),
-        left_out="no layer has more than 2048 neurons, or the weights lie outside of the file",
+        left_out="no layer has more than 2048 neurons",
     ),
     MatrixForm(
         "w8a8+parts512",
         "w8a8, very wide layers in parts of 512 neurons",
         _eight_bits_in_parts(_NARROW, _VERY_WIDE),
-        left_out="no layer has more than 512 neurons and 16 times its inputs, or the weights lie outside of the file",
+        left_out="no layer has more than 512 neurons and 16 times its inputs",
     ),
     MatrixForm("w8", "blocks of 64 weights of 8 bits", _eight_bits),
     MatrixForm("w4+nearest", "blocks of 32 of 4 bits, to nearest", _four_bits(to_nearest), "w4"),
@@ -168,7 +164,6 @@ FORMS = (
         "w4+mixed",
         "w4+long, the most sensitive in 8 bits",
         _wide_head(WIDE_BLOCK, mixed=True),
-        left_out="no matrix of constant weights is large enough, or they lie outside of the file",
     ),
 )
 """The first three are at their best with many tokens at once (long prompts), the others with one (long answers)."""

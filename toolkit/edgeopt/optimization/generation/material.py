@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.decoder import LOGITS
+from edgeopt.graph.files.large_constants import held_outside
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.steps._context import Listener
@@ -18,7 +21,7 @@ from edgeopt.steps.convert.blocks_with_inputs import Gram, rounding_with
 from edgeopt.steps.convert.cache_integers import cache_ranges
 from edgeopt.steps.convert.expert_inputs import expert_grams_of
 from edgeopt.steps.convert.sensitivity import sensitive_products
-from edgeopt.steps.convert.text_inputs import grams_of
+from edgeopt.steps.convert.text_inputs import LEAST_HELD_BYTES, MOST_HELD_BYTES, grams_of
 from edgeopt.system.declared.target import Target
 
 _HELD_BACK = 4
@@ -40,6 +43,8 @@ class DecoderMaterial:
     listener: Listener
     stored: Model | None = None
     """The model with its matrices in the blocks that it came with, of which `model` has the floats; None: in floats."""
+    folder: Path | None = None
+    """Where what forms share lies in files, until the run is over; None: in memory."""
     _grams: dict[str, Gram] = field(default_factory=dict)
     _rounded: dict[tuple[str, int, int], Blocks] = field(default_factory=dict)
 
@@ -83,15 +88,22 @@ class DecoderMaterial:
     def with_inputs(self, node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
         """Round a matrix with what the calibration text feeds it; a `Rounding`, computed once for all forms."""
         if not self._grams:
+            most_bytes = min(MOST_HELD_BYTES, max(LEAST_HELD_BYTES, self.model.size_bytes // 2))
             for sums in (grams_of, expert_grams_of):
                 self._grams |= sums(
                     self.model,
                     self.seen,
                     threads=self.threads,
                     free_head=self.free_head,
+                    most_bytes=most_bytes,
                     tell=lambda done, of: self.listener.progress("read the calibration text", done, of),
+                    keep=self._held,
                 )
         known = node, bits, block
         if known not in self._rounded:
-            self._rounded[known] = rounding_with(self._grams)(node, columns, bits, block)
+            blocks = rounding_with(self._grams)(node, columns, bits, block)
+            self._rounded[known] = replace(blocks, integers=self._held(blocks.integers), scale=self._held(blocks.scale))
         return self._rounded[known]
+
+    def _held(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array if self.folder is None else held_outside(array, self.folder)

@@ -259,7 +259,7 @@ def _enter_with_small_cache(
     """Let the leader in again with its cache in 8 bits; return why not, where that is not possible."""
     name, text = f"{leader.name}+cache8", f"{leader.name}, keys and values of the cache in 8 bits"
     try:
-        made = make_integer_cache(load_model(leader.file), place.cache_ranges())
+        made = make_integer_cache(load_model(leader.file, in_place=True), place.cache_ranges())
     except InvalidFileError as error:
         return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", error.remedy)]
     if not made.changes:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.graph.files.large_constants import FOLDER, kept_in
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.generation.right_writer import open_right_decoder
 from edgeopt.optimization.generation.attention import AttentionTrials
@@ -35,9 +36,12 @@ from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.archives import read_archive
 from edgeopt.system.disk.files import open_beside, write_beside
+from edgeopt.system.machine.memory import give_back
 from edgeopt.system.processes.time_limit import LONGER
 from edgeopt.system.text import plural
 
+_FORM = "form"
+"""Below the folder of the large constants that live as long as the run."""
 _RANGES = "candidates/cache_ranges.npz"
 
 
@@ -82,9 +86,10 @@ def started(
     with original:
         _require_lengths(options, original)
         texts = read_texts(recipe, original, options.eval, options.calib)
-        folder, loaded = folder_of_run(out, recipe.name, named), load_model(file)
+        folder, loaded = folder_of_run(out, recipe.name, named), load_model(file, in_place=True)
         left = take_folder(folder, recipe.name, [loaded], device, texts.calibration, resumes=options.resume)
-        yield DecoderStart(file, original, recipe, texts, loaded, left, threads)
+        with kept_in(folder / FOLDER if loaded.is_outside else None):
+            yield DecoderStart(file, original, recipe, texts, loaded, left, threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,10 @@ def prepared(
     if bits in KEPT:
         stored = fused.model
         source = in_floats(stored).model if has_floats else stored
-    material = DecoderMaterial(source, device, texts.calibration, start.threads, head, max_rise, listener, stored)
+    place = start.left.folder / FOLDER if start.loaded.is_outside else None
+    material = DecoderMaterial(
+        source, device, texts.calibration, start.threads, head, max_rise, listener, stored, place
+    )
     listener.say(
         f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
         f"{len(texts.calibration)} of {texts.calibrating} calibrate"
@@ -179,15 +187,24 @@ class Workplace:
         if left.is_finished(form.name):
             self.known.add(form.name)
             if self.attention is not None:
-                self.copy_beside(self.file_of(form.name).parent, load_model(self.file_of(form.name)))
+                self.copy_beside(self.file_of(form.name).parent, load_model(self.file_of(form.name), in_place=True))
             return ""
         if self.of.material is None:
             return left.why_not_here(form.name, form.left_out)
-        outcome = form.make(self.of.material)
-        if not outcome.changes:
-            return form.left_out
-        self.write(form.name, outcome.model)
+        with self._let_go_afterwards():
+            outcome = form.make(self.of.material)
+            if not outcome.changes:
+                return form.left_out
+            self.write(form.name, outcome.model)
+            del outcome
         return ""
+
+    @contextmanager
+    def _let_go_afterwards(self) -> Iterator[None]:
+        """Keep the large constants of one form in files until it is written: no two forms are held at a time."""
+        with kept_in(self.start.left.folder / FOLDER / _FORM if self.start.loaded.is_outside else None):
+            yield
+        give_back()
 
     def file_of(self, name: str) -> Path:
         """Return the file of a form."""

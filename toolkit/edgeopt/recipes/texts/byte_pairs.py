@@ -48,12 +48,13 @@ class BytePairs:
             raise InvalidFileError(f"{source} is no table of tokens: {error}", remedy=_REMEDY) from error
         self.special: Mapping[str, int] = added
         """Tokens that stand for no text, for example the end, by name."""
+        texts = max((number for token, number in self._ids.items() if token not in added), default=-1) + 1
         self._ids |= added
-        self._tokens = {number: token for token, number in self._ids.items()}
+        self._tokens = dict(zip(self._ids.values(), self._ids.keys(), strict=True))
         missing = [letter for letter in _letters().values() if letter not in self._ids]
         if missing or min(self._tokens, default=-1) < 0:
             raise InvalidFileError(f"{source} lacks the bytes {missing[:5]}", remedy=_REMEDY)
-        self.size = max(number for token, number in self._ids.items() if token not in added) + 1
+        self.size = texts
         """One more than the largest token that a text can become; special ones may lie beyond."""
         self._known_words: dict[str, tuple[int, ...]] = {}
 

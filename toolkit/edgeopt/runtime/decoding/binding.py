@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.facts.positions import positions_of
+from edgeopt.graph.files.in_place import mapped
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.recipes.texts.tokens import Tokens, read_tokens
@@ -57,8 +59,17 @@ def with_context(recipe: Recipe, context: int) -> Recipe:
     return replace(recipe, generation=replace(recipe.generation, context=context or most))
 
 
+def tokens_of(recipe: Recipe) -> Tokens:
+    """Return the tokenizer of a recipe; raises as `bind_language_model`."""
+    return read_tokens(recipe.folder / recipe.tokenizer.file)
+
+
 def bind_language_model(
-    session: Session, recipe: Recipe, origin: Origin, prefill: Session | None = None
+    session: Session,
+    recipe: Recipe,
+    origin: Origin,
+    prefill: Session | None = None,
+    tokens: Callable[[], Tokens] | None = None,
 ) -> LanguageModel:
     """Return the language model of a session.
 
@@ -67,6 +78,7 @@ def bind_language_model(
         recipe: Its own, with the folder in which its tokenizer lies.
         origin: From what it was opened.
         prefill: Of the graph that computes prompts, where the recipe names one.
+        tokens: Returns its tokenizer, where it is read already; None: it is read now.
 
     Raises:
         InvalidFileError: If the tokenizer is absent or damaged.
@@ -77,13 +89,13 @@ def bind_language_model(
     if not isinstance(session, OnnxRuntimeSession) or not isinstance(prefill, OnnxRuntimeSession | None):
         raise UnsupportedError("language models run on ONNX Runtime alone so far", remedy="make them with --target cpu")
     _require_positions(recipe, origin.file)
-    tokenizer, generation = read_tokens(recipe.folder / recipe.tokenizer.file), recipe.generation
+    tokenizer, generation = tokens() if tokens else tokens_of(recipe), recipe.generation
 
     def open_draft() -> LanguageModel:
         file = recipe.folder / generation.draft
         size = require_regular(file, remedy="put the draft back, or name another: --draft MODEL")
         with huge_pages(), flash_attention(generation.flash_attention):
-            opened = EXECUTOR.open(file, SessionOptions(threads=origin.threads))
+            opened = EXECUTOR.open(mapped(file), SessionOptions(threads=origin.threads))
         context = generation.draft_context or generation.context
         return LanguageModel(
             opened, tokenizer, context, generation.end, generation.begin, 0, Origin(file, size, origin.threads)

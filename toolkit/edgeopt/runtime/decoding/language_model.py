@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import Note, UnavailableError, UnsupportedError
-from edgeopt.executors.onnxruntime.decoder import CachePart, Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.decoder import ROOM, CachePart, Decoder, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.prefill import Prefill
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.state_parts import StatePart, state_parts
@@ -250,7 +250,7 @@ class LanguageModel(Closing):
         guesser = self.guesser(uses_draft=uses_draft) if asked.guesses else None
         writing = self.begin(prompt, asked)
         return Generation(
-            self._taken(writing.tokens, is_exact=in_pairs),
+            self._taken(writing.tokens, asked.most_tokens + (asked.guesses or 0), is_exact=in_pairs),
             writing,
             asked,
             self._give_back,
@@ -498,10 +498,15 @@ class LanguageModel(Closing):
             decoder.run_prompt(part, is_end=False)
         return decoder.run_prompt(end, is_end=True)
 
-    def decoder(self, capacity: int) -> Decoder:
-        """Return a cache of its own for one text of up to `capacity` tokens."""
+    def decoder(self, capacity: int, room: int = 0) -> Decoder:
+        """Return a cache of its own for one text of up to `capacity` tokens.
+
+        Args:
+            capacity: At most.
+            room: Tokens for which memory is reserved at first; 0: all.
+        """
         return decoder_of(
-            self.session.engine, self.parts, capacity, self.prefill, shares=self.shares, pairs=self.pairs
+            self.session.engine, self.parts, capacity, self.prefill, shares=self.shares, pairs=self.pairs, room=room
         )
 
     def forget(self) -> None:
@@ -514,11 +519,12 @@ class LanguageModel(Closing):
         if self._draft is not None:
             self._draft.forget()
 
-    def _taken(self, tokens: Sequence[int], *, is_exact: bool = False) -> Decoder:
+    def _taken(self, tokens: Sequence[int], more: int = 0, *, is_exact: bool = False) -> Decoder:
         """Return the cache that holds most of the prompt's first tokens; at least one is left to compute.
 
         Args:
             tokens: Of the prompt.
+            more: Tokens that may follow, for which memory is reserved now, and not while they are waited for.
             is_exact: Whether the cache goes on with the numbers of the text run at once. What it keeps has them always:
                 tokens of an answer that was not exact, or that another graph than that of prompts computed, are
                 computed anew, as a part of this prompt.
@@ -534,7 +540,8 @@ class LanguageModel(Closing):
             decoder = self._idle.pop(best)[0] if shared else None
         past = shared[best] if shared else 0
         if decoder is None:
-            decoder = self.decoder(self.context)
+            decoder = self.decoder(self.context, min(len(tokens) + more, ROOM))
+        decoder.make_room(len(tokens) + more + 1)  # the copy behind an odd number of tokens
         decoder.is_exact = is_exact
         longest, arrays = self.stored_start(tokens)
         if longest > past:

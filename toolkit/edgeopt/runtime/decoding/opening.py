@@ -11,11 +11,12 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.graph.files.in_place import mapped
 from edgeopt.recipes.drafting.generation_drafting import drafted_generation
 from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
 from edgeopt.runtime.bundle import is_bundle, read_bundle
-from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, require_writing, with_context
+from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, require_writing, tokens_of, with_context
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
@@ -24,6 +25,7 @@ from edgeopt.system.disk.files import require_regular
 from edgeopt.system.disk.links import beside
 from edgeopt.system.machine.huge_pages import huge_pages
 from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.processes.ahead import Ahead
 
 _FILES = ("model.onnx", "onnx/model.onnx")
 """The decoder in a folder that `export`, optimum or the hub wrote."""
@@ -103,7 +105,7 @@ def open_language_model(
             raise
         return opened, recipe
     if path := bundle_of(model):
-        bundle = read_bundle(path)
+        bundle = read_bundle(path, hashes_weights=False)
         require_writing(bundle.recipe, bundle.folder)
         bundle = bundle.mapped(lambda each: replace(each, recipe=with_context(each.recipe, context)))
         first = open_first(bundle, threads)
@@ -119,14 +121,15 @@ def open_language_model(
         require_regular(graph, remedy="put it back beside the model")
     size = bytes_of_graphs(graphs)
     require_memory(size, 0, recipe)
+    tokens = Ahead(lambda: tokens_of(recipe))
     with huge_pages(), flash_attention(recipe.generation.flash_attention), ExitStack() as undone:
         sessions = list[OnnxRuntimeSession]()
         for graph in graphs:
-            sessions.append(EXECUTOR.open(graph, SessionOptions(threads=count, entries=entries or {})))
+            sessions.append(EXECUTOR.open(mapped(graph), SessionOptions(threads=count, entries=entries or {})))
             undone.callback(sessions[-1].close)
-        opened = bind_language_model(
-            sessions[0], recipe, Origin(file, size, count, entries=entries or {}), *sessions[1:]
-        )
+        origin = Origin(file, size, count, entries=entries or {})
+        prefill = sessions[1] if len(sessions) > 1 else None
+        opened = bind_language_model(sessions[0], recipe, origin, prefill, tokens.take)
         undone.pop_all()
     return opened, recipe
 

@@ -32,6 +32,11 @@ class Blocks:
         """Inputs that share a scale."""
         return int(self.integers.shape[-1])
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the integers of an output, packed."""
+        return _packed(self.integers[:1], self.bits).size
+
     def packed(self) -> NDArray[np.uint8]:
         """Return (outputs, blocks, bytes): two integers of 4 bits to a byte, the first in its low half."""
         return _packed(self.integers, self.bits)

@@ -32,6 +32,7 @@ def expert_grams_of(
     free_head: int = 0,
     most_bytes: int = MOST_HELD_BYTES,
     tell: Callable[[int, int], None] = lambda *_: None,
+    keep: Callable[[NDArray[np.float32]], NDArray[np.float32]] = lambda array: array,
 ) -> dict[str, Gram]:
     """Return X^T X of each expert's matrices, by the names under which they are rounded; empty: there are no experts.
 
@@ -44,6 +45,7 @@ def expert_grams_of(
         free_head: Numbers of a head where the model leaves them free.
         most_bytes: Sums that are held at once.
         tell: Hears how many windows of how many are done.
+        keep: Returns finished sums as they are kept, in a file for example.
     """
     graph = Graph.from_model(model)
     nodes = {node.name or "": node for node in mixtures(graph)}
@@ -64,7 +66,10 @@ def expert_grams_of(
                 each.add(values[each.reads], values[each.scores])
         session.close()
         for each in sums:
-            result |= each.grams()
+            made = each.grams()
+            for gram in {id(gram): gram for gram in made.values()}.values():  # experts share those of their input
+                gram.parts = [keep(array) for array in gram.parts]
+            result |= made
     tell(len(groups) * len(windows), len(groups) * len(windows))
     return result
 

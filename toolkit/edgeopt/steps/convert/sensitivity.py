@@ -6,15 +6,18 @@ The loss is the divergence (Kullback-Leibler) of the next token's probabilities 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from edgeopt.executors import SessionOptions
+from edgeopt.executors import SessionOptions, Source
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import LOGITS, cache_parts
+from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.graph import Graph, attribute
 from edgeopt.graph.model import Model
 from edgeopt.steps.convert.blocks import Rounding
@@ -43,7 +46,7 @@ def sensitive_products(
     """Return the nodes that make up half of what all matrices together lose, in as few bytes as possible.
 
     Args:
-        model: A float decoder with a cache, in one file of less than 2 GB.
+        model: A float decoder with a cache.
         windows: Tokens of a text; the first of the first three are read.
         rounding: How a matrix becomes integers.
         bits: Of each.
@@ -97,17 +100,17 @@ def _named(
     return tuple(chosen)
 
 
-def _exchangeable(model: Model, weights: Sequence[str]) -> bytes:
+def _exchangeable(model: Model, weights: Sequence[str]) -> Source:
     """Return the model with its logits alone, and some weights as inputs that need not be given."""
-    source = with_outputs(model.gathered(), [LOGITS])
-    assert isinstance(source, bytes)
-    proto = onnx.load_from_string(source)
+    source = with_outputs(model, [LOGITS])
+    assert not isinstance(source, Path)
+    proto = onnx.load_model_from_string(source.graph if isinstance(source, Outside) else source)
     shapes = {constant.name: list(constant.dims) for constant in proto.graph.initializer}
     proto.graph.input.extend(
         helper.make_tensor_value_info(weight, TensorProto.FLOAT, shapes[weight]) for weight in weights
     )
     made: bytes = proto.SerializeToString()
-    return made
+    return replace(source, graph=made) if isinstance(source, Outside) else made
 
 
 def _log_shares(logits: NDArray[np.float32]) -> NDArray[np.float64]:

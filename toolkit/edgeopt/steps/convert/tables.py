@@ -87,8 +87,11 @@ def _is_same(stored: StoredBlocks, rows: NDArray[np.float32]) -> bool:
 
 def _rewrite(graph: Graph, node: Node, stored: StoredBlocks) -> None:
     data, blocks = stored.data, stored.blocks
-    shape = graph.add_initializer(f"{node.name}_shape", np.array([len(blocks.integers), -1], np.int64))
-    flat = graph.insert("Reshape", [data, shape], name=f"{node.name}_rows").outputs[0]
+    # a constant of its own is mapped, and only rows that are looked up are read; a Reshape makes a copy in memory
+    flat = graph.add_view(f"{node.name}_rows", data, (len(blocks.integers), blocks.row_bytes))
+    if flat is None:
+        shape = graph.add_initializer(f"{node.name}_shape", np.array([len(blocks.integers), -1], np.int64))
+        flat = graph.insert("Reshape", [data, shape], name=f"{node.name}_rows").outputs[0]
     inputs: list[Value | None] = [flat, node.inputs[1], stored.scale]
     if stored.zero is not None:
         inputs.append(stored.zero)

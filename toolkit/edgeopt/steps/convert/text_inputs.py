@@ -21,8 +21,8 @@ from edgeopt.steps.convert.weight_only import large_products, product_inputs
 from edgeopt.steps.quantize.calibration.watching import groups_of, with_outputs
 from edgeopt.system.processes.time_limit import require_time
 
-MOST_HELD_BYTES = 1 << 30
-"""Sums that are held at once; what is beyond that takes another run over the text."""
+LEAST_HELD_BYTES, MOST_HELD_BYTES = 64 << 20, 1 << 30
+"""Sums that are held at once; what is beyond that takes another run over the text, beyond the most another session."""
 
 
 def grams_of(
@@ -33,6 +33,7 @@ def grams_of(
     free_head: int = 0,
     most_bytes: int = MOST_HELD_BYTES,
     tell: Callable[[int, int], None] = lambda *_: None,
+    keep: Callable[[NDArray[np.float32]], NDArray[np.float32]] = lambda array: array,
 ) -> dict[str, Gram]:
     """Return X^T X of each large matrix by the name of its node; those that read one tensor share it.
 
@@ -41,8 +42,9 @@ def grams_of(
         windows: Tokens; each is a text that begins with its first token.
         threads: Of the engine.
         free_head: Numbers of a head where the model leaves them free.
-        most_bytes: Sums that are held at once.
+        most_bytes: Sums that are held at once, at most `MOST_HELD_BYTES`; what is beyond takes another run.
         tell: Hears how many windows of how many are done.
+        keep: Returns finished sums as they are kept, in a file for example.
 
     Raises:
         UnsupportedError: If it is no decoder with a cache.
@@ -52,19 +54,25 @@ def grams_of(
     sizes = {node.name or "": product_inputs(graph, node) for node in large_products(graph)}
     reads = {node.name or "": str(node.inputs[0].name) for node in large_products(graph) if node.inputs[0]}
     tensors = {reads[node]: size for node, size in sizes.items()}
-    groups = groups_of({name: Gram.bytes_of(size) for name, size in tensors.items()}, most_bytes)
-    result = dict[str, Gram]()
-    for i, group in enumerate(groups):
+    held = {name: Gram.bytes_of(size) for name, size in tensors.items()}
+    groups = groups_of(held, MOST_HELD_BYTES)
+    passes = [groups_of({name: held[name] for name in group}, most_bytes) for group in groups]
+    result, done, of = dict[str, Gram](), 0, sum(map(len, passes)) * len(windows)
+    for group, parts in zip(groups, passes, strict=True):
         session = EXECUTOR.open(with_outputs(model, group), SessionOptions(threads=threads))
-        grams = {name: Gram(tensors[name]) for name in group}
-        for j, window in enumerate(windows):
-            require_time()
-            tell(i * len(windows) + j, len(groups) * len(windows))
-            for name, value in session.run(feeds_of(window, cache, session.inputs)).items():
-                grams[name].add(np.asarray(value, np.float32).reshape(-1, tensors[name]))
+        for part in parts:  # of one session: which tensors are fetched changes none of its numbers
+            grams = {name: Gram(tensors[name]) for name in part}
+            for window in windows:
+                require_time()
+                tell(done, of)
+                for name, value in zip(part, session.fetch(part, feeds_of(window, cache, session.inputs)), strict=True):
+                    grams[name].add(np.asarray(value, np.float32).reshape(-1, tensors[name]))
+                done += 1
+            for gram in grams.values():
+                gram.parts = [keep(array) for array in gram.parts]
+            result |= grams
         session.close()
-        result |= grams
-    tell(len(groups) * len(windows), len(groups) * len(windows))
+    tell(of, of)
     return {node: result[name] for node, name in reads.items()}
 
 

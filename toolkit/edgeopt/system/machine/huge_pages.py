@@ -17,6 +17,8 @@ from threading import Thread
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.system.machine.memory import trim
+
 _FOLDER = Path("/sys/kernel/mm/transparent_hugepage")
 _ADVISE, _COLLAPSE = 14, 25
 """`MADV_HUGEPAGE` for what is touched later; `MADV_COLLAPSE` (Linux 6.1) moves what is written, at once."""
@@ -32,6 +34,7 @@ def huge_pages() -> Iterator[None]:
     before = _anonymous() if size else []
     yield
     if size:
+        trim()  # what was freed would be moved into huge pages, and be held again
         found = [(-(-begin // size) * size, end // size * size) for begin, end in without(_anonymous(), before)]
         if wide := [(begin, end) for begin, end in found if begin < end]:
             _advise(wide, _ADVISE)  # at once: a moment later other memory may lie there

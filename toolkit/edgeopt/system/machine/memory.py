@@ -63,10 +63,14 @@ def require_bytes(needed: int, what: str, remedy: str) -> None:
 def give_back() -> None:
     """Return memory to the system that nothing needs any more.
 
-    Graphs refer to themselves, so that Python frees what they hold when it looks for it; glibc keeps gigabytes that
-    were freed in pieces of megabytes.
+    Graphs refer to themselves, so that Python frees what they hold when it looks for it.
     """
     gc.collect()
+    trim()
+
+
+def trim() -> None:
+    """Return memory to the system that is freed: glibc keeps gigabytes that were freed in pieces of megabytes."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library keeps none, or has no such function
             ctypes.CDLL(None).malloc_trim(0)
