@@ -80,6 +80,8 @@ class Stored:
             f"{name}.weight_scale": self.scale,
             f"{name}.weight_shape": np.array(self.integers.shape, np.int64),
         }
+        if (self.group != np.sort(self.group)).any():
+            made[f"{name}.weight_g_idx"] = self.group
         if with_zero:
             made[f"{name}.weight_zero_point"] = np.ascontiguousarray(words(self.zero.T, self.bits).T)
         return made
@@ -96,6 +98,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "awq": {"config": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}},
     "compressed-tensors": {"config": OF_COMPRESSED, "symmetric": True},
     "compressed-tensors with zeros": {"config": OF_COMPRESSED},
+    "compressed-tensors in another order": {"config": OF_COMPRESSED, "mixed": True},
 }
 
 
@@ -249,6 +252,27 @@ def test_a_scheme_that_is_not_read_is_refused_in_a_line(config, told, tmp_path):
     with pytest.raises(EdgeoptError, match=told):
         export(f"hf:{folder}", out=tmp_path / "made" / "model.onnx")
     assert not (tmp_path / "made" / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "table"),
+    [
+        ("quantize_config.json", "gptq", {"bits": 4, "group_size": GROUP, "desc_act": False}),
+        ("quant_config.json", "awq", {"w_bit": 4, "q_group_size": GROUP, "version": "GEMM", "zero_point": True}),
+    ],
+)
+def test_a_scheme_that_stands_in_a_file_of_its_own_is_read(name, way, table, tmp_path):
+    folder, floats = write_quantized(tmp_path, way)
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    del values["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(values), "utf-8")
+    (folder / name).write_text(json.dumps(table), "utf-8")
+    array = floats["model.layers.0.mlp.down_proj.weight"]
+    packed = open_weights(folder).packed("model.layers.0.mlp.down_proj.weight", array.shape)
+    np.testing.assert_array_equal(packed.real(), array)
+    (folder / name).write_text("{", "utf-8")
+    with pytest.raises(EdgeoptError, match="is no JSON"):
+        read_configuration(folder)
 
 
 PART = "model.layers.1.mlp.up_proj"
