@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.export.decoder.packed import PackedMatrix, packed_of, side_by_side
+from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.packed_nodes import PackedNodes
 from edgeopt.export.decoder.positions import Positions, is_written
 from edgeopt.export.decoder.schemes import read_scheme
@@ -210,8 +210,10 @@ class _Writer:
         if packed is not None:
             self._table = packed
             return self._packed.lookup(packed, "input_ids", "embedded")
-        table = self._constant("embedding", self._weights.read(name, shape))
-        return self._node("Gather", [table, "input_ids"], "embedded")
+        rows = self._weights.read(name, shape)
+        if keeps_halves(self._weights):
+            return self._packed.lookup_of_halves(rows, "embedding", "input_ids", "embedded")
+        return self._node("Gather", [self._constant("embedding", rows), "input_ids"], "embedded")
 
     def _head(self, normal: str) -> None:
         name, shape = "lm_head.weight", (self._config.vocabulary, self._config.hidden)
@@ -221,14 +223,18 @@ class _Writer:
         if packed is not None:
             self._packed.product(normal, packed, "logits")
             return
-        head = np.ascontiguousarray(self._weights.read(name, shape).T)
-        self._node("MatMul", [normal, self._constant("lm_head", head)], "logits")
+        rows = self._weights.read(name, shape)
+        if keeps_halves(self._weights):
+            stored = "lm_head" if name == "lm_head.weight" else "embedding"
+            self._packed.product_of_halves(normal, rows, stored, "logits")
+            return
+        self._node("MatMul", [normal, self._constant("lm_head", np.ascontiguousarray(rows.T))], "logits")
 
     def _cache(self, name: str, length: str) -> onnx.ValueInfoProto:
         return _floats(name, ["batch", self._config.kv_heads, length, self._config.head])
 
-    def _constant(self, name: str, array: NDArray[Any]) -> str:
-        self._constants.append(numpy_helper.from_array(array, name))
+    def _constant(self, name: str, array: NDArray[Any] | TensorProto) -> str:
+        self._constants.append(array if isinstance(array, TensorProto) else numpy_helper.from_array(array, name))
         return name
 
     def _node(self, op: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:
@@ -327,8 +333,11 @@ class _Writer:
         else:
             shapes = zip(theirs, sides, strict=True)
             parts = [self._weights.read(f"{name}.weight", (side, inputs)) for name, side in shapes]
-            weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
-            made = self._node("MatMul", [x, weight], mine)
+            if keeps_halves(self._weights):
+                made = self._packed.product_of_halves(x, np.concatenate(parts), f"{mine}.half", mine)
+            else:
+                weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
+                made = self._node("MatMul", [x, weight], mine)
         if f"{theirs[0]}.bias" not in self._weights:
             return made
         biases = [self._weights.read(f"{name}.bias", (side,)) for name, side in zip(theirs, sides, strict=True)]
