@@ -22,8 +22,9 @@ from edgeopt.export.decoder.llama import read_configuration, write_llama
 from edgeopt.export.decoder.quantized import QuantizedFolder, open_weights
 from edgeopt.export.decoder.reference import Reference
 from edgeopt.export.export import export
-from edgeopt.graph.model import Model
+from edgeopt.graph.model import Model, load_model
 from edgeopt.steps.convert.kept_blocks import in_floats, round_inputs
+from edgeopt.steps.convert.last_logits import keep_last_logits
 
 GROUP = 32
 SIZES = {"hidden_size": 128, "intermediate_size": 160, "head_dim": 32}
@@ -80,6 +81,8 @@ class Stored:
             f"{name}.weight_scale": self.scale,
             f"{name}.weight_shape": np.array(self.integers.shape, np.int64),
         }
+        if (self.group != np.sort(self.group)).any():
+            made[f"{name}.weight_g_idx"] = self.group
         if with_zero:
             made[f"{name}.weight_zero_point"] = np.ascontiguousarray(words(self.zero.T, self.bits).T)
         return made
@@ -96,15 +99,23 @@ WAYS: dict[str, dict[str, Any]] = {
     "awq": {"config": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}},
     "compressed-tensors": {"config": OF_COMPRESSED, "symmetric": True},
     "compressed-tensors with zeros": {"config": OF_COMPRESSED},
+    "compressed-tensors in another order": {"config": OF_COMPRESSED, "mixed": True},
 }
 
 
-def write_quantized(folder: Path, way: str, kind: str = "llama") -> tuple[Path, dict[str, np.ndarray]]:
-    """Write a folder; return it, and the floats that its tensors stand for."""
+def write_quantized(
+    folder: Path, way: str, kind: str = "llama", *, is_tied: bool = False, table: str = "F32"
+) -> tuple[Path, dict[str, np.ndarray]]:
+    """Write a folder, its tables in floats of some kind; return it, and the floats that its tensors stand for."""
     config, mixed = WAYS[way]["config"], WAYS[way].get("mixed", False)
-    write_decoder(folder, kind=kind, quantization_config=config, **SIZES)
+    write_decoder(folder, kind=kind, is_tied=is_tied, quantization_config=config, **SIZES)
     write_tokenizer(folder)
-    floats, stored, dtypes = random_weights(kind=kind, hidden=128, inner=160), dict[str, np.ndarray](), dict[str, str]()
+    floats, stored = random_weights(kind=kind, hidden=128, inner=160, is_tied=is_tied), dict[str, np.ndarray]()
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in floats and table == "F16":
+            floats[name] = floats[name].astype(np.float16).astype(np.float32)
+        elif name in floats and table == "BF16":
+            floats[name] = (floats[name].view(np.uint32) >> 16 << 16).view(np.float32)
     for i, (name, array) in enumerate(floats.items()):
         if not name.endswith("_proj.weight"):
             stored[name] = array
@@ -125,7 +136,12 @@ def write_quantized(folder: Path, way: str, kind: str = "llama") -> tuple[Path, 
             more = matrix.compressed(part, with_zero="symmetric" not in WAYS[way])
         stored |= more
         floats[name] = matrix.real
+    dtypes = dict[str, str]()
     for name, array in stored.items():
+        if name in ("model.embed_tokens.weight", "lm_head.weight") and table != "F32":
+            stored[name] = array.astype(np.float16) if table == "F16" else (array.view(np.uint32) >> 16).astype("<u2")
+            dtypes[name] = table
+            continue
         dtypes[name] = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64"}[str(array.dtype)]
     write_tensors(folder / "model.safetensors", stored, dtypes)
     return folder, floats
@@ -200,6 +216,30 @@ def test_integers_in_the_file_are_those_of_the_checkpoint(tmp_path):
     assert files[0] - tables < 1.15 * files[1]
 
 
+@pytest.mark.parametrize(("table", "is_tied"), [("F16", False), ("F16", True), ("BF16", False), ("BF16", True)])
+def test_tables_in_16_bits_stay_so(table, is_tied, tmp_path):
+    folder, floats = write_quantized(tmp_path / "source", "awq", is_tied=is_tied, table=table)
+    result = export(f"hf:{folder}", out=tmp_path / "made" / "model.onnx")
+    assert result.outputs[0].drift.sqnr_db > 90
+    model = load_model(tmp_path / "made" / "model.onnx")
+    wide = [stored.name for stored in model.proto.graph.initializer if stored.data_type == onnx.TensorProto.FLOAT]
+    assert not {"embedding", "lm_head"} & set(wide)
+    assert sum(VOCABULARY in stored.dims for stored in model.proto.graph.initializer) == 2 - is_tied
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40).tolist()
+    expected = logits(model, tokens)
+    for made in (in_floats(model).model, keep_last_logits(model).model):
+        assert made is not model
+        np.testing.assert_allclose(logits(made, tokens), expected, atol=2e-4)
+    made = in_floats(model).model.proto.graph
+    constants = {stored.name: numpy_helper.to_array(stored) for stored in made.initializer}
+    products = [node for node in made.node if node.op_type == "MatMul"]
+    assert len(products) == 11
+    assert all(node.input[1] in constants for node in products)
+    head = next(node for node in products if "logits" in node.output)
+    name = "model.embed_tokens.weight" if is_tied else "lm_head.weight"
+    np.testing.assert_array_equal(constants[head.input[1]].T, floats[name])
+
+
 def test_the_command_exports_and_the_model_writes(tmp_path):
     folder, _ = write_quantized(tmp_path / "source", "gptq act-order")
     out = str(tmp_path / "made" / "model.onnx")
@@ -249,6 +289,27 @@ def test_a_scheme_that_is_not_read_is_refused_in_a_line(config, told, tmp_path):
     with pytest.raises(EdgeoptError, match=told):
         export(f"hf:{folder}", out=tmp_path / "made" / "model.onnx")
     assert not (tmp_path / "made" / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "table"),
+    [
+        ("quantize_config.json", "gptq", {"bits": 4, "group_size": GROUP, "desc_act": False}),
+        ("quant_config.json", "awq", {"w_bit": 4, "q_group_size": GROUP, "version": "GEMM", "zero_point": True}),
+    ],
+)
+def test_a_scheme_that_stands_in_a_file_of_its_own_is_read(name, way, table, tmp_path):
+    folder, floats = write_quantized(tmp_path, way)
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    del values["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(values), "utf-8")
+    (folder / name).write_text(json.dumps(table), "utf-8")
+    array = floats["model.layers.0.mlp.down_proj.weight"]
+    packed = open_weights(folder).packed("model.layers.0.mlp.down_proj.weight", array.shape)
+    np.testing.assert_array_equal(packed.real(), array)
+    (folder / name).write_text("{", "utf-8")
+    with pytest.raises(EdgeoptError, match="is no JSON"):
+        read_configuration(folder)
 
 
 PART = "model.layers.1.mlp.up_proj"

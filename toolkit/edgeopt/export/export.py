@@ -200,7 +200,7 @@ def _export_decoder(
         size_bytes=model.size_bytes,
         nodes=len(model.proto.graph.node),
         inputs=model.inputs[:2],
-        samples=TEXTS,
+        samples=made.texts,
         outputs=(OutputDrift("logits", (1, 1, made.vocabulary), made.drift),),
         beside=beside,
         notes=notes,

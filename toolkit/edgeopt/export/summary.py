@@ -9,7 +9,7 @@ from edgeopt.export.export import ExportResult
 from edgeopt.export.likeness import OutputDrift
 from edgeopt.graph.drift import LIMIT_DB
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
-from edgeopt.system.text import format_bytes
+from edgeopt.system.text import format_bytes, plural
 
 
 def summarize(result: ExportResult) -> Document:
@@ -31,7 +31,7 @@ def summarize(result: ExportResult) -> Document:
         ),
     }
     table = Section(
-        f"ONNX Runtime against {result.framework.partition(',')[0]}, the worst of {result.samples} inputs",
+        f"ONNX Runtime against {result.framework.partition(',')[0]}, the worst of {plural(result.samples, 'input')}",
         make_table(result.outputs, columns, words=["shape"]),
     )
     file = shlex.quote(str(result.file))

@@ -40,8 +40,19 @@ TEXTS = 3
 _TOKENS = 24
 _NO_FLOAT_KERNEL = (8,)
 """Bits for which the engine has no kernel with inputs in float: it would write out each matrix in float, each time."""
-_ONE_BY_ONE = 8
-"""Last tokens of a text, run one by one: the cache is compared too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How texts are read where logits are compared."""
+
+    texts: int
+    one_by_one: int
+    """Last tokens of a text, run one by one: the cache is compared too."""
+
+
+_WHOLE, _SHORT = _Reading(TEXTS, 8), _Reading(1, 2)
+"""The short one is for graphs of which each run takes as long as writing out all matrices does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,8 @@ class WrittenDecoder:
     framework: str
     """What it was compared with."""
     notes: tuple[Note, ...] = ()
+    texts: int = TEXTS
+    """Texts on which it was compared."""
 
 
 def is_decoder(folder: Path) -> bool:
@@ -111,20 +124,21 @@ def _from_weights(folder: Path, name: str, config: LlamaConfiguration, weights: 
             known[(*tokens,)] = reference.logits(tokens)
         return known[(*tokens,)]
 
-    drift = compare_logits(model, config.vocabulary, config.context, expected)
+    rounded = round_inputs(model, of_bits=_NO_FLOAT_KERNEL)
+    reading = _SHORT if rounded.changes else _WHOLE
+    drift = compare_logits(model, config.vocabulary, config.context, expected, reading)
     framework = f"NumPy {np.__version__}, its weights computed plainly"
     notes = weights.notes if isinstance(weights, GgufFile | QuantizedFolder) else ()
-    rounded = round_inputs(model, of_bits=_NO_FLOAT_KERNEL)
     if rounded.changes:
-        off = _measured(rounded.model, config.vocabulary, config.context, expected)
+        off = _measured(rounded.model, config.vocabulary, config.context, expected, reading)
         notes = (*notes, Note(NoteKind.INFO, _told_of_rounding(rounded, off)))
-    return WrittenDecoder(rounded.model, recipe, drift, config.vocabulary, framework, notes)
+    return WrittenDecoder(rounded.model, recipe, drift, config.vocabulary, framework, notes, reading.texts)
 
 
 def _told_of_rounding(rounded: Outcome, off: Drift) -> str:
     count = plural(sum(rounded.changes.values()), "product")
     text = "what they read is rounded to 8 bits in blocks as well, as llama.cpp does it"
-    return f"{count} of 8-bit matrices: {text}: logits of random tokens are {off.worst_db:.0f} dB from those in floats"
+    return f"{count} of 8-bit matrices: {text} ({off.sqnr_db:.0f} dB on random tokens)"
 
 
 def _traced(folder: Path, name: str, reason: UnsupportedError) -> WrittenDecoder:
@@ -148,7 +162,11 @@ def _traced(folder: Path, name: str, reason: UnsupportedError) -> WrittenDecoder
 
 
 def compare_logits(
-    model: Model, vocabulary: int, context: int, expected: Callable[[Sequence[int]], NDArray[np.float32]]
+    model: Model,
+    vocabulary: int,
+    context: int,
+    expected: Callable[[Sequence[int]], NDArray[np.float32]],
+    reading: _Reading = _WHOLE,
 ) -> Drift:
     """Return how far logits lie from those of another engine, the worst of a few random texts.
 
@@ -157,11 +175,12 @@ def compare_logits(
         vocabulary: Tokens that it knows.
         context: Tokens that a text may have.
         expected: Returns (tokens, vocabulary) behind each token of a text.
+        reading: How many texts are read, and how.
 
     Raises:
         UnsupportedError: If they lie further apart than `TOLERANCE`.
     """
-    worst = _measured(model, vocabulary, context, expected)
+    worst = _measured(model, vocabulary, context, expected, reading)
     if not worst.is_within(TOLERANCE):
         raise UnsupportedError(
             f"the graph of {model.name} answers differently than its weights say: {worst.worst_db:.0f} dB",
@@ -171,17 +190,21 @@ def compare_logits(
 
 
 def _measured(
-    model: Model, vocabulary: int, context: int, expected: Callable[[Sequence[int]], NDArray[np.float32]]
+    model: Model,
+    vocabulary: int,
+    context: int,
+    expected: Callable[[Sequence[int]], NDArray[np.float32]],
+    reading: _Reading,
 ) -> Drift:
     drifts = list[Drift]()
     session = EXECUTOR.open(model.data, SessionOptions(entries=UNOPTIMIZED))
     try:
         parts = cache_parts(session.inputs, session.outputs)
         length = min(_TOKENS, context)
-        for seed in range(TEXTS):
+        for seed in range(reading.texts):
             tokens = np.random.default_rng(seed).integers(0, vocabulary, length).tolist()
             decoder = decoder_of(session.engine, parts, length, shares=shares_cache(session, parts))
-            first = max(length - _ONE_BY_ONE, 1)
+            first = max(length - reading.one_by_one, 1)
             logits = [decoder.run(tokens[:first]), *(decoder.run([token]) for token in tokens[first:])]
             drifts.append(measure_drift({"logits": expected(tokens)}, {"logits": np.concatenate(logits)}))
     finally:

@@ -44,6 +44,11 @@ class _Parts:
     bits: int
 
 
+def is_kept(form: str) -> bool:
+    """Return whether blocks of the engine hold a type."""
+    return form in _READERS
+
+
 def pack_gguf(data: Bytes, form: str) -> PackedMatrix | None:
     """Return a matrix in blocks.
 
@@ -54,7 +59,7 @@ def pack_gguf(data: Bytes, form: str) -> PackedMatrix | None:
     Returns:
         None where blocks of the engine do not hold the type.
     """
-    if form not in _READERS:
+    if not is_kept(form):
         return None
     size, read = _READERS[form]
     outputs = len(data)

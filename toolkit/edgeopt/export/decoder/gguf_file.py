@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, UnsupportedError
-from edgeopt.export.decoder.gguf_blocks import pack_gguf
+from edgeopt.export.decoder.gguf_blocks import is_kept, pack_gguf
 from edgeopt.export.decoder.gguf_head import require_bounded_head
 from edgeopt.export.decoder.llama import LlamaConfiguration, require_sizes
 from edgeopt.export.decoder.packed import PackedMatrix, kept_notes
@@ -148,6 +148,8 @@ class GgufFile:
             InvalidFileError: If it is not there, of another shape, or has scales that are no numbers.
         """
         stored = self._tensor(name)
+        if not stored.data.size:
+            raise InvalidFileError(f"{self.file}: {stored.name} is empty", remedy=_REMEDY)
         made = pack_gguf(stored.data, stored.tensor_type.name) if stored.data.ndim == len(shape) == _MATRIX else None
         if made is None:
             if stored.tensor_type.name not in _FLOATS:
@@ -159,6 +161,11 @@ class GgufFile:
         self._kept[stored.tensor_type.name].add(stored.name)
         heads = self._turned_heads(name)
         return made.rows(_halves(np.arange(made.outputs), heads)) if heads else made
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether any matrix is stored in blocks that are kept."""
+        return any(is_kept(tensor.tensor_type.name) for tensor in self._tensors.values())
 
     @property
     def notes(self) -> tuple[Note, ...]:

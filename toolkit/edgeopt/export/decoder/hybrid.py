@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError
 from edgeopt.export.decoder.mixture import MixtureWriter
 from edgeopt.export.decoder.nodes import MICROSOFT
-from edgeopt.export.decoder.packed import PackedMatrix, packed_of
+from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
 KINDS = ("lfm2",)
@@ -128,6 +128,11 @@ class RenamedTensors:
     def read(self, name: str, shape: tuple[int, ...]) -> Numbers:
         """Return one tensor in float32, or raise where it is not there or of another shape."""
         return self.weights.read(self._theirs(name), shape)
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether matrices lie in blocks."""
+        return keeps_halves(self.weights)
 
     def packed(self, name: str, shape: tuple[int, ...]) -> PackedMatrix | None:
         """Return a matrix as its checkpoint stores it; None: it holds floats."""

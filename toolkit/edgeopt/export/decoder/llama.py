@@ -34,7 +34,7 @@ from edgeopt.export.decoder.hybrid import KINDS as HYBRIDS
 from edgeopt.export.decoder.mixture import KINDS as MIXTURES
 from edgeopt.export.decoder.mixture import Mixture, read_mixture, require_mixture
 from edgeopt.export.decoder.nodes import MICROSOFT
-from edgeopt.export.decoder.packed import PackedMatrix, packed_of, side_by_side
+from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.positions import Positions, is_written
 from edgeopt.export.decoder.schemes import read_scheme
 from edgeopt.export.decoder.tensors_file import NamedTensors
@@ -263,8 +263,10 @@ class _Writer(HybridWriter):
         if packed is not None:
             self._table = packed
             return self._packed.lookup(packed, "input_ids", "embedded")
-        table = self._constant("embedding", self._weights.read(name, shape))
-        return self._node("Gather", [table, "input_ids"], "embedded")
+        rows = self._weights.read(name, shape)
+        if keeps_halves(self._weights):
+            return self._packed.lookup_of_halves(rows, "embedding", "input_ids", "embedded")
+        return self._node("Gather", [self._constant("embedding", rows), "input_ids"], "embedded")
 
     def _head(self, normal: str) -> None:
         name, shape = "lm_head.weight", (self._config.vocabulary, self._config.hidden)
@@ -274,8 +276,12 @@ class _Writer(HybridWriter):
         if packed is not None:
             self._packed.product(normal, packed, "logits")
             return
-        head = np.ascontiguousarray(self._weights.read(name, shape).T)
-        self._node("MatMul", [normal, self._constant("lm_head", head)], "logits")
+        rows = self._weights.read(name, shape)
+        if keeps_halves(self._weights):
+            stored = "lm_head" if name == "lm_head.weight" else "embedding"
+            self._packed.product_of_halves(normal, rows, stored, "logits")
+            return
+        self._node("MatMul", [normal, self._constant("lm_head", np.ascontiguousarray(rows.T))], "logits")
 
     def _cache(self, name: str, length: str) -> onnx.ValueInfoProto:
         return _floats(name, ["batch", self._config.kv_heads, length, self._config.head])

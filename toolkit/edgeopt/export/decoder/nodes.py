@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeopt.export.decoder.packed import PackedMatrix, packed_of, side_by_side
+from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.packed_nodes import PackedNodes
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
@@ -31,8 +31,8 @@ class NodeWriter:
         self._constants: list[TensorProto] = []
         self._packed = PackedNodes(self._constant, self._node)
 
-    def _constant(self, name: str, array: NDArray[Any]) -> str:
-        self._constants.append(numpy_helper.from_array(array, name))
+    def _constant(self, name: str, array: NDArray[Any] | TensorProto) -> str:
+        self._constants.append(array if isinstance(array, TensorProto) else numpy_helper.from_array(array, name))
         return name
 
     def _node(self, op: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:
@@ -51,8 +51,11 @@ class NodeWriter:
         else:
             shapes = zip(theirs, sides, strict=True)
             parts = [self._weights.read(f"{name}.weight", (side, inputs)) for name, side in shapes]
-            weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
-            made = self._node("MatMul", [x, weight], mine)
+            if keeps_halves(self._weights):
+                made = self._packed.product_of_halves(x, np.concatenate(parts), f"{mine}.half", mine)
+            else:
+                weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
+                made = self._node("MatMul", [x, weight], mine)
         if f"{theirs[0]}.bias" not in self._weights:
             return made
         biases = [self._weights.read(f"{name}.bias", (side,)) for name, side in zip(theirs, sides, strict=True)]

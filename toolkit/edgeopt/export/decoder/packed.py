@@ -64,6 +64,11 @@ class PackedMatrix:
 class PackedTensors(NamedTensors, Protocol):
     """Tensors of which some are stored in blocks of integers."""
 
+    @property
+    def has_blocks(self) -> bool:
+        """Whether any matrix is."""
+        ...
+
     def packed(self, name: str, shape: tuple[int, ...]) -> PackedMatrix | None:
         """Return a matrix as it is stored; None: it is read in floats."""
         ...
@@ -78,6 +83,11 @@ def packed_of(weights: NamedTensors, name: str, shape: tuple[int, ...]) -> Packe
         shape: That it must have.
     """
     return weights.packed(name, shape) if isinstance(weights, PackedTensors) else None
+
+
+def keeps_halves(weights: NamedTensors) -> bool:
+    """Return whether floats stay in 16 bits too: beside blocks they would be most of the file."""
+    return isinstance(weights, PackedTensors) and weights.has_blocks
 
 
 def side_by_side(parts: Sequence[PackedMatrix | None]) -> PackedMatrix | None:

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
 from edgeopt.export.decoder.packed import PackedMatrix
 
 _MICROSOFT = "com.microsoft"
+_LOWER_HALF = 0xFFFF
 _IN_FLOATS = 1
 """`accuracy_level` with which a kernel leaves its inputs in floats."""
 
@@ -21,14 +23,15 @@ _IN_FLOATS = 1
 class PackedNodes:
     """Writes nodes, and what several of them share only once."""
 
-    def __init__(self, constant: Callable[[str, NDArray[Any]], str], node: Callable[..., str]) -> None:
+    def __init__(self, constant: Callable[[str, Any], str], node: Callable[..., str]) -> None:
         """Write into a graph.
 
         Args:
-            constant: Adds a constant under a name, which it returns.
+            constant: Adds a constant, an array or a tensor of ONNX, under a name, which it returns.
             node: Adds a node of an op, inputs, an output, a domain and attributes, and returns the output.
         """
         self._constant, self._node = constant, node
+        self._written = set[str]()
         self._made = dict[tuple[str, str], str]()
         self._stored = dict[int, tuple[PackedMatrix, list[str]]]()
 
@@ -73,6 +76,44 @@ class PackedNodes:
         apart = self._reshaped(steps, [0, 0, matrix.low.shape[1], blocks.block], f"{mine}.apart")
         total = self._node("Add", [apart, self._node("Gather", [low, ids], f"{mine}.rest")], f"{mine}.total")
         return self._reshaped(total, [0, 0, matrix.inputs], mine)
+
+    def product_of_halves(self, x: str, rows: NDArray[np.float32], stored: str, mine: str) -> str:
+        """Return x times a matrix in floats, which the file keeps in 16 bits where they hold it exactly.
+
+        Args:
+            x: (batch, sequence, inputs).
+            rows: (outputs, inputs).
+            stored: Name of its constant, which is written once.
+            mine: Name of the product.
+        """
+        if not self._halves(rows, stored):
+            return self._node("MatMul", [x, self._constant(f"{mine}.weight", np.ascontiguousarray(rows.T))], mine)
+        wide = self._node("Cast", [stored], f"{mine}.rows", to=TensorProto.FLOAT)
+        return self._node("MatMul", [x, self._node("Transpose", [wide], f"{mine}.columns", perm=[1, 0])], mine)
+
+    def lookup_of_halves(self, rows: NDArray[np.float32], stored: str, ids: str, mine: str) -> str:
+        """Return the rows that ids name, of a table in floats, as `product_of_halves` keeps it."""
+        if not self._halves(rows, stored):
+            return self._node("Gather", [self._constant(stored, rows), ids], mine)
+        return self._node("Cast", [self._node("Gather", [stored, ids], f"{mine}.half")], mine, to=TensorProto.FLOAT)
+
+    def _halves(self, rows: NDArray[np.float32], stored: str) -> bool:
+        """Write floats in 16 bits, unless they are there already; return whether 16 bits hold them."""
+        if stored in self._written:
+            return True
+        with np.errstate(over="ignore"):
+            half = rows.astype(np.float16)
+        if np.array_equal(half.astype(np.float32), rows):
+            self._constant(stored, half)
+        elif not (rows.view(np.uint32) & _LOWER_HALF).any():
+            upper = (rows.view(np.uint32) >> 16).astype("<u2")
+            self._constant(
+                stored, helper.make_tensor(stored, TensorProto.BFLOAT16, rows.shape, upper.tobytes(), raw=True)
+            )
+        else:
+            return False
+        self._written.add(stored)
+        return True
 
     def _constants(self, matrix: PackedMatrix, mine: str) -> list[str]:
         if id(matrix) not in self._stored:

@@ -102,6 +102,11 @@ class QuantizedFolder:
         return PackedMatrix(made.blocks, inputs, None, order)
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether any matrix is stored in integers."""
+        return True
+
+    @property
     def notes(self) -> tuple[Note, ...]:
         """Which matrices were kept in their blocks so far, and which were not."""
         return kept_notes(self._kept, self._widened)

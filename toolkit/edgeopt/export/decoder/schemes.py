@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.system.disk.files import read_file
 
 GPTQ, AWQ, COMPRESSED = "gptq", "awq", "compressed-tensors"
 _BITS = (4, 8)
 _REMEDY = "name the folder in floats that it was made of, or one in GPTQ, AWQ or compressed-tensors of 4 or 8 bits"
 _FORMATS = {GPTQ: ("gptq", "gptq_v2"), AWQ: ("gemm",), COMPRESSED: ("pack-quantized",)}
+_FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ}
+_MOST_BYTES = 1 << 20
 _FORMAT_KEYS = {GPTQ: "checkpoint_format", AWQ: "version", COMPRESSED: "format"}
 
 
@@ -39,7 +43,7 @@ def read_scheme(values: Mapping[str, Any], file: Path) -> StoredScheme | None:
         UnsupportedError: If they are quantized in a way that is not read here.
         InvalidFileError: If a number is missing or none.
     """
-    table = values.get("quantization_config")
+    table = values.get("quantization_config") or _beside(file)
     if not table:
         return None
     if not isinstance(table, Mapping):
@@ -63,6 +67,19 @@ def read_scheme(values: Mapping[str, Any], file: Path) -> StoredScheme | None:
     if group == 0 or group < -1:
         raise InvalidFileError(f"{file}: quantization_config has groups of {group}", remedy="copy the folder again")
     return StoredScheme(method, max(group, 0), adds_one=method == GPTQ and form == _FORMATS[GPTQ][0])
+
+
+def _beside(file: Path) -> Mapping[str, Any]:
+    """Return what a file beside the configuration says, where tools of 2023 wrote it; empty where there is none."""
+    for name, method in _FILES.items():
+        place = file.parent / name
+        if place.is_file():
+            try:
+                table = json.loads(read_file(place, remedy="copy the folder again", most_bytes=_MOST_BYTES))
+            except (ValueError, RecursionError) as error:
+                raise InvalidFileError(f"{place} is no JSON: {str(error)[:80]}", remedy="copy it again") from error
+            return {"quant_method": method, **table} if isinstance(table, Mapping) else {}
+    return {}
 
 
 def _refused(file: Path, reason: str) -> UnsupportedError:

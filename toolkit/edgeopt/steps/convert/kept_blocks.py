@@ -3,15 +3,19 @@
     MatMulNBits(x, integers, scale, zero)                                ->  MatMul(x, W)
     MatMulNBits(x, ...) + MatMul(ReduceSum(Reshape(x)), low)             ->  MatMul(x, W), low added to each block of W
     GatherBlockQuantized(Reshape(integers), ids, scale, zero)            ->  Gather(W, ids)
+    Cast(Gather(half, ids)), MatMul(x, Transpose(Cast(half)))            ->  Gather(W, ids), MatMul(x, W)
 
 The floats are what other forms are made of: rounding them again loses more, which judging tells.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto
 
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
@@ -22,7 +26,8 @@ _PRODUCT, _TABLE, _LEVEL = "MatMulNBits", "GatherBlockQuantized", "accuracy_leve
 _MICROSOFT, _BITS = "com.microsoft", (4, 8)
 MOST_IN_FLOATS = 1_900_000_000
 """Bytes of matrices in floats: a graph of 2 GB is not held in one piece."""
-_ORDER, _BIAS = 4, 5
+_HALVES = ("float16", "bfloat16")
+_SCALE, _ORDER, _BIAS = 2, 4, 5
 """Places of inputs of `MatMulNBits`."""
 _ROUNDED = 4
 """`accuracy_level` with which a kernel rounds its inputs to 8 bits, in blocks as long as the matrix's."""
@@ -62,12 +67,23 @@ def bits_of_blocks(model: Model) -> int:
 
 
 def bytes_in_floats(model: Model) -> int:
-    """Return the bytes that the matrices which products read in blocks take as floats."""
-    count = 0
+    """Return about the bytes of the graph that `in_floats` makes; 0: it leaves the model as it is."""
+    if not bits_of_blocks(model):
+        return 0
+    sizes = {stored.name: math.prod(stored.dims) for stored in model.proto.graph.initializer}
+    halves = {
+        stored.name for stored in model.proto.graph.initializer
+        if stored.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    }  # fmt: skip
+    count = int(sum(4 * sizes[name] for name in sizes if name not in halves))
     for node in model.proto.graph.node:
+        values = {stored.name: stored.i for stored in node.attribute}
         if node.op_type == _PRODUCT:
-            values = {stored.name: stored.i for stored in node.attribute}
             count += 4 * values["K"] * values["N"]
+        elif node.op_type == _TABLE and len(node.input) > _SCALE:
+            count += 4 * sizes.get(node.input[_SCALE], 0) * values.get("block_size", 0)
+        else:
+            count += sum(4 * sizes[name] for name in node.input if name in halves)
     return count
 
 
@@ -96,8 +112,31 @@ def in_floats(model: Model) -> Outcome:
         new = graph.insert("Gather", [table, node.inputs[1]], {"axis": 0}, name=f"{node.name}_Gather")
         graph.replace(node.outputs[0], new.outputs[0])
         count += 1
+    if not count:
+        return Outcome(model, {})
+    _widen(graph)
     graph.remove_unused()
-    return Outcome(graph.to_model(), {"matrices in floats": count}) if count else Outcome(model, {})
+    return Outcome(graph.to_model(), {"matrices in floats": count})
+
+
+def _widen(graph: Graph) -> None:
+    """Write constants in 16 bits as floats, where nodes cast and turn them as the engine does at its start."""
+    for cast in graph.nodes("Cast"):
+        table = graph.producer(cast.inputs[0], op="Gather")
+        rows = graph.constant(table.inputs[0] if table else cast.inputs[0])
+        if rows is None or attribute(cast, "to", 0) != TensorProto.FLOAT or str(rows.dtype) not in _HALVES:
+            continue
+        wide = graph.add_initializer(f"{cast.name}_floats", rows.astype(np.float32))
+        if table is None:
+            graph.replace(cast.outputs[0], wide)
+        else:
+            new = graph.insert("Gather", [wide, table.inputs[1]], {"axis": 0}, name=f"{cast.name}_Gather")
+            graph.replace(cast.outputs[0], new.outputs[0])
+    for turn in graph.nodes("Transpose"):
+        rows = graph.constant(turn.inputs[0])
+        if rows is not None and rows.ndim == 2 and tuple(attribute(turn, "perm", (1, 0))) == (1, 0):
+            columns = graph.add_initializer(f"{turn.name}_columns", np.ascontiguousarray(rows.T))
+            graph.replace(turn.outputs[0], columns)
 
 
 def _blocks(graph: Graph, node: Node, stored: Value | None) -> Blocks | None:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, NotFoundError
+from edgeopt.errors import EdgeoptError, NotFoundError, UnsupportedError
 from edgeopt.export.decoder.gguf_writing import FORMS, write_gguf_file
 from edgeopt.export.decoder.graph_weights import read_graph_weights
 from edgeopt.export.decoder.llama import LlamaConfiguration, read_configuration
-from edgeopt.export.decoder.tensors_file import NamedTensors, TensorFiles
+from edgeopt.export.decoder.quantized import QuantizedFolder, open_weights
+from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.generation import rivals
 from edgeopt.measurement.generation.options import SideOptions
@@ -196,7 +197,11 @@ def _weights_of(path: Path, recipe: Recipe | None) -> tuple[LlamaConfiguration, 
         EdgeoptError: If it is neither, or is not written as GGUF.
     """
     if (path / _CONFIG).is_file():
-        return read_configuration(path), TensorFiles(path), path / TOKENIZER
+        config, weights = read_configuration(path), open_weights(path)
+        if isinstance(weights, QuantizedFolder):
+            problem = f"{path} is quantized already, and would be rounded once more"
+            raise UnsupportedError(problem, remedy="name a folder in floats, or the rival's own file")
+        return config, weights, path / TOKENIZER
     file = decoder_file(find_language_model(str(path)))
     recipe = recipe or recipe_beside(file)
     graph = read_graph_weights(file, recipe.generation)
