@@ -37,7 +37,7 @@ def view_generation(result: GenerationResult) -> BenchView:
         "prefill": lambda times: _rate(times.prefill_tokens_per_s),
         "tokenize p50 ms": timed("tokenize.p50"),
     }
-    if any(times.encode for times in result.lengths):
+    if all(times.encode for times in result.lengths):
         del first["prefill"], first["tokenize p50 ms"]
         first |= {
             "features or tokens": timed("tokenize.p50"),
