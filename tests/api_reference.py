@@ -22,6 +22,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt:quantize",
             "edgeopt:bench",
             "edgeopt.measurement.frames.options:BenchOptions",
+            "edgeopt.measurement.bench.result:BenchResult",
             "edgeopt:compare",
             "edgeopt:check",
             "edgeopt:combine_bundles",

@@ -32,7 +32,6 @@ from edgeopt.measurement.frames.result import FrameBenchResult, notes_of_costs
 from edgeopt.measurement.load.run import observe
 from edgeopt.measurement.resources.energy import Energy, NotMeasured
 from edgeopt.measurement.resources.meters import Meter, MeterKind, Meters
-from edgeopt.measurement.resources.trust import Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.report.document import Document
@@ -152,29 +151,6 @@ def test_without_a_budget_nothing_fails(closed):
 
 def with_verdict(result: FrameBenchResult, verdict: Verdict):
     return replace(result.load, budget=replace(result.load.budget, verdict=verdict))
-
-
-def asked(result: FrameBenchResult, verdict: Verdict, level: TrustLevel) -> FrameBenchResult:
-    """The result as if somebody had asked for a budget."""
-    setup = replace(result.setup, options=replace(result.options, budget_ms=33.0))
-    return replace(result, setup=setup, load=with_verdict(result, verdict), trust=Trust(level, ()))
-
-
-@pytest.mark.parametrize(
-    ("verdict", "level", "code", "outcome"),
-    [
-        (Verdict.PASS, TrustLevel.TRUSTED, 0, "PASS"),
-        (Verdict.FAIL, TrustLevel.TRUSTED, 2, "FAIL"),
-        (Verdict.INCONCLUSIVE, TrustLevel.TRUSTED, 3, "NOT DECIDED"),
-        (Verdict.PASS, TrustLevel.NOISY, 4, "NOISY"),
-        (Verdict.FAIL, TrustLevel.INVALID, 4, "NOISY"),
-    ],
-)
-def test_exit_codes_of_a_budget(closed, verdict, level, code, outcome):
-    result = asked(closed[0], verdict, level)
-    assert result.exit_code == code
-    assert summarize(result).verdict.outcome == outcome
-    assert f"\n{outcome} " in shown(result)
 
 
 def test_cameras_are_accounted_for_frame_by_frame(cameras):

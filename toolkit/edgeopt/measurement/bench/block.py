@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.bench.view import BenchView
-
-Tell = Callable[[str, int, int], None]
-"""Hears what is done, how far, of how much."""
+from edgeopt.measurement.sides import Tell
 
 
 class BenchBlock(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from edgeopt.errors import EXIT_PASS, Note
@@ -91,6 +91,11 @@ class BenchResult(ABC):
     def raw_files(self) -> Mapping[str, Samples | str]:
         """Return what is written beside the figures, by file name: raw samples, or a text."""
         return {}
+
+    def _fields_as_json(self) -> dict[str, Any]:
+        """Return the fields of the kind as plain values, for a kind whose fields are all its figures."""
+        all_kinds = {each.name for each in fields(BenchResult)}
+        return {name: value for name, value in asdict(self).items() if name not in all_kinds}
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; the raw samples are in files beside them."""

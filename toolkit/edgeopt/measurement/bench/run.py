@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgeopt.measurement.bench.block import BenchOfKind, Tell
+from edgeopt.measurement.bench.block import BenchOfKind
 from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.bench.stored import RESULT
 from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.sides import Tell
 from edgeopt.report.formats import write_pages
 from edgeopt.system.disk.files import require_writable, write_beside
 

@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgeopt.measurement.common_options import EXAMPLES, recipe_option, seed_option, shapes_option, source_option
-from edgeopt.measurement.generation.options import LANGUAGE, OUTPUT_TOKENS, PROMPT_TOKENS
+from edgeopt.measurement.common_options import (
+    EXAMPLES,
+    answer_tokens_option,
+    prompt_lengths_option,
+    recipe_option,
+    seed_option,
+    shapes_option,
+    source_option,
+)
+from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS
 from edgeopt.system.declared.options import FileUse, Syntax, option
 
 SERVERS, MODEL = "Servers", "Model and device"
@@ -54,16 +62,8 @@ class EndpointOptions:
     """How a picture becomes the tensor of a server that takes no files."""
     shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
     """Whole shapes of inputs by name, for what a server leaves free."""
-    prompt_tokens: tuple[int, ...] = option(
-        (PROMPT_TOKENS,),
-        "Of a language model: lengths of its prompts, such as 128,512.",
-        group=LANGUAGE,
-        syntax=Syntax.COUNTS,
-        shown=str(PROMPT_TOKENS),
-    )
-    output_tokens: int = option(
-        OUTPUT_TOKENS, "Tokens of each such answer.", group=LANGUAGE, syntax=Syntax.WHOLE, least=2
-    )
+    prompt_tokens: tuple[int, ...] = prompt_lengths_option(PROMPT_TOKENS)
+    output_tokens: int = answer_tokens_option(OUTPUT_TOKENS)
     load: str = option(
         "closed", "How frames arrive: {}.", group="How frames arrive", help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -114,7 +114,7 @@ class EndpointResult(BenchResult):
 
     def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self)
+        return self._fields_as_json()
 
 
 def times_of(

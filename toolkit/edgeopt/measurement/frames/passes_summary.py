@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from edgeopt.measurement.bench.columns import Cell, timed
 from edgeopt.measurement.frames import charts
 from edgeopt.measurement.frames.passes import Passes
 from edgeopt.measurement.fresh_process.summary import cold_section
@@ -59,8 +60,8 @@ def _sustained(sustained: Sustained) -> Section:
         "seconds": lambda window: f"{window.begin_s:.1f}-{window.end_s:.1f}",
         "frames": lambda window: str(window.frames),
         "per s": lambda window: f"{window.frames_per_s:.4g}",
-        "p50": lambda window: format_ms(window.p50.value_ns),
-        "p99": lambda window: format_ms(window.p99.value_ns),
+        "p50": timed("p50"),
+        "p99": timed("p99"),
         "hottest C": lambda window: _whole(window.temperature_c),
         "fastest MHz": lambda window: _whole(window.frequency_mhz),
     }
@@ -80,13 +81,16 @@ def _capacity(capacity: Capacity, budget: Limit) -> Section:
     rate = "no rate keeps the budget" if capacity.rate_per_s is None else f"{capacity.rate_per_s:.4g} per second"
     lines = [Value("capacity", f"{rate}, all streams together; latency counts from the intended arrival")]
     lines += [Value("note", capacity.note)] if capacity.note else []
+
+    def response(figure: str, without: str = "") -> Cell:
+        cell = timed(f"result.response.{figure}")
+        return lambda probe: cell(probe) if probe.result.response else without
+
     columns: dict[str, Callable[[Probe], str]] = {
         "per s": lambda probe: f"{probe.rate_per_s:.4g}",
         "offered": lambda probe: "" if probe.result.offered_ratio is None else f"{probe.result.offered_ratio:.2f}",
-        "p50": lambda probe: format_ms(probe.result.response.p50.value_ns) if probe.result.response else "queue grows",
-        "p90": lambda probe: format_ms(probe.result.response.p90.value_ns) if probe.result.response else "",
-        "p99": lambda probe: format_ms(probe.result.response.p99.value_ns) if probe.result.response else "",
-        "max": lambda probe: format_ms(probe.result.response.max_ns) if probe.result.response else "",
+        "p50": response("p50", "queue grows"),
+        **{name: response(name) for name in ("p90", "p99", "max")},
         "missed": lambda probe: f"{probe.result.budget.miss_ratio:.2%}",
         "at most": lambda probe: f"{probe.result.budget.miss_high_ratio:.2%}",
         "dropped": lambda probe: f"{probe.result.dropped_ratio:.1%}",
@@ -103,10 +107,7 @@ def _batches(points: Sequence[BatchPoint]) -> Section:
     columns: dict[str, Callable[[BatchPoint], str]] = {
         "batch": lambda batch_point: str(batch_point.size),
         "frames per s": lambda batch_point: f"{batch_point.throughput_per_s:.4g}",
-        "p50": lambda batch_point: format_ms(batch_point.latency.p50.value_ns),
-        "p90": lambda batch_point: format_ms(batch_point.latency.p90.value_ns),
-        "p99": lambda batch_point: format_ms(batch_point.latency.p99.value_ns),
-        "max": lambda batch_point: format_ms(batch_point.latency.max_ns),
+        **{name: timed(f"latency.{name}") for name in ("p50", "p90", "p99", "max")},
         "p50 a frame": lambda batch_point: format_ms(
             batch_point.latency.p50.value_ns and batch_point.latency.p50.value_ns / batch_point.size
         ),

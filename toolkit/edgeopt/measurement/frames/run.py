@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.block import Tell
 from edgeopt.measurement.frames.passes import run_passes
 from edgeopt.measurement.frames.result import FrameBenchResult, notes_of_costs
 from edgeopt.measurement.frames.setup import Setup, open_setup
@@ -19,6 +18,7 @@ from edgeopt.measurement.load.run import Observed, judge_warmup, observe, run_lo
 from edgeopt.measurement.resources.meters import MeterKind, find_meters
 from edgeopt.measurement.resources.trust import judge_trust
 from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.sides import Tell
 from edgeopt.system.disk.files import require_writable
 
 

@@ -82,10 +82,10 @@ def _stage_table(result: FrameBenchResult) -> Table:
 def _about_times(result: FrameBenchResult) -> Values:
     frame = result.load.response or result.load.service
     name = "response" if result.plan.rate_per_s is not None and result.load.response else "frame"
-    lines = [_quantile(label, name, quantile) for label, quantile in (("p50", frame.p50), ("p99", frame.p99))]
+    lines = [show_quantile(label, name, quantile) for label, quantile in (("p50", frame.p50), ("p99", frame.p99))]
     if rounds := result.passes.rounds:
         lines += [_over_rounds(label, quantile) for label, quantile in rounds.quantiles.items()]
-    lines.append(_warmup(result.warmup, int(result.samples.warmup.sum())))
+    lines.append(show_warmup(result.warmup, int(result.samples.warmup.sum())))
     return tuple(lines)
 
 
@@ -107,14 +107,16 @@ def _over_rounds(label: str, rounds_quantile: RoundsQuantile) -> Value:
     return Value("rounds", text, more="; ".join(filter(None, (together, rounds_quantile.note))))
 
 
-def _quantile(label: str, what: str, quantile: Quantile) -> Value:
+def show_quantile(label: str, what: str, quantile: Quantile) -> Value:
+    """Return one quantile of times with its interval, and how many frames it is of."""
     if quantile.value_ns is None:
         return Value(label, f"n/a: {quantile.note}")
     worth = "" if quantile.n_effective >= quantile.n else f", worth {quantile.n_effective:.0f} independent ones"
     return Value(label, f"{what} {quantile} ms, {quantile.n} frames{worth}", more=quantile.note)
 
 
-def _warmup(warmup: Warmup, marked: int) -> Value:
+def show_warmup(warmup: Warmup, marked: int) -> Value:
+    """Return how many frames were left out as warm-up, and whether the others are steady."""
     ratio = "" if warmup.first_ratio is None else f", first over steady {warmup.first_ratio:.2g}"
     status = "steady" if warmup.status is Steadiness.STEADY else f"NOT STEADY: {'; '.join(warmup.reasons)}"
     first = f"first {format_ms(warmup.first_ns)}, second {format_ms(warmup.second_ns)} ms{ratio}"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.measurement.common_options import output_tokens_option, prompt_tokens_option, seed_option, threads_option
+from edgeopt.measurement.common_options import (
+    answer_tokens_option,
+    output_tokens_option,
+    prompt_lengths_option,
+    prompt_tokens_option,
+    seed_option,
+    threads_option,
+)
 from edgeopt.measurement.compare.options import Contest
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.system.declared.options import FileUse, Syntax, option
@@ -25,16 +32,8 @@ LANGUAGE = "Language models"
 class GenerationOptions:
     """Lengths, loads and limits of a measurement of a language model."""
 
-    prompt_tokens: tuple[int, ...] = option(
-        (PROMPT_TOKENS,),
-        "Of a language model: lengths of its prompts, such as 128,512.",
-        group=LANGUAGE,
-        syntax=Syntax.COUNTS,
-        shown=str(PROMPT_TOKENS),
-    )
-    output_tokens: int = option(
-        OUTPUT_TOKENS, "Tokens of each such answer.", group=LANGUAGE, syntax=Syntax.WHOLE, least=2
-    )
+    prompt_tokens: tuple[int, ...] = prompt_lengths_option(PROMPT_TOKENS)
+    output_tokens: int = answer_tokens_option(OUTPUT_TOKENS)
     seconds: float = option(5.0, "Measure at least so long.", group="How long", syntax=Syntax.SECONDS, shown="5s")
     """At least so long, and at least six answers of each length."""
     threads: int = threads_option("Model and device")

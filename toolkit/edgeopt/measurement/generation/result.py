@@ -6,7 +6,7 @@ The clock starts when an answer is asked for. TTFT: until its first token is the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from edgeopt.measurement.bench.finding import Finding
@@ -149,4 +149,4 @@ class GenerationResult(BenchResult):
     def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
         cold = {"cold": self.cold.to_json()} if self.cold else {}
-        return asdict(replace(self, cold=None)) | {"cpu": self.cpu} | cold
+        return replace(self, cold=None)._fields_as_json() | {"cpu": self.cpu} | cold

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.measurement.bench.block import Tell
 from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.load.closed_loop import run_marked
 from edgeopt.measurement.load.run import observe
@@ -20,6 +19,7 @@ from edgeopt.measurement.pipelines.marked import MarkedPipeline
 from edgeopt.measurement.pipelines.result import PipelineResult
 from edgeopt.measurement.resources.trust import judge_trust
 from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.sides import Tell
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.recipes.inputs.frames import Frames, open_frames

@@ -9,12 +9,12 @@ from edgeopt.measurement.bench.columns import stage_table
 from edgeopt.measurement.bench.summary import show_frame_budget
 from edgeopt.measurement.bench.view import BenchView
 from edgeopt.measurement.charts import budget_line, draw_run
+from edgeopt.measurement.frames.summary import show_quantile, show_warmup
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.measurement.pipelines.result import PipelineResult
 from edgeopt.measurement.samples import FRAME
-from edgeopt.measurement.statistics.quantile import Quantile
 from edgeopt.report.document import Section, Table, Value, make_table
-from edgeopt.system.text import format_budget, format_ms, plural
+from edgeopt.system.text import format_budget, format_ms
 
 
 def view_pipeline(result: PipelineResult) -> BenchView:
@@ -29,7 +29,7 @@ def view_pipeline(result: PipelineResult) -> BenchView:
         ran=_what_ran(result),
         sections=(
             Section("Stages against the budget", _costs(result), values=_sum(result), figures=drawn),
-            Section("Times (ms)", table, values=_quantiles(result)),
+            Section("Times (ms)", table, values=_about_times(result)),
         ),
         sentence=_sentence(result),
         facts=(
@@ -74,19 +74,10 @@ def _sum(result: PipelineResult) -> tuple[Value, ...]:
     return (Value("sum", f"{text} {whole}"),)
 
 
-def _quantiles(result: PipelineResult) -> tuple[Value, ...]:
+def _about_times(result: PipelineResult) -> tuple[Value, ...]:
     frame = result.summary[FRAME]
-    lines = [Value(label, _quantile(quantile)) for label, quantile in (("p50", frame.p50), ("p99", frame.p99))]
-    return (
-        *lines,
-        Value("warm-up", f"{plural(int(result.samples.warmup.sum()), 'frame')}; then {result.warmup.status}"),
-    )
-
-
-def _quantile(quantile: Quantile) -> str:
-    return (
-        f"frame {quantile} ms (95 %), {quantile.n} frames" if quantile.value_ns is not None else f"n/a: {quantile.note}"
-    )
+    lines = [show_quantile(label, FRAME, quantile) for label, quantile in (("p50", frame.p50), ("p99", frame.p99))]
+    return (*lines, show_warmup(result.warmup, int(result.samples.warmup.sum())))
 
 
 def _sentence(result: PipelineResult) -> str:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from edgeopt.steps import Step
-from edgeopt.steps.quantize.calibration.calibrate import calibrate
-from edgeopt.steps.quantize.step import make_int8, make_like
-from edgeopt.system.declared.target import Target
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["STEP", "calibrate"]
+from edgeopt.steps import Step
+
+if TYPE_CHECKING:
+    from edgeopt.graph.model import Model
+    from edgeopt.graph.outcome import Outcome
+    from edgeopt.steps._context import Context, Setting
+    from edgeopt.system.declared.target import Target
+
+
+def _make(model: Model, context: Context, setting: Setting) -> Sequence[Outcome]:
+    from edgeopt.steps.quantize.step import make_int8  # the whole search: not for a help page
+
+    return make_int8(model, context, setting)
+
+
+def _make_like(model: Model, context: Context, setting: Setting, names: Sequence[str]) -> Sequence[Outcome]:
+    from edgeopt.steps.quantize.step import make_like
+
+    return make_like(model, context, setting, names)
 
 
 def _is_int8(precision: str, _: Target) -> bool:
@@ -15,7 +31,7 @@ def _is_int8(precision: str, _: Target) -> bool:
 
 
 STEP = Step(
-    make_int8,
+    _make,
     does="INT8 by the target's rules, calibrated on real pictures, float where INT8 costs accuracy or time",
     order=50,
     precision="w8a8",
@@ -24,5 +40,5 @@ STEP = Step(
     needs_calibration=True,
     without="no INT8",
     on_device=True,
-    make_alike=make_like,
+    make_alike=_make_like,
 )

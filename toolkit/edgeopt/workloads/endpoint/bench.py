@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from edgeopt.measurement.bench.block import Tell
 from edgeopt.measurement.bench.view import BenchView
 from edgeopt.measurement.endpoint.bench import bench_endpoint
 from edgeopt.measurement.endpoint.connection import parse_place
@@ -19,6 +18,7 @@ from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.probing import find_frames
 from edgeopt.measurement.endpoint.result import EndpointResult
 from edgeopt.measurement.endpoint.summary import view_endpoint
+from edgeopt.measurement.sides import Tell
 from edgeopt.workloads import refuse_others
 from edgeopt.workloads._serving import read_key
 from edgeopt.workloads.endpoint.options import FOR_FRAMES, FOR_TEXTS, EndpointBench

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.block import Tell
 from edgeopt.measurement.generation.bench import bench_generation
 from edgeopt.measurement.generation.diagnosis import find_complaints
 from edgeopt.measurement.generation.guesses import AUTO
@@ -16,6 +15,7 @@ from edgeopt.measurement.generation.result import GenerationResult
 from edgeopt.measurement.generation.sources import bench_sources
 from edgeopt.measurement.generation.summary import view_generation as view
 from edgeopt.measurement.generation.symptoms import symptoms_of
+from edgeopt.measurement.sides import Tell
 from edgeopt.running.writing import find_language_model
 from edgeopt.workloads import refuse_others
 from edgeopt.workloads.generation.guessing import NONE, require_guesses

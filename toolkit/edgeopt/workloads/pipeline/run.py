@@ -1,22 +1,7 @@
-"""`run` of a pipeline on a source."""
+"""`run` of a pipeline on a source: the live loop is that of any frames."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from edgeopt.errors import EdgeoptError
-from edgeopt.running.live import LiveListener, LiveResult, run_live
-from edgeopt.running.live_options import LiveOptions
-from edgeopt.running.live_summary import summarize
+from edgeopt.workloads.frames.run import summarize, work
 
 __all__ = ["summarize", "work"]
-
-
-def work(source: str, options: LiveOptions, hears: LiveListener | None, sample: str | None = None) -> LiveResult:
-    """Answer the frames of `sample` until they end."""
-    if sample is None:
-        raise EdgeoptError(
-            "Missing argument 'SOURCE'",
-            remedy="name pictures, a video or a camera; --prompt TEXT is for a language model",
-        )
-    return run_live(Path(source), sample, options, hears or LiveListener())

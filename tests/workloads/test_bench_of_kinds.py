@@ -1,0 +1,168 @@
+"""`bench` over workloads of every kind: one JSON, one exit code, one document; only the figures are a kind's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixture_pipelines import shop
+from served import serving
+
+import edgeopt
+from edgeopt.errors import InvalidFileError
+from edgeopt.measurement.bench.result import SCHEMA, BenchResult
+from edgeopt.measurement.bench.stored import read_stored
+from edgeopt.measurement.bench.summary import summarize
+from edgeopt.measurement.generation.answer_budget import parse_answer_budget
+from edgeopt.measurement.resources.trust import Trust, TrustLevel
+from edgeopt.measurement.statistics.budget import Verdict
+from edgeopt.report.document import Document
+from edgeopt.report.formats import render
+from edgeopt.workloads import kind_of, kinds
+
+CODE = "def find(crops, classes):\n    return []\n"
+COMMON = {field.name for field in fields(BenchResult)} | {
+    *("schema", "kind", "name", "judged", "budget_asked", "exit_code", "findings", "diagnosis"),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A result, where it was written, and of what."""
+
+    source: str
+    result: BenchResult
+    folder: Path
+
+    @property
+    def document(self) -> Document:
+        return self.of(self.result)
+
+    def of(self, result: BenchResult) -> Document:
+        return summarize(result, kind_of(self.source).module("bench"))
+
+
+def frames(folder: Path) -> tuple[str, dict[str, Any]]:
+    return "digits_detector", {"min_frames": 60, "threads": 1, "budget_ms": 200.0}
+
+
+def generation(folder: Path) -> tuple[str, dict[str, Any]]:
+    budget = parse_answer_budget("ttft:1h")
+    return "tiny_lm", {"prompt_tokens": (4,), "output_tokens": 4, "budget": budget}
+
+
+def pipeline(folder: Path) -> tuple[str, dict[str, Any]]:
+    app = folder / "app"
+    app.mkdir()
+    (app / "shop.py").write_text(CODE, "utf-8")
+    return str(shop(folder).folder), {"code": app, "min_frames": 40, "budget_ms": 200.0}
+
+
+def endpoint(folder: Path) -> tuple[str, dict[str, Any]]:
+    return "", {"prompt_tokens": (4,), "output_tokens": 4}
+
+
+MAKERS: dict[str, Callable[[Path], tuple[str, dict[str, Any]]]] = {
+    each.__name__: each for each in (frames, generation, pipeline, endpoint)
+}
+"""What is measured of each kind, with a budget where the kind takes one; tests set what it proves."""
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def measured(request, tmp_path_factory) -> Iterator[Measured]:
+    folder = tmp_path_factory.mktemp(request.param)
+    source, wishes = MAKERS[request.param](folder)
+    with ExitStack() as stack:
+        source = source or stack.enter_context(serving("tiny_lm")).address
+        result = edgeopt.bench(source, seconds=0.1, out=folder / "out", **wishes)
+        yield Measured(source, result, folder / "out")
+
+
+def test_every_kind_is_tried_here():
+    assert {*MAKERS} == {kind.name for kind in kinds()}
+
+
+def test_all_results_have_one_json(measured):
+    values = json.loads((measured.folder / "bench.json").read_text("utf-8"))
+    assert values == json.loads(json.dumps(measured.result.as_json()))
+    assert values.keys() >= COMMON
+    assert (values["schema"], values["kind"]) == (SCHEMA, kind_of(measured.source).name)
+    assert values["environment"]["hash"] == measured.result.environment.hash
+    assert values["exit_code"] == measured.result.exit_code
+
+
+def test_figures_and_raw_samples_are_written_and_named(measured):
+    raw = measured.result.raw_files()
+    assert {"bench.json", "bench.md", "bench.html", *raw} <= {path.name for path in measured.folder.iterdir()}
+    page = (measured.folder / "bench.md").read_text("utf-8")
+    assert all(f"`{name}`" in page for name in raw)
+    assert measured.result.environment.hash in page
+
+
+def test_the_json_of_frames_is_read_again_and_others_are_refused_in_one_line(measured):
+    if measured.result.kind == "frames":
+        assert read_stored(measured.folder).name == measured.result.name
+        return
+    with pytest.raises(InvalidFileError, match=f"is of the kind '{measured.result.kind}'") as refused:
+        read_stored(measured.folder)
+    assert refused.value.remedy == f"open {measured.folder / 'bench.html'}"
+
+
+def test_results_of_earlier_versions_are_refused_with_the_command_that_makes_them_anew(measured, tmp_path):
+    values = measured.result.as_json() | {"schema": SCHEMA - 1}
+    (tmp_path / "bench.json").write_text(json.dumps(values), "utf-8")
+    with pytest.raises(InvalidFileError, match=f"has schema {SCHEMA - 1}, this edgeopt reads {SCHEMA}") as refused:
+        read_stored(tmp_path)
+    assert "edgeopt bench MODEL -o FOLDER" in refused.value.remedy
+
+
+def judged_as(result: Any, verdict: Verdict) -> BenchResult:
+    """The result as if its times proved something else."""
+    if result.kind == "frames":
+        return replace(result, load=replace(result.load, budget=replace(result.load.budget, verdict=verdict)))
+    if result.kind == "pipeline":
+        return replace(result, budget=replace(result.budget, verdict=verdict))
+    (length,) = result.lengths
+    (limit,) = length.judged.limits
+    limits = (replace(limit, counted=replace(limit.counted, verdict=verdict)),)
+    return replace(result, lengths=(replace(length, judged=replace(length.judged, limits=limits)),))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "level", "code", "outcome"),
+    [
+        (Verdict.PASS, TrustLevel.TRUSTED, 0, "PASS"),
+        (Verdict.FAIL, TrustLevel.TRUSTED, 2, "FAIL"),
+        (Verdict.INCONCLUSIVE, TrustLevel.TRUSTED, 3, "NOT DECIDED"),
+        (Verdict.PASS, TrustLevel.NOISY, 4, "NOISY"),
+        (Verdict.FAIL, TrustLevel.INVALID, 4, "NOISY"),
+    ],
+)
+def test_exit_codes_of_a_budget(measured, verdict, level, code, outcome):
+    if not measured.result.judged:
+        assert measured.result.exit_code == 0
+        assert measured.document.judgements == ()
+        return
+    result = replace(judged_as(measured.result, verdict), trust=Trust(level, ()))
+    document = measured.of(result)
+    assert (result.exit_code, document.verdict.outcome) == (code, outcome)
+    assert f"\n{outcome} " in render(document, "terminal")
+    (case,) = document.judgements
+    assert case.is_noise == (code == 4)
+    assert ("nothing is decided" in case.detail) == case.is_noise
+
+
+def test_what_would_decide_is_the_next_command(measured):
+    result = measured.result
+    if not result.judged:
+        assert measured.document.verdict.next_command == ""
+        return
+    document = measured.of(replace(judged_as(result, Verdict.INCONCLUSIVE), trust=Trust(TrustLevel.TRUSTED, ())))
+    command = document.verdict.next_command
+    is_known = result.kind in ("frames", "pipeline")  # complaints about answers name no command
+    assert ("--seconds 60" in command and command.startswith("edgeopt bench ")) == is_known
