@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from time import sleep
 from generation import SHIPPED, exported
 
 from edgeopt.executors.onnxruntime.sums import Sums
-from edgeopt.graph.model import load_model, save_model
+from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.optimization.generation.forms import FORMS
 from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
@@ -36,11 +36,14 @@ from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
+from edgeopt.steps.convert.prefill_graph import write_two_graphs
 from edgeopt.system.machine.environment import read_environment
 
 PROMPTS = 8
 LENGTHS = (100, 61, 97, 34, 120, 75, 48, 89)
 _BESIDE = ("recipe.toml", "tokenizer.json", "held_out.txt")
+PART = 32
+"""Tokens of a run of the graph of prompts, where there are two; `optimize` has 128, and these prompts are short."""
 _APART_S = 0.05
 """Between two requests to the slots."""
 
@@ -138,19 +141,31 @@ def rows_of(model: LanguageModel, tokens: int, folder: Path) -> dict[str, str]:
     return rows
 
 
-def forms_of(file: Path, wanted: Sequence[str]) -> list[tuple[str, Callable[[], object]]]:
+def forms_of(file: Path) -> dict[str, Callable[[], Model]]:
     """Return the forms by name, `+cache8` too."""
     model = load_model(file)
     text = read_tokens(file.parent / "tokenizer.json").encode((SHIPPED / "held_out.txt").read_text("utf-8"))
     windows = [text[start : start + 128] for start in range(0, 2048, 128)]
     material = DecoderMaterial(model, find_device("cpu"), windows, 1, 0, 0.02, Silence())
-    made = {"fp32": lambda: model} | {one.name: (lambda one=one: one.make(material).model) for one in FORMS}
+    made: dict[str, Callable[[], Model]] = {"fp32": lambda: model}
+    made |= {one.name: (lambda one=one: one.make(material).model) for one in FORMS}
 
-    def small(name: str) -> Callable[[], object]:
+    def small(name: str) -> Callable[[], Model]:
         return lambda: make_integer_cache(made[name](), material.cache_ranges).model
 
-    made |= {f"{name}+cache8": small(name) for name in ("w4", "w4+long")}
-    return [(name, made[name]) for name in wanted]
+    return made | {f"{name}+cache8": small(name) for name in (*made,)}
+
+
+def save(forms: Mapping[str, Callable[[], Model]], name: str, folder: Path) -> str:
+    """Write a form, or `A-B` as two graphs over one cache; return what the recipe says of that."""
+    prompts, _, tokens = name.partition("-")
+    if name in forms or not tokens:
+        save_model(keep_last_logits(forms[name]()).model, folder / "model.onnx")
+        return ""
+    prompts += "+cache8" if tokens.endswith("+cache8") else ""
+    token_graph = keep_last_logits(forms[tokens]()).model
+    write_two_graphs(forms[prompts](), token_graph, folder / "model.onnx", folder / "prefill.onnx")
+    return f'\nprefill = "prefill.onnx"\nchunk = {PART}'
 
 
 def main() -> None:
@@ -159,22 +174,24 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("generation-work"))
     parser.add_argument("--tokens", type=int, default=64)
     names = "fp32,w8a8,w8,w4,w4+k-quant,w4+head,w4+long,w4+mixed,w4+cache8,w4+long+cache8"
+    names += ",w8a8-w4+long,w8a8-w8,w8-w4,w8a8-w4+cache8"
     parser.add_argument("--forms", default=names)
     parser.add_argument("--model", type=Path)
     given = parser.parse_args()
     file = given.model or exported(given.work)
     print(f"{read_environment().cpu}, one thread; {given.tokens} tokens, {PROMPTS} prompts", flush=True)
-    for name, make in forms_of(file, given.forms.split(",")):
+    forms = forms_of(file)
+    for name in given.forms.split(","):
         with TemporaryDirectory() as place:
             folder = Path(place)
-            save_model(keep_last_logits(make()).model, folder / "model.onnx")  # type: ignore[arg-type]
-            for beside in filter(Path.exists, (file.parent / name for name in _BESIDE)):
+            more = save(forms, name, folder)
+            for beside in filter(Path.exists, (file.parent / beside for beside in _BESIDE)):
                 shutil.copyfile(beside, folder / beside.name)
             if not given.model:
                 shutil.copyfile(SHIPPED / "draft" / "model.onnx", folder / "draft.onnx")
-                recipe = folder / "recipe.toml"
-                drafted = '[generation]\ndraft = "draft.onnx"\ndraft_context = 1024'
-                recipe.write_text(recipe.read_text("utf-8").replace("[generation]", drafted), "utf-8")
+                more += '\ndraft = "draft.onnx"\ndraft_context = 1024'
+            recipe = folder / "recipe.toml"
+            recipe.write_text(recipe.read_text("utf-8").replace("[generation]", f"[generation]{more}"), "utf-8")
             with open_language_model(folder / "model.onnx", 1)[0] as model:
                 with SharedModel(model, 4) as shared:
                     told = shared.turns_told or "side by side"

@@ -31,6 +31,8 @@ json read_manifest(const fs::path& bundle) {
   const json& recipe = manifest.at("recipe");
   if (recipe.at("task") != "generation" || recipe.at("generation").value("encoder", "") != "")
     throw std::runtime_error("the bundle is not that of a language model, but of " + recipe.at("task").dump());
+  if (recipe.at("generation").value("prefill", "") != "")
+    throw std::runtime_error("the bundle has a graph for prompts and another for tokens, which this program does not run together");
   return manifest;
 }
 

@@ -70,7 +70,7 @@ def test_two_graphs_are_one_candidate_that_is_judged_and_told(report):
     assert max(by_name["w8a8"].size_bytes, by_name["w8"].size_bytes) < split.size_bytes
     assert split.size_bytes < by_name["w8a8"].size_bytes + by_name["w8"].size_bytes
     assert by_name[CHOSEN].needs_bytes < split.needs_bytes < report.memory_bytes
-    shown = render(summarize_language(report), "terminal", Paper(120))
+    shown = render(summarize_language(report), "terminal", Paper(220))
     assert "prompts by w8a8, tokens by w8: two graphs, one cache" in shown
     assert "(prompts by w8a8, tokens by w8) gives whole answers" in " ".join(shown.split())
     stored = json.loads((report.folder / "report.json").read_text("utf-8"))
@@ -154,4 +154,4 @@ def test_where_memory_does_not_hold_the_original_the_fastest_that_fits_is_chosen
     assert choose_form([replace(large, out=""), fits]) == BASELINE
     missed = replace(report, forms=(large,), chosen=BASELINE, memory_bytes=1 << 30)
     assert missed.exit_code == EXIT_MISSED
-    assert "2.00 GiB of weights" in render(summarize_language(missed), "terminal", Paper(120))
+    assert "2048.00 MiB of weights" in render(summarize_language(missed), "terminal", Paper(220))

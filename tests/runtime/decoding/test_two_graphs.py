@@ -25,7 +25,7 @@ from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.prompt_plan import PromptPlan
 from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
-from edgeopt.steps.convert.prefill_graph import make_prefill_graph, make_token_graph, write_together
+from edgeopt.steps.convert.prefill_graph import write_two_graphs
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.system.declared.target import find_target
@@ -53,11 +53,9 @@ def written(exported: Path, folder: Path, prompts: str, tokens: str, *, small_ca
     if small_cache:
         ranges = cache_ranges(original, [list(range(100))], threads=1)
         models = [make_integer_cache(model, ranges).model for model in models]
-    made = keep_last_logits(make_token_graph(models[1])).model
     file = folder / "model.onnx"
     folder.mkdir(parents=True, exist_ok=True)
-    both = (made, file), (make_prefill_graph(models[0], made), folder / "prefill.onnx")
-    write_together(both, weights_beside(file))
+    write_two_graphs(models[0], keep_last_logits(models[1]).model, file, folder / "prefill.onnx")
     for name in ("recipe.toml", "tokenizer.json"):
         shutil.copyfile(exported.parent / name, folder / name)
     recipe, more = folder / "recipe.toml", f'[generation]\nchunk = {GRAIN}\nprefill = "prefill.onnx"'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS
 from edgeopt.executors.onnxruntime.state_parts import STATE
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.files.outside_weights import read_whole
-from edgeopt.graph.model import Model, load_model, weights_beside
+from edgeopt.graph.model import Model, load_model
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.workplace import Workplace
 from edgeopt.runtime.bundle import Weights
 from edgeopt.runtime.bundle_models import in_bundle_together
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
-from edgeopt.steps.convert.prefill_graph import make_prefill_graph, make_token_graph, write_together
+from edgeopt.steps.convert.prefill_graph import write_two_graphs
 
 PREFILL = "prefill.onnx"
 """The graph of prompts, beside the model."""
@@ -109,9 +109,6 @@ def _with_small_cache(model: Model, ranges: Mapping[str, Any]) -> Model:
 
 def _write(place: Workplace, name: str, prompts: Model, tokens: Model) -> None:
     """Write both graphs into a folder of their own, with weights that both need once, recipe and tokenizer."""
-    file, made = place.file_of(name), make_token_graph(tokens)
-    if LAST in tokens.optional_inputs:
-        made = keep_last_logits(made).model
-    models: Sequence[tuple[Model, Path]] = (made, file), (make_prefill_graph(prompts, made), file.with_name(PREFILL))
-    write_together(models, weights_beside(file))
+    file = place.file_of(name)
+    write_two_graphs(prompts, tokens, file, file.with_name(PREFILL))
     place.copy_beside(file.parent, prompts, prefill=PREFILL)

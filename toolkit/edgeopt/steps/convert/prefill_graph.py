@@ -13,14 +13,31 @@ from pathlib import Path
 
 import onnx
 
-from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS
+from edgeopt.executors.onnxruntime.decoder import IDS, LAST, LOGITS
 from edgeopt.graph.files.outside import ALIGNED_BYTES, LEAST_BYTES
 from edgeopt.graph.files.outside_weights import bytes_of_tensor, place_outside
 from edgeopt.graph.graph import Graph, Node, Value
-from edgeopt.graph.model import Model
+from edgeopt.graph.model import Model, weights_beside
+from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.system.disk.files import open_beside
 
 _MICROSOFT = "com.microsoft"
+
+
+def write_two_graphs(prompts: Model, tokens: Model, file: Path, prefill: Path) -> None:
+    """Write two forms of a decoder as two graphs over one cache.
+
+    Args:
+        prompts: The form that computes prompts.
+        tokens: The form that computes each token behind them.
+        file: Of the graph of tokens; the weights of both lie beside it.
+        prefill: Of the graph of prompts, in the same folder.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    made = make_token_graph(tokens)
+    write_together([(made, file), (make_prefill_graph(prompts, made), prefill)], weights_beside(file))
 
 
 def make_token_graph(model: Model) -> Model:
@@ -29,7 +46,8 @@ def make_token_graph(model: Model) -> Model:
     for node in graph.nodes("GatherBlockQuantized", domain=_MICROSOFT):
         _look_up_flat(graph, node)
     graph.remove_unused()
-    return graph.to_model()
+    made = graph.to_model()
+    return keep_last_logits(made).model if LAST in model.optional_inputs else made
 
 
 def make_prefill_graph(model: Model, tokens: Model) -> Model:
