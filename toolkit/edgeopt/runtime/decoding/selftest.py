@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import Note, NoteKind, UnavailableError
 from edgeopt.executors import arithmetic
-from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, Decoder
+from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS
+from edgeopt.executors.onnxruntime.stateful import decoder_of
 from edgeopt.runtime.bundle import Artefact, NoiseLimit, SelfTest, make_selftest
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.selftest import (
@@ -112,7 +113,7 @@ def thinned(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _logits(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Return (runs, numbers) logits behind a prompt and behind each token after it."""
-    decoder = Decoder(model.session.engine, model.parts, len(tokens), shares=model.shares)
+    decoder = decoder_of(model.session.engine, model.parts, len(tokens), shares=model.shares)
     first = max(len(tokens) - _NEXT, 1)
     rows = [decoder.run(tokens[:first])[-1], *(decoder.run([token])[-1] for token in tokens[first:])]
     return thinned(np.stack(rows))
