@@ -76,6 +76,11 @@ class LlamaConfiguration:
     hybrid: Hybrid | None = None
     """By what each layer mixes tokens; None: all by attention."""
 
+    @property
+    def turned(self) -> int:
+        """Numbers of each head that positions turn."""
+        return self.hybrid.turned or self.head if self.hybrid else self.head
+
     def attends(self, layer: int) -> bool:
         """Return whether a layer is one of attention."""
         return self.hybrid is None or self.hybrid.layers[layer] == ATTENTION
@@ -200,7 +205,7 @@ def write_llama(config: LlamaConfiguration, weights: NamedTensors, name: str) ->
     Raises:
         InvalidFileError: If weights are missing or of another shape.
     """
-    return _Writer(config, named_as_llama(weights, config.kind)).written(name)
+    return _Writer(config, named_as_llama(weights, config.kind, config.head)).written(name)
 
 
 class _Writer(HybridWriter):
@@ -260,7 +265,7 @@ class _Writer(HybridWriter):
 
     def _angles(self) -> None:
         config = self._config
-        cos, sin = config.positions.tables(config.head, config.context)
+        cos, sin = config.positions.tables(config.turned, config.context)
         self._constant("cos_cache", cos)
         self._constant("sin_cache", sin)
 
@@ -282,11 +287,16 @@ class _Writer(HybridWriter):
         config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}"
         if config.hybrid is None or config.attends(i):
             seen = self._attention(i, normal)
+            if config.hybrid is not None and config.hybrid.gates_attention:
+                gates, width = [f"{theirs}.self_attn.gate_proj"], [config.heads * config.head]
+                opened = self._product(normal, gates, width, config.hidden, f"{mine}.seen_gate")
+                share = self._node("Sigmoid", [opened], f"{mine}.seen_share")
+                seen = self._node("Mul", [seen, share], f"{mine}.seen_part")
             back = self._product(
                 seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o"
             )
         else:
-            back = self._convolved(normal, i, config.hybrid, config.hidden)
+            back = self._beside_attention(normal, i, config.hybrid, config.hidden)
         x, normal = self._added(x, back, f"{theirs}.post_attention_layernorm", f"{mine}.middle")
         if config.mixture is not None and config.mixture.is_in(i):
             down = self._experts(normal, i, config.mixture, config.hidden)
