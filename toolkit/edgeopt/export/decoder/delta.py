@@ -57,7 +57,7 @@ class DeltaRule:
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """What it remembers of one text."""
+        """Shape of what it remembers of one text."""
         return self.value_heads, self.value_head, self.key_head
 
 
