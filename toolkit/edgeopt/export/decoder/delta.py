@@ -97,12 +97,6 @@ class DeltaWriter(MixtureWriter):
         )
         return self._product(normal, [f"{theirs}.out_proj"], [hidden], sides[2], f"{mine}.out")
 
-    def _read_as(self, name: str, shape: tuple[int, ...]) -> str:
-        return self._constant(name, self._weights.read(name, shape))
-
-    def _shaped(self, x: str, shape: list[int], mine: str) -> str:
-        return self._node("Reshape", [x, self._constant(f"{mine}.shape", np.array(shape, np.int64))], mine)
-
 
 def remembered(weights: NamedTensors, layer: int, rule: DeltaRule, kernel: int, x: Numbers) -> Numbers:
     """Return what linear attention of a layer makes of (tokens, hidden), token by token, in plain NumPy.
