@@ -18,6 +18,8 @@ from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.executors.onnxruntime.stateful import decoder_of
 from edgeopt.export.decoder.gguf_file import GgufFile
 from edgeopt.export.decoder.llama import LlamaConfiguration, read_configuration, write_llama
+from edgeopt.export.decoder.mamba import MambaConfiguration, is_mamba, read_mamba, write_mamba
+from edgeopt.export.decoder.mamba_reference import MambaReference
 from edgeopt.export.decoder.reference import Reference
 from edgeopt.export.decoder.tensors_file import NamedTensors, TensorFiles
 from edgeopt.export.decoder.traced import TracedDecoder
@@ -69,6 +71,8 @@ def write_decoder(folder: Path, name: str) -> WrittenDecoder:
         InvalidFileError: If a file of the folder is damaged or missing.
         UnsupportedError: If neither is possible, or the graph answers differently.
     """
+    if is_mamba(folder):
+        return _without_attention(folder, name)
     try:
         config = read_configuration(folder)
     except UnsupportedError as reason:
@@ -99,6 +103,14 @@ def _from_weights(folder: Path, name: str, config: LlamaConfiguration, weights: 
     recipe = decoder_recipe(folder, config, name)
     model, reference = write_llama(config, weights, name), Reference(config, weights)
     drift = compare_logits(model, config.vocabulary, config.context, reference.logits)
+    framework = f"NumPy {np.__version__}, its weights computed plainly"
+    return WrittenDecoder(model, recipe, drift, config.vocabulary, framework)
+
+
+def _without_attention(folder: Path, name: str) -> WrittenDecoder:
+    config, weights = read_mamba(folder), TensorFiles(folder)
+    recipe, model = decoder_recipe(folder, config, name), write_mamba(config, weights, name)
+    drift = compare_logits(model, config.vocabulary, config.context, MambaReference(config, weights).logits)
     framework = f"NumPy {np.__version__}, its weights computed plainly"
     return WrittenDecoder(model, recipe, drift, config.vocabulary, framework)
 
@@ -168,7 +180,7 @@ def _require_fitting(folder: Path, vocabulary: int) -> None:
         )
 
 
-def decoder_recipe(folder: Path, config: LlamaConfiguration, name: str) -> Recipe:
+def decoder_recipe(folder: Path, config: LlamaConfiguration | MambaConfiguration, name: str) -> Recipe:
     """Return the recipe of a folder; it names the tokenizer's file, which lies in the folder.
 
     Raises:
