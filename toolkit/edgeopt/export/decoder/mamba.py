@@ -106,7 +106,7 @@ def read_mamba(folder: Path) -> MambaConfiguration:
     sizes = (config.vocabulary, config.hidden, config.layers, config.state, config.heads, config.groups, config.context)
     if min(sizes) < 1 or config.kernel < 2 or config.inner % config.heads or config.heads % config.groups:
         raise InvalidFileError(
-            f"{file}: {config.heads} heads in {config.groups} groups of {config.inner} channels fit not each other",
+            f"{file}: {config.heads} heads in {config.groups} groups of {config.inner} channels do not fit each other",
             remedy=_REMEDY,
         )
     return config
