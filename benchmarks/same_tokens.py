@@ -130,7 +130,7 @@ def rows_of(model: LanguageModel, tokens: int, folder: Path) -> dict[str, str]:
     turns = second_turns(prompts, alone)
     count("behind its own answer", behind_answers(model, prompts, turns, plain), written(model, turns, plain))
     count("in four slots", in_slots(model, prompts, plain), alone)
-    ways = (False, True) if model.has_draft else (False,)
+    ways = () if model.states else (False, True) if model.has_draft else (False,)
     guessing = [replace(plain, guesses=4, uses_draft=by_draft) for by_draft in ways]
     if model.sums is Sums.PAIRED:  # guesses are refused unless answers are exact
         count("exact, against plain", exact := written(model, prompts, replace(plain, exact=True)), alone)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.executors.onnxruntime.decoder import cache_parts
+from edgeopt.executors.onnxruntime.state_parts import state_parts
 from edgeopt.graph.model import load_model
 from edgeopt.recipes.texts.generation import GenerationTable
 from edgeopt.recipes.texts.tokens import read_tokens
@@ -47,6 +48,8 @@ def writer_facts(name: str) -> WriterFacts:
     token_bytes = sum(part.token_bytes for part in cache_parts(model.inputs, model.outputs, generation.head))
     tokens = read_tokens(recipe.folder / recipe.tokenizer.file)
     cache = f"cache {format_bytes(token_bytes)} a token, {format_bytes(token_bytes * generation.context)} in all"
+    if states := sum(part.text_bytes for part in state_parts(model.inputs, model.outputs)):
+        cache += f"; states of {format_bytes(states)} beside it"
     return WriterFacts(
         file=file,
         recipe=f"{recipe.name}: a language model{', of its bundle' if bundle else ', beside the model'}",

@@ -99,7 +99,9 @@ def reserved(parts: Sequence[CachePart], tokens: int) -> list[NDArray[Any]]:
         tokens: Of all texts in it.
     """
     sizes = [tokens * part.token_bytes for part in parts]
-    ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for size in sizes] or [0])
+    if not sizes:  # a decoder without attention
+        return []
+    ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for size in sizes])
     whole, begins = huge_zeros(int(ends[-1])), [0, *ends[:-1].tolist()]
     return [
         whole[begin : begin + size].view(part.dtype) for part, begin, size in zip(parts, begins, sizes, strict=True)

@@ -18,9 +18,11 @@ from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.executors.onnxruntime.stateful import decoder_of
 from edgeopt.export.decoder.gguf_file import GgufFile
 from edgeopt.export.decoder.llama import LlamaConfiguration, read_configuration, write_llama
+from edgeopt.export.decoder.mamba import MambaConfiguration, is_mamba, read_mamba, write_mamba
+from edgeopt.export.decoder.mamba_reference import MambaReference
 from edgeopt.export.decoder.quantized import QuantizedFolder, open_weights
 from edgeopt.export.decoder.reference import Reference
-from edgeopt.export.decoder.tensors_file import NamedTensors
+from edgeopt.export.decoder.tensors_file import NamedTensors, TensorFiles
 from edgeopt.export.decoder.traced import TracedDecoder
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.model import Model
@@ -88,6 +90,8 @@ def write_decoder(folder: Path, name: str) -> WrittenDecoder:
         InvalidFileError: If a file of the folder is damaged or missing.
         UnsupportedError: If neither is possible, or the graph answers differently.
     """
+    if is_mamba(folder):
+        return _without_attention(folder, name)
     try:
         config = read_configuration(folder)
     except UnsupportedError as reason:
@@ -139,6 +143,14 @@ def _told_of_rounding(rounded: Outcome, off: Drift) -> str:
     count = plural(sum(rounded.changes.values()), "product")
     text = "what they read is rounded to 8 bits in blocks as well, as llama.cpp does it"
     return f"{count} of 8-bit matrices: {text} ({off.sqnr_db:.0f} dB on random tokens)"
+
+
+def _without_attention(folder: Path, name: str) -> WrittenDecoder:
+    config, weights = read_mamba(folder), TensorFiles(folder)
+    recipe, model = decoder_recipe(folder, config, name), write_mamba(config, weights, name)
+    drift = compare_logits(model, config.vocabulary, config.context, MambaReference(config, weights).logits)
+    framework = f"NumPy {np.__version__}, its weights computed plainly"
+    return WrittenDecoder(model, recipe, drift, config.vocabulary, framework)
 
 
 def _traced(folder: Path, name: str, reason: UnsupportedError) -> WrittenDecoder:
@@ -221,7 +233,7 @@ def _require_fitting(folder: Path, vocabulary: int) -> None:
         )
 
 
-def decoder_recipe(folder: Path, config: LlamaConfiguration, name: str) -> Recipe:
+def decoder_recipe(folder: Path, config: LlamaConfiguration | MambaConfiguration, name: str) -> Recipe:
     """Return the recipe of a folder; it names the tokenizer's file, which lies in the folder.
 
     Raises:

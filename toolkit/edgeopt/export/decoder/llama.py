@@ -33,7 +33,7 @@ from edgeopt.export.decoder.hybrid import (
 from edgeopt.export.decoder.hybrid import KINDS as HYBRIDS
 from edgeopt.export.decoder.mixture import KINDS as MIXTURES
 from edgeopt.export.decoder.mixture import Mixture, read_mixture, require_mixture
-from edgeopt.export.decoder.nodes import MICROSOFT
+from edgeopt.export.decoder.nodes import MICROSOFT, float_port, int_port
 from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.positions import Positions, is_written
 from edgeopt.export.decoder.schemes import read_scheme
@@ -78,6 +78,11 @@ class LlamaConfiguration:
     """The experts that stand in the layers; None: each layer has one gated product."""
     hybrid: Hybrid | None = None
     """By what each layer mixes tokens; None: all by attention."""
+
+    @property
+    def turned(self) -> int:
+        """Numbers of each head that positions turn."""
+        return self.hybrid.turned or self.head if self.hybrid else self.head
 
     def attends(self, layer: int) -> bool:
         """Return whether a layer is one of attention."""
@@ -219,33 +224,33 @@ def write_llama(config: LlamaConfiguration, weights: NamedTensors, name: str, *,
     Raises:
         InvalidFileError: If weights are missing or of another shape.
     """
-    return _Writer(config, named_as_llama(weights, config.kind), sees=sees).written(name)
+    return _Writer(config, named_as_llama(weights, config.kind, config.head), sees=sees).written(name)
 
 
 class _Writer(HybridWriter):
     """Nodes and weights of a graph in the making."""
 
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors, *, sees: bool) -> None:
-        super().__init__(weights)
+        super().__init__(weights, config.hidden)
         self._config, self._sees = config, sees
         self._table: PackedMatrix | None = None
         """The table of tokens, where it is stored in blocks; a tied head reads the same constants."""
 
     def written(self, name: str) -> Model:
         config = self._config
-        ids, mask = _ints("input_ids", ["batch", "sequence"]), _ints("attention_mask", ["batch", "total"])
+        ids, mask = int_port("input_ids", ["batch", "sequence"]), int_port("attention_mask", ["batch", "total"])
         self._lengths()
         self._angles()
         images = [
-            _floats(IMAGE_ROWS, ["image_rows", config.hidden]),
-            _ints(IMAGE_PLACES, ["image_batch", "image_tokens"]),
+            float_port(IMAGE_ROWS, ["image_rows", config.hidden]),
+            int_port(IMAGE_PLACES, ["image_batch", "image_tokens"]),
         ]
         x = self._with_images(self._embedded()) if self._sees else self._embedded()
-        normal = self._first_norm(x)
+        normal = self._first_norm(x, "model.layers.0.input_layernorm", config.epsilon)
         for i in range(config.layers):
             x, normal = self._layer(i, x, normal)
         self._head(normal)
-        outputs = [_floats("logits", ["batch", "sequence", config.vocabulary])]
+        outputs = [float_port("logits", ["batch", "sequence", config.vocabulary])]
         graph = helper.make_graph(
             self._nodes,
             "decoder",
@@ -284,7 +289,7 @@ class _Writer(HybridWriter):
         self._node("MatMul", [normal, self._constant("lm_head", np.ascontiguousarray(rows.T))], "logits")
 
     def _cache(self, name: str, length: str) -> onnx.ValueInfoProto:
-        return _floats(name, ["batch", self._config.kv_heads, length, self._config.head])
+        return float_port(name, ["batch", self._config.kv_heads, length, self._config.head])
 
     def _memory(self, prefix: str, length: str) -> list[onnx.ValueInfoProto]:
         """Return keys and values of layers of attention, and the states of others."""
@@ -293,7 +298,9 @@ class _Writer(HybridWriter):
         cache = [self._cache(f"{prefix}.{i}.{part}", length) for i in attending for part in ("key", "value")]
         sides = config.hybrid.state_shapes(config.hidden) if config.hybrid else {}
         others = [i for i in range(config.layers) if not config.attends(i)]
-        return cache + [_floats(f"{prefix}.{i}.{state}", ["batch", *sides[state]]) for i in others for state in sides]
+        return cache + [
+            float_port(f"{prefix}.{i}.{state}", ["batch", *sides[state]]) for i in others for state in sides
+        ]
 
     def _lengths(self) -> None:
         """Write each row's last position and the longest row, as GroupQueryAttention takes them."""
@@ -316,40 +323,32 @@ class _Writer(HybridWriter):
 
     def _angles(self) -> None:
         config = self._config
-        cos, sin = config.positions.tables(config.head, config.context)
+        cos, sin = config.positions.tables(config.turned, config.context)
         self._constant("cos_cache", cos)
         self._constant("sin_cache", sin)
-
-    def _first_norm(self, x: str) -> str:
-        self._constant("epsilon", np.array(self._config.epsilon, np.float32))
-        self._constant("two", np.array(2, np.float32))
-        self._constant("last_axis", np.array([-1], np.int64))
-        return self._normal(x, self._read("model.layers.0.input_layernorm", (self._config.hidden,)), "layer.0.normal")
-
-    def _normal(self, x: str, scale: str, mine: str) -> str:
-        """Return x over its root mean square, times its scale, in ops of ONNX, which ONNX Runtime fuses into one."""
-        power = self._node("Pow", [x, "two"], f"{mine}.squares")
-        mean = self._node("ReduceMean", [power, "last_axis"], f"{mine}.mean", keepdims=1)
-        root = self._node("Sqrt", [self._node("Add", [mean, "epsilon"], f"{mine}.above_zero")], f"{mine}.root")
-        return self._node("Mul", [self._node("Div", [x, root], f"{mine}.unit"), scale], mine)
 
     def _layer(self, i: int, x: str, normal: str) -> tuple[str, str]:
         """Return the sum behind layer i, and its norm for the next."""
         config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}"
         if config.hybrid is None or config.attends(i):
             seen = self._attention(i, normal)
+            if config.hybrid is not None and config.hybrid.gates_attention:
+                gates, width = [f"{theirs}.self_attn.gate_proj"], [config.heads * config.head]
+                opened = self._product(normal, gates, width, config.hidden, f"{mine}.seen_gate")
+                share = self._node("Sigmoid", [opened], f"{mine}.seen_share")
+                seen = self._node("Mul", [seen, share], f"{mine}.seen_part")
             back = self._product(
                 seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o"
             )
         else:
-            back = self._convolved(normal, i, config.hybrid, config.hidden)
-        x, normal = self._added(x, back, f"{theirs}.post_attention_layernorm", f"{mine}.middle")
+            back = self._beside_attention(normal, i, config.hybrid, config.hidden)
+        x, normal = self._added(x, back, f"{theirs}.post_attention_layernorm", config.epsilon, f"{mine}.middle")
         if config.mixture is not None and config.mixture.is_in(i):
             down = self._experts(normal, i, config.mixture, config.hidden)
         else:
             down = self._gated(normal, f"{theirs}.mlp", (config.hidden, config.inner), mine)
         after = f"model.layers.{i + 1}.input_layernorm" if i + 1 < config.layers else "model.norm"
-        return self._added(x, down, after, f"{mine}.end")
+        return self._added(x, down, after, config.epsilon, f"{mine}.end", is_last=i + 1 == config.layers)
 
     def _attention(self, i: int, normal: str) -> str:
         config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}.self_attn"
@@ -383,34 +382,14 @@ class _Writer(HybridWriter):
         apart = self._constant(f"{x}.apart", np.array([0, 0, heads, config.head], np.int64))
         together = self._constant(f"{x}.together", np.array([0, 0, heads * config.head], np.int64))
         split = self._node("Reshape", [x, apart], f"{x}.heads")
-        scale = self._read(theirs, (config.head,))
+        scale = self._read_as(f"{theirs}.weight", (config.head,))
         return self._node("Reshape", [self._normal(split, scale, f"{x}.normal"), together], f"{x}.joined")
 
     def _whole_norm(self, x: str, theirs: str, heads: int) -> str:
         """Return (batch, sequence, heads * head) divided by its root mean square, all heads together."""
-        return self._normal(x, self._read(theirs, (heads * self._config.head,)), f"{x}.normal")
+        return self._normal(x, self._read_as(f"{theirs}.weight", (heads * self._config.head,)), f"{x}.normal")
 
     def _are_alike(self, theirs: Sequence[str], sides: Sequence[int], inputs: int) -> bool:
         """Whether matrices can lie side by side: all in floats, or in blocks of one kind."""
         parts = self._stored(theirs, sides, inputs)
         return all(part is None for part in parts) or side_by_side(parts) is not None
-
-    def _added(self, x: str, more: str, scale: str, mine: str) -> tuple[str, str]:
-        """Return the sum and its norm."""
-        inputs = [x, more, self._read(scale, (self._config.hidden,))]
-        outputs = [f"{mine}.normal", "", "", f"{mine}.sum"]
-        if scale == "model.norm":
-            outputs = outputs[:1]
-        self._outputs("SkipSimplifiedLayerNormalization", inputs, outputs, MICROSOFT, epsilon=self._config.epsilon)
-        return f"{mine}.sum", outputs[0]
-
-    def _read(self, theirs: str, shape: tuple[int, ...]) -> str:
-        return self._constant(f"{theirs}.weight", self._weights.read(f"{theirs}.weight", shape))
-
-
-def _ints(name: str, shape: Sequence[str | int]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.INT64, shape)
-
-
-def _floats(name: str, shape: Sequence[str | int]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)

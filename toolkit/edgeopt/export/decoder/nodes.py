@@ -20,13 +20,14 @@ MICROSOFT = "com.microsoft"
 class NodeWriter:
     """Nodes and constants as they come; each kind of decoder adds its own."""
 
-    def __init__(self, weights: NamedTensors) -> None:
+    def __init__(self, weights: NamedTensors, hidden: int) -> None:
         """Begin without a node.
 
         Args:
             weights: Read as they are needed.
+            hidden: Numbers of a token.
         """
-        self._weights = weights
+        self._weights, self._hidden = weights, hidden
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[TensorProto] = []
         self._packed = PackedNodes(self._constant, self._node)
@@ -83,3 +84,43 @@ class NodeWriter:
         passed = self._node("Mul", [gate, opened], f"{mine}.silu")
         neurons = self._node("Mul", [passed, up], f"{mine}.inner")
         return self._product(neurons, [f"{theirs}.{down_name}"], [hidden], inner, f"{mine}.down")
+
+    def _first_norm(self, x: str, theirs: str, epsilon: float) -> str:
+        """Return the norm before the first layer; the others come with a sum before them."""
+        self._constant("epsilon", np.array(epsilon, np.float32))
+        self._constant("two", np.array(2, np.float32))
+        self._constant("last_axis", np.array([-1], np.int64))
+        return self._normal(x, self._read_as(f"{theirs}.weight"), "layer.0.normal")
+
+    def _normal(self, x: str, scale: str, mine: str) -> str:
+        """Return x over its root mean square, times its scale, in ops of ONNX, which ONNX Runtime fuses into one."""
+        power = self._node("Pow", [x, "two"], f"{mine}.squares")
+        mean = self._node("ReduceMean", [power, "last_axis"], f"{mine}.mean", keepdims=1)
+        root = self._node("Sqrt", [self._node("Add", [mean, "epsilon"], f"{mine}.above_zero")], f"{mine}.root")
+        return self._node("Mul", [self._node("Div", [x, root], f"{mine}.unit"), scale], mine)
+
+    def _added(
+        self, x: str, more: str, theirs: str, epsilon: float, mine: str, *, is_last: bool = False
+    ) -> tuple[str, str]:
+        """Return the sum and its norm; behind the last layer nobody reads the sum."""
+        outputs = [f"{mine}.normal", "", "", f"{mine}.sum"][: 1 if is_last else 4]
+        inputs = [x, more, self._read_as(f"{theirs}.weight")]
+        self._outputs("SkipSimplifiedLayerNormalization", inputs, outputs, MICROSOFT, epsilon=epsilon)
+        return f"{mine}.sum", outputs[0]
+
+    def _read_as(self, name: str, shape: tuple[int, ...] = ()) -> str:
+        """Return weights as a constant under their own name; no shape: as many as a token has numbers."""
+        return self._constant(name, self._weights.read(name, shape or (self._hidden,)))
+
+    def _shaped(self, x: str, shape: Sequence[int], mine: str) -> str:
+        return self._node("Reshape", [x, self._constant(f"{mine}.shape", np.array(shape, np.int64))], mine)
+
+
+def int_port(name: str, shape: Sequence[str | int]) -> onnx.ValueInfoProto:
+    """Return an input of whole numbers."""
+    return helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+
+
+def float_port(name: str, shape: Sequence[str | int]) -> onnx.ValueInfoProto:
+    """Return an input or output of floats."""
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)

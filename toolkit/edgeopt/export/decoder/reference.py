@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.export.decoder.hybrid import convolved, named_as_llama
+from edgeopt.export.decoder.hybrid import beside_attention, named_as_llama
 from edgeopt.export.decoder.llama import LlamaConfiguration
 from edgeopt.export.decoder.mixture import mixed
 from edgeopt.export.decoder.tensors_file import NamedTensors
@@ -20,7 +20,7 @@ class Reference:
 
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
         """Take the weights, which are read as they are needed."""
-        self._config, self._weights = config, named_as_llama(weights, config.kind)
+        self._config, self._weights = config, named_as_llama(weights, config.kind, config.head)
 
     def logits(self, tokens: Sequence[int]) -> Numbers:
         """Return (tokens, vocabulary) behind each token.
@@ -35,7 +35,7 @@ class Reference:
             if config.hybrid is None or config.attends(i):
                 x = x + self._attention(i, normal)
             else:
-                x = x + convolved(self._weights, i, config.hybrid, normal)
+                x = x + beside_attention(self._weights, i, config.hybrid, normal)
             normal = self._norm(x, f"model.layers.{i}.post_attention_layernorm")
             if config.mixture is not None and config.mixture.is_in(i):
                 x = x + mixed(self._weights, i, config.mixture, normal)
@@ -79,14 +79,17 @@ class Reference:
         shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
         seen = (shares / shares.sum(axis=-1, keepdims=True)) @ values
         joined = seen.transpose(1, 0, 2).reshape(length, config.heads * config.head).astype(np.float32)
+        if config.hybrid is not None and config.hybrid.gates_attention:
+            joined = joined / (1 + np.exp(-self._product(x, f"{name}.gate_proj", config.heads * config.head)))
         return self._product(joined, f"{name}.o_proj", config.hidden)
 
     def _turned(self, x: Numbers) -> Numbers:
         """Turn each pair of (heads, length, head) by its position; the second half pairs with the first."""
         config = self._config
-        cos, sin = config.positions.tables(config.head, x.shape[1])
-        first, second = np.split(x, 2, axis=-1)
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        cos, sin = config.positions.tables(config.turned, x.shape[1])
+        first, second = np.split(x[..., : config.turned], 2, axis=-1)
+        kept = x[..., config.turned :]
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, kept], axis=-1)
 
     def _gated(self, i: int, x: Numbers) -> Numbers:
         config, name = self._config, f"model.layers.{i}.mlp"

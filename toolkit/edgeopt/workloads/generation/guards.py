@@ -115,7 +115,7 @@ class CacheGuard:
         if then.held is None:
             return [CheckResult("memory", CheckVerdict.INCONCLUSIVE, None, allowed, "the baseline holds no cache")]
         before: int = then.held
-        ratio = self.token_bytes / before
+        ratio = self.token_bytes / before if before else 1.0 + self.token_bytes  # no attention, no cache
         verdict = CheckVerdict.PASS if ratio <= allowed else CheckVerdict.FAIL
         detail = (
             f"cache of {self.token_bytes} bytes a token, the baseline's {before}: {ratio:.3f}, {allowed:.3f} allowed"

@@ -80,7 +80,7 @@ class SharedModel(Closing):
         self._is_exact, self._is_any = model.is_exact if exact is None else exact, exact is False
         wanted = slots * model.context
         free = memory_bytes or int(_MOST_OF_FREE * free_bytes())
-        self._tokens = min(wanted, free // model.token_bytes)
+        self._tokens = min(wanted, free // max(model.token_bytes, 1))  # a decoder without attention has no cache
         if self._tokens < 2:
             raise UnavailableError(
                 f"{format_bytes(free)} hold no text: a token takes {format_bytes(model.token_bytes)} of the cache",
