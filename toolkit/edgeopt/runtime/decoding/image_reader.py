@@ -165,7 +165,7 @@ class ImageReader(Closing):
         with self._turn:
             if (kept := self._find(digest)) is not None:
                 return kept, False
-            rows = np.concatenate([self._run(tile) for tile in seen.tiles(self.table).pixels])
+            rows = np.concatenate([self.rows_of(tile) for tile in seen.tiles(self.table).pixels])
             picture = EncodedPicture(rows, self.marks.token)
             with self._changes:
                 self._kept[digest] = picture
@@ -180,7 +180,8 @@ class ImageReader(Closing):
                 self._kept.move_to_end(digest)
             return self._kept.get(digest)
 
-    def _run(self, tile: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def rows_of(self, tile: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return (rows, width) that the encoder makes of a tile: (side, side, 3) RGB."""
         outputs = self.session.run({self._input: pixels_of(tile, self.table)})
         return np.array(outputs[self.session.outputs[0].name][0], np.float32)
 
