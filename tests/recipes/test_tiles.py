@@ -79,5 +79,7 @@ def test_no_picture_is_too_narrow(size):
 def test_a_table_says_what_it_lacks():
     with pytest.raises(ValueError, match="needs token, rows, tile and longest"):
         ImageTable(encoder="image_encoder.onnx")
+    with pytest.raises(ValueError, match="more than 262144 rows"):
+        ImageTable(encoder="image_encoder.onnx", token="<image>", rows=64, tile=1, longest=4096)
     with pytest.raises(ValueError, match="3 values"):
         ImageTable(mean=(0.5,))

@@ -17,9 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.tensors import Frame
 from edgeopt.measurement.statistics.ratio import LEAST_RANKED, Change, Ratio, ratio_of_rounds
 from edgeopt.optimization.generation.options import LanguageOptions
@@ -30,6 +27,7 @@ from edgeopt.recipes.inputs.tiles import ImageTable, tiles_of
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.texts.seen_prompt import SeenPrompt
+from edgeopt.runtime.decoding.binding import open_image_reader
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel
@@ -186,11 +184,8 @@ def judge_encoder(
         threads: Of the engine.
     """
     assert original.images is not None
-    session = EXECUTOR.open(file, SessionOptions(threads=threads))
-    assert isinstance(session, OnnxRuntimeSession)
     losses, same = list[float](), list[bool]()
-    folder = (recipe.folder / recipe.tokenizer.file).parent
-    with ImageReader(session, recipe.image, original.tokenizer, recipe.generation.begin, folder) as reader:
+    with open_image_reader(file, recipe, original.tokenizer, threads) as reader:
         for frame in frames:
             prompt = original.seen(_QUESTION, [frame])
             with original.generate(prompt, AnswerOptions(most_tokens=most_tokens, ends=False)) as answer:
