@@ -60,7 +60,7 @@ class ImageTable:
             raise ValueError("mean and std of an image need 3 values")
         if self.encoder and not (self.token and self.rows and self.tile and self.longest):
             raise ValueError("an image needs token, rows, tile and longest beside its encoder")
-        if self.encoder and self.rows * (-((-self.longest // self.tile) ** 2) + 1) > MOST_ROWS:
+        if self.encoder and self.rows * (math.ceil(self.longest / self.tile) ** 2 + 1) > MOST_ROWS:
             raise ValueError(f"an image becomes more than {MOST_ROWS} rows: take larger tiles")
 
     @property
