@@ -18,6 +18,7 @@ from edgeopt.optimization.generation.deploy import deploy_language_model
 from edgeopt.optimization.generation.image_encoder import ChosenEncoder, judge_encoder
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.binding import open_image_reader
@@ -65,12 +66,19 @@ def test_the_bundle_holds_both_parts_and_answers_to_pictures(report, file):
     is_chosen = note.kind == NoteKind.CHOICE
     assert encoder.precision == ("w8a8" if is_chosen else "fp32")
     assert is_chosen or "stays in float" in note.detail
+    assert bool(report.image_encoder) is is_chosen
     with edgeopt.Runtime.load(report.folder) as runtime:
         answer = runtime.generate("What is this?", images=[picture(1)], most_tokens=4)
         assert answer.text()
         assert (answer.account.images, answer.account.encoded_images) == (1, 1)
         with pytest.raises(ValueError, match="a picture is a path"):
             runtime.generate("What is this?", images=[5])
+
+
+def test_the_verdict_names_an_encoder_in_int8(report):
+    told = summarize_language(replace(report, image_encoder="2.10x [2.00, 2.20]")).verdict
+    assert "its encoder of pictures is in INT8, 2.10x [2.00, 2.20] as fast in turns" in told.sentence
+    assert "INT8" not in summarize_language(replace(report, image_encoder="")).verdict.sentence
 
 
 def test_tiles_calibrate_and_other_pictures_judge(report):

@@ -54,6 +54,8 @@ class ChosenEncoder:
 
     file: Path
     precision: str
+    speed: str = ""
+    """How many times as fast it is, with its interval."""
 
 
 def encoder_in_int8(
@@ -113,7 +115,7 @@ def encoder_in_int8(
     if not judged.rise <= options.max_rise or judged.speed.verdict is not Change.FASTER:
         return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: in INT8 {told}")
     note = Note(NoteKind.CHOICE, f"the encoder of pictures in INT8 ({made.chosen.name}): {told}")
-    return ChosenEncoder(made.file, "w8a8"), note
+    return ChosenEncoder(made.file, "w8a8", str(judged.speed)), note
 
 
 def _frames(folder: Path) -> list[Frame]:

@@ -88,6 +88,8 @@ def _verdict(report: LanguageReport) -> VerdictLines:
             f"{best.perplexity:.2f}: {best.word}"
         )
         facts = _accuracy(report)
+    if report.image_encoder:
+        sentence += f"; its encoder of pictures is in INT8, {report.image_encoder} as fast in turns"
     if report.judged:
         sentence = f"budget {report.judged.sentence}. {sentence}"
         facts += [Value("budget", str(limit)) for limit in report.judged.limits]
