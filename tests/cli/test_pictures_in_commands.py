@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from seeing_models import picture, write_exported
 
 from edgeopt.cli import cli
+from edgeopt.recipes.texts.chat_template import ChatMessage
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.system.text import printable
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,17 @@ def test_what_does_not_fit_is_told_in_one_line(place, monkeypatch, words, messag
     assert done.exit_code == 1
     assert message in done.output
     assert "Traceback" not in done.output
+
+
+def test_a_conversation_without_pictures_is_written_by_the_template_too(place):
+    done = CliRunner().invoke(cli, ["run", str(place / "model.onnx"), "--chat", "--output-tokens", "3"], "hello\n\n")
+    assert done.exit_code == 0, done.output
+    with open_language_model(place / "model.onnx", 1)[0] as opened:
+        reader = opened.images.conversations
+        text = reader.text_of([ChatMessage("user", "hello")])
+        assert text == "<|im_start|>User: hello<end_of_utterance>\nAssistant:"
+        tokens = opened.tokenizer.encode(text, reads_special=True)
+        assert printable(opened.generate(tokens, most_tokens=3).text()) in done.stdout
 
 
 def test_models_without_eyes_refuse_pictures(place):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from seeing_models import PROCESSOR, ROWS, TEMPLATE, picture, write_network
+from seeing_models import PROCESSOR, ROWS, TABLE, TEMPLATE, picture, write_network
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.export.export import export, names_decoder
+from edgeopt.recipes.inputs.tiles import grid_of, pixels_of, tiles_of
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -22,16 +24,36 @@ LONG = pytest.mark.skipif("EDGEOPT_OPTIMUM" not in os.environ, reason="a second 
 KINDS = ["idefics3", pytest.param("smolvlm", marks=LONG)]
 
 
+def pictures_of_hugging_face(**changes):
+    """Return Hugging Face's own processor of pictures, the one with Pillow."""
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    known = {key: value for key, value in PROCESSOR.items() if key not in ("processor_class", "image_processor_type")}
+    return Idefics3ImageProcessorPil(**known | changes)
+
+
 def processor_of(folder):
     """Return Hugging Face's own processor of pictures and texts."""
     import transformers
-    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
-    known = {key: value for key, value in PROCESSOR.items() if key not in ("processor_class", "image_processor_type")}
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    images = Idefics3ImageProcessorPil(**known)
-    return Idefics3Processor(images, tokenizer, image_seq_len=ROWS, chat_template=TEMPLATE)
+    return Idefics3Processor(pictures_of_hugging_face(), tokenizer, image_seq_len=ROWS, chat_template=TEMPLATE)
+
+
+@pytest.mark.parametrize("size", [(90, 120), (64, 64), (40, 41), (128, 128), (30, 128)])
+@pytest.mark.parametrize("splits", [True, False])
+def test_tiles_are_those_of_the_processor_of_hugging_face(size, splits):
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("transformers")
+    processor = pictures_of_hugging_face(do_image_splitting=splits)
+    frame = np.random.default_rng(1).integers(0, 256, (*size, 3), dtype=np.uint8)
+    answer = processor(image.fromarray(frame[:, :, ::-1]), return_row_col_info=True)
+    table = replace(TABLE, splits=splits)
+    tiles = tiles_of(frame, table)
+    expected = np.asarray(answer["pixel_values"][0])
+    assert tiles.grid == (answer["rows"][0][0], answer["cols"][0][0]) == grid_of(*frame.shape[:2], table)
+    assert np.array_equal(np.concatenate([pixels_of(tile, table) for tile in tiles.pixels]), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

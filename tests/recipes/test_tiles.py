@@ -6,10 +6,10 @@ import hashlib
 
 import numpy as np
 import pytest
-from seeing_models import LONGEST, PROCESSOR, ROWS, SIDE, TABLE, picture
+from seeing_models import LONGEST, ROWS, SIDE, TABLE, picture
 
 from edgeopt.recipes.inputs.pillow_resize import Resample, resized
-from edgeopt.recipes.inputs.tiles import ImageTable, grid_of, marks_of, pixels_of, tiles_of
+from edgeopt.recipes.inputs.tiles import ImageTable, grid_of, marks_of, tiles_of
 
 PILLOW = {"lanczos": "LANCZOS", "bicubic": "BICUBIC", "bilinear": "BILINEAR"}
 SIZES = ((37, 91, 64, 64), (480, 640, 384, 512), (64, 64, 200, 31), (3, 1, 7, 9), (64, 64, 64, 32))
@@ -42,22 +42,6 @@ def test_the_pillow_that_is_installed_agrees(resample):
         assert np.array_equal(np.asarray(theirs), resized(frame, *size, resample)), (height, width, size)
 
 
-@pytest.mark.parametrize("size", [(90, 120), (64, 64), (40, 41), (128, 128), (30, 128)])
-@pytest.mark.parametrize("splits", [True, False])
-def test_tiles_are_those_of_the_processor_of_hugging_face(size, splits):
-    image = pytest.importorskip("PIL.Image")
-    module = pytest.importorskip("transformers.models.idefics3.image_processing_pil_idefics3")
-    known = {key: value for key, value in PROCESSOR.items() if key not in ("processor_class", "image_processor_type")}
-    processor = module.Idefics3ImageProcessorPil(**known | {"do_image_splitting": splits})
-    frame = picture(3, *size) if min(size) > 63 else noise(*size)
-    answer = processor(image.fromarray(frame[:, :, ::-1]), return_row_col_info=True)
-    table = ImageTable(**{**{name: getattr(TABLE, name) for name in TABLE.__slots__}, "splits": splits})
-    tiles = tiles_of(frame, table)
-    expected = np.asarray(answer["pixel_values"][0])
-    assert tiles.grid == (answer["rows"][0][0], answer["cols"][0][0]) == grid_of(*frame.shape[:2], table)
-    assert np.array_equal(np.concatenate([pixels_of(tile, table) for tile in tiles.pixels]), expected)
-
-
 def test_the_whole_picture_is_the_last_tile_and_marks_name_each_part():
     tiles = tiles_of(picture(1, 60, 120), TABLE)
     assert tiles.grid == (1, 2)
@@ -73,11 +57,14 @@ def test_the_whole_picture_is_the_last_tile_and_marks_name_each_part():
 @pytest.mark.parametrize("size", [(1, 5000), (5000, 1), (1, 1)])
 def test_no_picture_is_too_narrow(size):
     tiles = tiles_of(np.zeros((*size, 3), np.uint8), TABLE)
+    assert tiles.grid == grid_of(*size, TABLE)
     assert tiles.pixels.shape[1:] == (SIDE, SIDE, 3)
 
 
 def test_a_table_says_what_it_lacks():
     with pytest.raises(ValueError, match="needs token, rows, tile and longest"):
         ImageTable(encoder="image_encoder.onnx")
+    with pytest.raises(ValueError, match="more than 262144 rows"):
+        ImageTable(encoder="image_encoder.onnx", token="<image>", rows=64, tile=1, longest=4096)
     with pytest.raises(ValueError, match="3 values"):
         ImageTable(mean=(0.5,))

@@ -13,15 +13,19 @@ from onnx import numpy_helper
 from seeing_models import picture, write_exported
 
 import edgeopt
-from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
+from edgeopt.errors import EdgeoptError, NoteKind, UnavailableError, UnsupportedError
 from edgeopt.optimization.generation.deploy import deploy_language_model
 from edgeopt.optimization.generation.image_encoder import ChosenEncoder, judge_encoder
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.bundle import read_bundle
+from edgeopt.runtime.decoding.binding import open_image_reader
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.devices.availability import find_device
+from edgeopt.runtime.selftest import read_stored
 
 TEXT = Path(__file__).parents[3] / "models" / "tiny_lm" / "held_out.txt"
 BRIEF = LanguageOptions(
@@ -62,12 +66,19 @@ def test_the_bundle_holds_both_parts_and_answers_to_pictures(report, file):
     is_chosen = note.kind == NoteKind.CHOICE
     assert encoder.precision == ("w8a8" if is_chosen else "fp32")
     assert is_chosen or "stays in float" in note.detail
+    assert bool(report.image_encoder) is is_chosen
     with edgeopt.Runtime.load(report.folder) as runtime:
         answer = runtime.generate("What is this?", images=[picture(1)], most_tokens=4)
         assert answer.text()
         assert (answer.account.images, answer.account.encoded_images) == (1, 1)
         with pytest.raises(ValueError, match="a picture is a path"):
             runtime.generate("What is this?", images=[5])
+
+
+def test_the_verdict_names_an_encoder_in_int8(report):
+    told = summarize_language(replace(report, image_encoder="2.10x [2.00, 2.20]")).verdict
+    assert "its encoder of pictures is in INT8, 2.10x [2.00, 2.20] as fast in turns" in told.sentence
+    assert "INT8" not in summarize_language(replace(report, image_encoder="")).verdict.sentence
 
 
 def test_tiles_calibrate_and_other_pictures_judge(report):
@@ -118,6 +129,18 @@ def test_the_chosen_encoder_is_the_one_in_the_bundle(report, file, tmp_path):
     (tmp_path / "out" / "bundle" / "image_encoder.onnx").write_bytes(b"other")
     with pytest.raises(EdgeoptError, match=r"image_encoder\.onnx"):
         edgeopt.Runtime.load(tmp_path / "out")
+
+
+def test_a_bundle_whose_encoder_computes_something_else_does_not_open(report, file, tmp_path):
+    bundle = read_bundle(report.folder)
+    with edgeopt.Runtime.load(report.folder) as runtime:
+        model = runtime.language_model
+        assert check_logits(read_stored(bundle), bundle.artefacts[0], model) == ()
+        model.images.close()
+        other = changed(file, tmp_path, 1.0)
+        model.images = open_image_reader(other, bundle.recipe, model.tokenizer, 1)
+        with pytest.raises(UnavailableError, match="its numbers are wrong on this device"):
+            check_logits(read_stored(bundle), bundle.artefacts[0], model)
 
 
 def test_what_pictures_are_asked_is_checked_before_anything_is_made(file, tmp_path, photos):

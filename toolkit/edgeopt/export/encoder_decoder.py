@@ -16,23 +16,23 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.cross_decoder import SEEN, CrossCache, CrossDecoder, encoded
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, MASK
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.export.decoder.folder import TEXTS, TOLERANCE
-from edgeopt.export.from_torch import said, torch_of_export
+from edgeopt.export.from_torch import said
 from edgeopt.export.quiet import quiet_export
 from edgeopt.export.to_onnx import forget_traces
+from edgeopt.export.whole_network import open_whole
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, save_model
 from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, KINDS, configurations, read_encoder_decoder
 from edgeopt.steps.convert.encoder_decoder_pair import Pair
-from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.files import read_file, write_beside
 
 _OPSET = 20
@@ -117,22 +117,11 @@ class TracedPair:
             MissingDependencyError: If torch, onnxscript or transformers is not installed.
             InvalidFileError: If transformers does not open it, or weights are missing.
         """
-        self._torch = torch_of_export()
-        self._transformers = require("transformers", extra="export", purpose="a network of Hugging Face")
-        self._transformers.utils.logging.set_verbosity_error()
-        self._transformers.utils.logging.disable_progress_bar()
-        self.framework = f"PyTorch {self._torch.__version__}, transformers {self._transformers.__version__}"
         named = json.loads((folder / "config.json").read_text("utf-8"))["architectures"][0]
-        options = {"dtype": self._torch.float32, "attn_implementation": "eager", "local_files_only": True}
-        try:
-            opener = getattr(self._transformers, named).from_pretrained
-            module, info = opener(folder, output_loading_info=True, **options)
-        except Exception as error:  # whatever transformers says
-            problem = f"{folder}: transformers does not open it: {said(error)}"
-            raise InvalidFileError(problem, remedy="name a folder that save_pretrained wrote") from error
-        if missing := sorted(info["missing_keys"]):
-            raise InvalidFileError(f"{folder} has no weights for {missing[0]}", remedy="copy the folder again")
-        self._module, self.folder = module.eval(), folder
+        whole = open_whole(folder, named)
+        module = whole.module
+        self._torch, self._transformers, self.framework = whole.torch, whole.transformers, whole.framework
+        self._module, self.folder = module, folder
         self.hears = module.main_input_name == _FEATURES
 
     @property

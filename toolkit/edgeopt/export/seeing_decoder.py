@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import LOGITS, Decoder, cache_parts, shares_cache
@@ -24,18 +24,16 @@ from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.export.decoder.folder import WrittenDecoder, decoder_recipe
 from edgeopt.export.decoder.llama import LlamaConfiguration, configuration_of, write_llama
 from edgeopt.export.decoder.tensors_file import TensorFiles
-from edgeopt.export.from_torch import said, torch_of_export
 from edgeopt.export.likeness import TOLERANCE, compare_with_framework
 from edgeopt.export.network import Network, NetworkInput
 from edgeopt.export.to_onnx import OLDEST_OPSET, to_onnx
+from edgeopt.export.whole_network import open_whole
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.model import Model
 from edgeopt.recipes.drafting.image_drafting import SEEING, image_table
-from edgeopt.recipes.texts.chat_template import CHAT_FILES, TEMPLATE_FILE
+from edgeopt.recipes.texts.chat_template import SETTINGS_FILE, TEMPLATE_FILE, read_settings
 from edgeopt.recipes.texts.seen_prompt import ImageMarks
 from edgeopt.recipes.texts.tokens import read_tokens
-from edgeopt.system.declared.optional import require
-from edgeopt.system.disk.files import read_text
 
 PICTURE, ROWS = "pixel_values", "image_rows"
 _WRITES = ("ForConditionalGeneration", "ForImageTextToText")
@@ -115,19 +113,11 @@ def write_seeing(folder: Path, name: str) -> WrittenSeeing:
 def _template_in(folder: Path) -> str:
     """Return the template of an older processor, `chat_template.json`, unless a newer file has it."""
     file = folder / "chat_template.json"
-    has_newer = (folder / TEMPLATE_FILE).is_file() or "chat_template" in _values_of(folder / CHAT_FILES[1])
+    has_newer = (folder / TEMPLATE_FILE).is_file() or "chat_template" in read_settings(folder / SETTINGS_FILE)
     if has_newer or not file.is_file():
         return ""
-    source = _values_of(file).get("chat_template")
+    source = read_settings(file).get("chat_template")
     return source if isinstance(source, str) else ""
-
-
-def _values_of(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(read_text(file, remedy="copy the folder again")) if file.is_file() else {}
-    except (ValueError, RecursionError) as error:
-        raise InvalidFileError(f"{file} is no JSON", remedy="copy the folder again") from error
-    return values if isinstance(values, dict) else {}
 
 
 class _Renamed:
@@ -158,21 +148,9 @@ class OpenedSeeing:
             MissingDependencyError: If torch, onnxscript or transformers is not installed.
             InvalidFileError: If transformers does not open it, or weights are missing.
         """
-        self._torch, self._folder = torch_of_export(), folder
-        transformers = require("transformers", extra="export", purpose="a network of Hugging Face")
-        transformers.utils.logging.set_verbosity_error()
-        transformers.utils.logging.disable_progress_bar()
-        self.framework = f"PyTorch {self._torch.__version__}, transformers {transformers.__version__}"
-        options = {"dtype": self._torch.float32, "attn_implementation": "eager", "local_files_only": True}
-        try:
-            opener = transformers.AutoModelForImageTextToText.from_pretrained
-            module, info = opener(folder, output_loading_info=True, **options)
-        except Exception as error:  # whatever transformers says
-            problem = f"{folder}: transformers does not open it: {said(error)}"
-            raise InvalidFileError(problem, remedy="name a folder that save_pretrained wrote") from error
-        if missing := sorted(info["missing_keys"]):
-            raise InvalidFileError(f"{folder} has no weights for {missing[0]}", remedy="copy the folder again")
-        self._module, self._config = module.eval(), module.config
+        whole = open_whole(folder, "AutoModelForImageTextToText")
+        self._torch, self._module, self._folder = whole.torch, whole.module, folder
+        self.framework, self._config = whole.framework, whole.module.config
         vision = self._config.vision_config
         self.side = int(vision.image_size)
         self.rows = (self.side // int(vision.patch_size)) ** 2 // int(self._config.scale_factor) ** 2

@@ -10,6 +10,7 @@ from typing import Any
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.executors.onnxruntime.state_parts import state_parts
 from edgeopt.graph.model import load_model
+from edgeopt.recipes.inputs.tiles import ImageTable
 from edgeopt.recipes.texts.generation import GenerationTable
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.running.writing import find_language_model
@@ -53,13 +54,27 @@ def writer_facts(name: str) -> WriterFacts:
     return WriterFacts(
         file=file,
         recipe=f"{recipe.name}: a language model{', of its bundle' if bundle else ', beside the model'}",
-        writes=f"context of {generation.context} tokens; tokenizer of {tokens.size}; {cache}{_told_graphs(generation)}",
+        writes="; ".join(
+            (
+                f"context of {generation.context} tokens",
+                f"tokenizer of {tokens.size}",
+                f"{cache}{_told_graphs(generation)}{_seen(recipe.image)}",
+            )
+        ),
         measured=told_measured(bundle.expected) if bundle else "",
     )
 
 
 def _told_graphs(generation: GenerationTable) -> str:
     return f"; two graphs over it, {generation.prefill} computes prompts" if generation.prefill else ""
+
+
+def _seen(image: ImageTable) -> str:
+    """Return how pictures of a prompt are seen; empty where they are not."""
+    if not image.sees:
+        return ""
+    parts = f"cut into tiles of {image.tile} pixels" if image.splits else f"scaled to {image.tile} pixels"
+    return f"; pictures {parts}, {image.rows} tokens each, by {image.encoder}"
 
 
 def told_measured(expected: Mapping[str, Any]) -> str:

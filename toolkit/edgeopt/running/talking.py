@@ -76,7 +76,8 @@ def talk(
     opened, recipe = open_decoder(file, threads, context, None)
     with opened:
         template = read_chat_template((recipe.path_of(recipe.tokenizer.file) or Path(file)).parent)
-        reader = ConversationReader(opened.tokenizer, recipe.generation.begin, template, system)
+        mark = opened.images.marks.mark if opened.images is not None else ""  # whose templates take turns in parts
+        reader = ConversationReader(opened.tokenizer, recipe.generation.begin, template, system, mark=mark)
         said, past, accounts = list[ChatMessage](), _Past(), list[Account]()
         options = replace(options, stop=(*options.stop, *reader.stop))
         while (words := _asked(ask, opened, past)) is not None:

@@ -70,6 +70,11 @@ def known_token(token: int) -> int:
     return token.picture.stands_for if isinstance(token, ImageToken) else token
 
 
+def numbers_of(tokens: Sequence[int]) -> list[int]:
+    """Return tokens as plain numbers, which tell pictures apart and hold none of their rows in memory."""
+    return [int(token) for token in tokens]
+
+
 class ImageInputs:
     """The two inputs of a decoder that sees."""
 

@@ -11,14 +11,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, MASK, POSITIONS
-from edgeopt.export.from_torch import said, torch_of_export
+from edgeopt.export.from_torch import said
 from edgeopt.export.quiet import quiet_export
 from edgeopt.export.to_onnx import forget_traces
+from edgeopt.export.whole_network import open_whole
 from edgeopt.graph.files.validity import require_valid
 from edgeopt.graph.model import Model
-from edgeopt.system.declared.optional import require
 
 _OPSET = 20
 _ROWS, _TOKENS, _PAST = 2, 3, 5
@@ -36,21 +36,10 @@ class TracedDecoder:
             InvalidFileError: If transformers does not open it, or weights are missing.
             UnsupportedError: If it takes no positions, or keeps more than keys and values.
         """
-        self._torch = torch_of_export()
-        transformers = require("transformers", extra="export", purpose="a network of Hugging Face")
-        transformers.utils.logging.set_verbosity_error()
-        transformers.utils.logging.disable_progress_bar()
-        self.framework = f"PyTorch {self._torch.__version__}, transformers {transformers.__version__}"
-        options = {"dtype": self._torch.float32, "attn_implementation": "eager", "local_files_only": True}
-        try:
-            opener = transformers.AutoModelForCausalLM.from_pretrained
-            module, info = opener(folder, output_loading_info=True, **options)
-        except Exception as error:  # whatever transformers says
-            problem = f"{folder}: transformers does not open it: {said(error)}"
-            raise InvalidFileError(problem, remedy="name a folder that save_pretrained wrote") from error
-        if missing := sorted(info["missing_keys"]):
-            raise InvalidFileError(f"{folder} has no weights for {missing[0]}", remedy="copy the folder again")
-        self._module, self.kind = module.eval(), str(module.config.model_type)
+        whole = open_whole(folder, "AutoModelForCausalLM")
+        module, transformers = whole.module, whole.transformers
+        self._torch, self.framework = whole.torch, whole.framework
+        self._module, self.kind = module, str(module.config.model_type)
         self._caches = transformers.cache_utils.DynamicCache
         if POSITIONS not in signature(module.forward).parameters:
             raise self._refused("its forward takes no position_ids")

@@ -18,6 +18,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.bundle import Artefact, Bundle, Expected, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.bundle_targets import MEASURED_ON, ORIGINAL, this_machine
+from edgeopt.runtime.decoding.binding import open_image_reader
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.selftest import record_logits
 from edgeopt.system.declared.target import Target
@@ -45,7 +46,11 @@ def deploy_language_model(
     made, *beside = _stored(best, target, report.threads, weights)
     artefact, data = made
     with open_language_model(Path(best.file), report.threads)[0] as judged:
-        test, numbers, limit = record_logits(judged, artefact.precision)
+        precision = artefact.precision
+        if recipe.image.sees:
+            judged.images = open_image_reader(_file_of(recipe, encoder), recipe, judged.tokenizer, report.threads)
+            precision = encoder.precision if encoder and not precision.startswith("w") else precision
+        test, numbers, limit = record_logits(judged, precision)
     artefact = replace(artefact, expected=Expected(agreement=best.agreement), noise_limits={LOGITS: limit})
     parts = [_image_encoder(recipe, encoder, target, report.threads, weights)] if recipe.image.sees else []
     if parts:
@@ -88,12 +93,15 @@ def _image_encoder(
     recipe: Recipe, chosen: ChosenEncoder | None, target: Target, threads: int, weights: dict[str, PieceLayout]
 ) -> tuple[Artefact, bytes]:
     """Return the encoder of pictures as it lies in the bundle: the form that was chosen, or the one that was given."""
-    file = recipe.folder / recipe.image.encoder if chosen is None else chosen.file
-    model = load_model(file)
+    model = load_model(_file_of(recipe, chosen))
     data, beside = in_bundle(model, weights)
     precision = BASELINE if chosen is None else chosen.precision
     made = make_artefact(IMAGE_ENCODER, data, precision, target, threads, model.inputs, model.outputs)
     return replace(made, weights=beside), data
+
+
+def _file_of(recipe: Recipe, chosen: ChosenEncoder | None) -> Path:
+    return recipe.folder / recipe.image.encoder if chosen is None else chosen.file
 
 
 def told_of(report: LanguageReport, best: LanguageForm) -> dict[str, Any]:

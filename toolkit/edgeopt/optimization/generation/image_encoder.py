@@ -6,18 +6,19 @@ the whole model is told by the answers that the float model gives about pictures
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, perf_counter_ns
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.tensors import Frame
+from edgeopt.measurement.statistics.ratio import LEAST_RANKED, Change, Ratio, ratio_of_rounds
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.one_step.quantize import TIME_LIMIT_S, quantize
 from edgeopt.recipes.inputs.pictures import pictures_of, read_picture
@@ -26,6 +27,7 @@ from edgeopt.recipes.inputs.tiles import ImageTable, tiles_of
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.texts.seen_prompt import SeenPrompt
+from edgeopt.runtime.decoding.binding import open_image_reader
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel
@@ -40,6 +42,8 @@ _HELD_BACK = 4
 _LEAST = 8
 """Fewer pictures neither calibrate nor judge."""
 _MOST_TILES, _MOST_JUDGING = 96, 16
+_ROUNDS, _SECONDS = 40, 20.0
+"""Rounds in turns with the float encoder, and the time after which fewer do."""
 _SHARE = 0.15
 """Share of a time limit that the search may take."""
 
@@ -50,6 +54,8 @@ class ChosenEncoder:
 
     file: Path
     precision: str
+    speed: str = ""
+    """How many times as fast it is, with its interval."""
 
 
 def encoder_in_int8(
@@ -102,14 +108,14 @@ def encoder_in_int8(
     listener.say(f"{plural(len(judging), 'picture')} that did not calibrate judge it by the original's answers")
     judged = judge_encoder(original, recipe, made.file, judging, options.output_tokens, threads)
     told = (
-        f"{made.chosen.speed_ratio:.2f} times as fast in turns, rows agree by {made.chosen.agreement:.4f}; behind the "
+        f"{judged.speed} as fast in turns, rows agree by {made.chosen.agreement:.4f}; behind the "
         f"original's answers to {plural(len(judging), 'picture')} the perplexity changes by {100 * judged.rise:+.2f} % "
         f"and {100 * judged.agreement:.1f} % of tokens stay the likeliest"
     )
-    if not judged.rise <= options.max_rise:
+    if not judged.rise <= options.max_rise or judged.speed.verdict is not Change.FASTER:
         return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: in INT8 {told}")
     note = Note(NoteKind.CHOICE, f"the encoder of pictures in INT8 ({made.chosen.name}): {told}")
-    return ChosenEncoder(made.file, "w8a8"), note
+    return ChosenEncoder(made.file, "w8a8", str(judged.speed)), note
 
 
 def _frames(folder: Path) -> list[Frame]:
@@ -162,6 +168,8 @@ class JudgedEncoder:
     """Share by which the perplexity of the original's answers changes."""
     agreement: float
     """Share of their tokens that stay the likeliest."""
+    speed: Ratio
+    """Of single tiles, in turns with the float encoder."""
 
 
 def judge_encoder(
@@ -178,11 +186,8 @@ def judge_encoder(
         threads: Of the engine.
     """
     assert original.images is not None
-    session = EXECUTOR.open(file, SessionOptions(threads=threads))
-    assert isinstance(session, OnnxRuntimeSession)
     losses, same = list[float](), list[bool]()
-    folder = (recipe.folder / recipe.tokenizer.file).parent
-    with ImageReader(session, recipe.image, original.tokenizer, recipe.generation.begin, folder) as reader:
+    with open_image_reader(file, recipe, original.tokenizer, threads) as reader:
         for frame in frames:
             prompt = original.seen(_QUESTION, [frame])
             with original.generate(prompt, AnswerOptions(most_tokens=most_tokens, ends=False)) as answer:
@@ -191,19 +196,35 @@ def judge_encoder(
             after = _logits(original, reader, prompt, recipe, tokens)
             losses.append(_loss(after, tokens) - _loss(before, tokens))
             same += (before.argmax(-1) == after.argmax(-1)).tolist()
-    return JudgedEncoder(float(np.exp(np.mean(losses)) - 1), float(np.mean(same)))
+        speed = _speed(original.images, reader, [tiles_of(frame, recipe.image).pixels[-1] for frame in frames])
+    return JudgedEncoder(float(np.exp(np.mean(losses)) - 1), float(np.mean(same)), speed)
+
+
+def _speed(before: ImageReader, after: ImageReader, tiles: Sequence[NDArray[np.uint8]]) -> Ratio:
+    """Return how many times as fast one encoder is as the other, tile by tile in turns."""
+    logs, began_s = list[float](), monotonic()
+    while len(logs) < _ROUNDS and (len(logs) < LEAST_RANKED or monotonic() - began_s < _SECONDS):
+        tile = tiles[len(logs) % len(tiles)]
+        order = (before, after, after, before) if len(logs) % 2 else (after, before, before, after)
+        took_ns = {before: 0, after: 0}
+        for each in order:
+            begun_ns = perf_counter_ns()
+            each.rows_of(tile)
+            took_ns[each] += perf_counter_ns() - begun_ns
+        logs.append(math.log(took_ns[before] / took_ns[after]))
+    return ratio_of_rounds(np.array(logs), pairs=2 * len(logs))
 
 
 def _logits(
     original: LanguageModel, reader: ImageReader, prompt: SeenPrompt, recipe: Recipe, answer: Sequence[int]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+) -> NDArray[np.float64]:
     """Return (answer's tokens, vocabulary): what is chosen in place of each token of an answer."""
     before = [*recipe.generation.begin, *reader.read(prompt).tokens]
     logits = original.logits([*before, *answer[:-1]])
     return logits[len(before) - 1 :].astype(np.float64)
 
 
-def _loss(logits: np.ndarray[tuple[int, ...], np.dtype[np.float64]], answer: Sequence[int]) -> float:
+def _loss(logits: NDArray[np.float64], answer: Sequence[int]) -> float:
     shifted = logits - logits.max(axis=-1, keepdims=True)
     shares = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return -float(shares[np.arange(len(answer)), list(answer)].mean())

@@ -122,6 +122,7 @@ def optimize_language_model(
         "text": texts.judging,
         "window_tokens": len(texts.windows[0]),
         "asks": "--prompt TEXT" if original.images is None else "--prompt TEXT --image PICTURE",
+        "image_encoder": encoder.speed if encoder else "",
         "calibration": f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
     }
     opened_as = replace(device, options=original.origin.entries)

@@ -106,6 +106,8 @@ class LanguageReport:
     """What judged, where that is no text."""
     asks: str = "--prompt TEXT"
     """What `edgeopt run` is given."""
+    image_encoder: str = ""
+    """How many times as fast the INT8 encoder of pictures in the bundle is; empty: there is none."""
     judged: AnswerVerdict | None = None
     """What answers of the chosen form prove about the budget; None: none was asked for."""
 

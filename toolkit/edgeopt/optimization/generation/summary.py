@@ -92,6 +92,8 @@ def _verdict(report: LanguageReport) -> VerdictLines:
             f"{best.perplexity:.2f}: {best.word}"
         )
         facts = [*_accuracy(report), *_memory(report)]
+    if report.image_encoder:
+        sentence += f"; its encoder of pictures is in INT8, {report.image_encoder} as fast in turns"
     if report.judged:
         sentence = f"budget {report.judged.sentence}. {sentence}"
         facts += [Value("budget", str(limit)) for limit in report.judged.limits]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.recipes.inputs.pillow_resize import Resample
 from edgeopt.recipes.inputs.tiles import ImageTable
-from edgeopt.system.disk.files import read_text
+from edgeopt.recipes.texts.chat_template import read_settings
 
 IMAGE_ENCODER = "image_encoder.onnx"
 """The encoder with its projector, beside the decoder that it feeds."""
@@ -39,9 +36,9 @@ def image_table(folder: Path, kind: str, side: int, rows: int, token: str) -> Im
         InvalidFileError: If a configuration is damaged or missing.
         UnsupportedError: If the processor does what is not done here.
     """
-    whole = _read(folder / _WHOLE)
+    whole = read_settings(folder / _WHOLE)
     inner = whole.get("image_processor")
-    values = _read(folder / _PICTURES) or (inner if isinstance(inner, dict) else {})
+    values = read_settings(folder / _PICTURES) or (inner if isinstance(inner, dict) else {})
     if not values:
         raise InvalidFileError(
             f"{folder} has no {_PICTURES}: nothing tells how pictures are fed",
@@ -86,13 +83,3 @@ def image_table(folder: Path, kind: str, side: int, rows: int, token: str) -> Im
             remedy="correct image_seq_len",
         )
     return table
-
-
-def _read(file: Path) -> Mapping[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        values = json.loads(read_text(file, remedy=_REMEDY))
-    except (ValueError, RecursionError) as error:
-        raise InvalidFileError(f"{file} is no JSON", remedy=_REMEDY) from error
-    return values if isinstance(values, dict) else {}

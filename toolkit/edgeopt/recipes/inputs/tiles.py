@@ -18,6 +18,8 @@ from edgeopt.system.toml import Within
 
 _Side = Annotated[int, Within(0, 1 << 13)]
 _Number = Annotated[float, Within(-1e6, 1e6)]
+MOST_ROWS = 1 << 18
+"""Rows of one picture: more than any context holds."""
 MOST_SIDE = 4096
 """No picture is scaled to a longer side than this, as the processor of Hugging Face has it."""
 
@@ -58,6 +60,8 @@ class ImageTable:
             raise ValueError("mean and std of an image need 3 values")
         if self.encoder and not (self.token and self.rows and self.tile and self.longest):
             raise ValueError("an image needs token, rows, tile and longest beside its encoder")
+        if self.encoder and self.rows * (math.ceil(self.longest / self.tile) ** 2 + 1) > MOST_ROWS:
+            raise ValueError(f"an image becomes more than {MOST_ROWS} rows: take larger tiles")
 
     @property
     def sees(self) -> bool:

@@ -103,10 +103,11 @@ def bind_language_model(
 
     draft = open_draft if generation.draft else None
     begins = generation.context, generation.end, generation.begin
-    images = _open_images(recipe, tokenizer, origin) if recipe.image.sees else None
-    if images is not None:
-        beside = (recipe.folder / recipe.image.encoder).stat().st_size
-        origin = replace(origin, size_bytes=origin.size_bytes + beside)
+    images = None
+    if recipe.image.sees:
+        encoder = recipe.folder / recipe.image.encoder
+        images = open_image_reader(encoder, recipe, tokenizer, origin.threads)
+        origin = replace(origin, size_bytes=origin.size_bytes + encoder.stat().st_size)
     try:
         made = LanguageModel(
             session,
@@ -130,12 +131,22 @@ def bind_language_model(
     return made
 
 
-def _open_images(recipe: Recipe, tokenizer: Tokens, origin: Origin) -> ImageReader:
-    """Return the encoder of pictures, open."""
-    file = recipe.folder / recipe.image.encoder
+def open_image_reader(file: Path, recipe: Recipe, tokenizer: Tokens, threads: int) -> ImageReader:
+    """Return an encoder of pictures, open.
+
+    Args:
+        file: Of the encoder.
+        recipe: Of the model that sees, with the folder in which its tokenizer lies.
+        tokenizer: Of the model.
+        threads: Of the engine.
+
+    Raises:
+        InvalidFileError: If the file is absent or damaged.
+        UnsupportedError: If it does not fit the recipe.
+    """
     require_regular(file, remedy="put the encoder of pictures back beside the recipe")
     with huge_pages():
-        opened = EXECUTOR.open(file, SessionOptions(threads=origin.threads))
+        opened = EXECUTOR.open(file, SessionOptions(threads=threads))
     assert isinstance(opened, OnnxRuntimeSession)
     try:
         folder = (recipe.folder / recipe.tokenizer.file).parent

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from time import perf_counter_ns
@@ -71,7 +72,6 @@ class ImageReader(Closing):
         self.marks, self.table = ImageMarks(table, tokenizer), table
         self.session = session
         self._tokenizer, self._begin, self._folder = tokenizer, tuple(begin), folder
-        self._conversations: ConversationReader | None = None
         (picture,), output = session.inputs, session.outputs[0]
         wanted, rows = (1, 3, table.tile, table.tile), (1, table.rows)
         if not picture.takes_shape(wanted) or tuple(output.shape[:2]) != rows:
@@ -120,7 +120,7 @@ class ImageReader(Closing):
             MissingDependencyError: If jinja2 is not installed, and the model has a template.
         """
         pictures = [PromptPicture.of(frame_of(image)) for image in images]
-        reader = self._reader()
+        reader = self.conversations
         if self.marks.mark in text:
             written = self.marks.prompt(text, pictures)
         elif not reader.has_template:
@@ -133,11 +133,11 @@ class ImageReader(Closing):
                 raise ValueError(str(error).replace("messages[0]", "the prompt")) from error
         return SeenPrompt.of(reader.without_begin(list(written)), pictures)
 
-    def _reader(self) -> ConversationReader:
-        if self._conversations is None:
-            template = read_chat_template(self._folder)
-            self._conversations = ConversationReader(self._tokenizer, self._begin, template, mark=self.marks.mark)
-        return self._conversations
+    @cached_property
+    def conversations(self) -> ConversationReader:
+        """Writes conversations with pictures; the template is read when the first is written."""
+        template = read_chat_template(self._folder)
+        return ConversationReader(self._tokenizer, self._begin, template, mark=self.marks.mark)
 
     def read(self, prompt: SeenPrompt) -> ReadPictures:
         """Return the tokens of a prompt with the rows of its pictures, which are encoded where they are not kept.
@@ -165,7 +165,7 @@ class ImageReader(Closing):
         with self._turn:
             if (kept := self._find(digest)) is not None:
                 return kept, False
-            rows = np.concatenate([self._run(tile) for tile in seen.tiles(self.table).pixels])
+            rows = np.concatenate([self.rows_of(tile) for tile in seen.tiles(self.table).pixels])
             picture = EncodedPicture(rows, self.marks.token)
             with self._changes:
                 self._kept[digest] = picture
@@ -180,7 +180,8 @@ class ImageReader(Closing):
                 self._kept.move_to_end(digest)
             return self._kept.get(digest)
 
-    def _run(self, tile: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def rows_of(self, tile: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return (rows, width) that the encoder makes of a tile: (side, side, 3) RGB."""
         outputs = self.session.run({self._input: pixels_of(tile, self.table)})
         return np.array(outputs[self.session.outputs[0].name][0], np.float32)
 

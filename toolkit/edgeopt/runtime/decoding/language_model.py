@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import Note, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import ROOM, CachePart, Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.image_rows import numbers_of
 from edgeopt.executors.onnxruntime.prefill import Prefill
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.state_parts import StatePart, state_parts
@@ -552,7 +553,7 @@ class LanguageModel(Closing):
 
     def _give_back(self, decoder: Decoder, held: list[int]) -> None:
         with self._lock:
-            self._idle.append((decoder, held))
+            self._idle.append((decoder, numbers_of(held) if self.images is not None else held))
             del self._idle[:-_KEPT_CACHES]
 
 

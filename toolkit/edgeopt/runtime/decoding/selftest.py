@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import Note, NoteKind, UnavailableError
 from edgeopt.executors import arithmetic
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS
+from edgeopt.executors.onnxruntime.image_rows import EncodedPicture
 from edgeopt.runtime.bundle import Artefact, NoiseLimit, SelfTest, make_selftest
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.selftest import (
@@ -32,6 +33,8 @@ from edgeopt.runtime.selftest import (
 _PROMPT, _NEXT = 8, 4
 """Tokens of a prompt, which run at once, and those behind it, one a run: both ways are tried, and the cache; where two
 graphs share it, both of them."""
+_BEFORE = 4
+"""Tokens before the picture of a model that sees."""
 _MOST_LOGITS = 1024
 """Most logits of a token, from all over the vocabulary."""
 _LOST_BY_ROUNDING = 0.2
@@ -44,10 +47,13 @@ def record_logits(model: LanguageModel, precision: str) -> tuple[SelfTest, bytes
     """Return the test of a bundle, its file, and how far logits may be off elsewhere.
 
     Args:
-        model: As it was judged.
+        model: As it was judged; one that sees with the encoder of its bundle, which is tested with it.
         precision: Its scheme, for example `w4`.
     """
     tokens = made_up_tokens(min(_PROMPT + _NEXT, model.context - 1), model.tokenizer.size)
+    if (images := model.images) is not None and len(tokens) + images.table.rows < model.context:
+        plain = [token for token in tokens if token != images.marks.token]
+        tokens = [*plain[:_BEFORE], *[images.marks.token] * images.table.rows, *plain[_BEFORE:]]
     return make_test(tokens, _logits(model, tokens), precision)
 
 
@@ -63,6 +69,13 @@ def check_logits(stored: StoredTest, artefact: Artefact, model: LanguageModel) -
 def made_up_tokens(count: int, vocabulary: int) -> list[int]:
     """Return tokens from all over a vocabulary, always the same."""
     return [(number + 1) * _STRIDE % vocabulary for number in range(count)]
+
+
+def _made_up_tile(side: int) -> NDArray[np.uint8]:
+    """Return a tile of slopes and a grid, always the same: (side, side, 3)."""
+    rows, columns = np.indices((side, side))
+    planes = (rows * 255 // side, columns * 255 // side, (rows // 8 + columns // 8) % 2 * 255)
+    return np.stack(planes, axis=-1).astype(np.uint8)
 
 
 def make_test(tokens: list[int], logits: NDArray[np.float32], precision: str) -> tuple[SelfTest, bytes, NoiseLimit]:
@@ -112,7 +125,12 @@ def thinned(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _logits(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """Return (runs, numbers) logits behind a prompt and behind each token after it."""
+    """Return (runs, numbers) logits behind a prompt and behind each token after it; marks of a picture are seen."""
+    images = model.images
+    if images is not None and images.marks.token in tokens:
+        picture = EncodedPicture(images.rows_of(_made_up_tile(images.table.tile)), images.marks.token)
+        left = iter(picture.tokens())
+        tokens = [next(left) if token == images.marks.token else token for token in tokens]
     decoder = model.decoder(len(tokens))
     first = max(len(tokens) - _NEXT, 1)
     rows = [model.run_prompt(decoder, tokens[:first])[-1], *(decoder.run([token])[-1] for token in tokens[first:])]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.executors.onnxruntime.image_rows import numbers_of
 from edgeopt.executors.onnxruntime.rows import Rows
 from edgeopt.runtime.decoding.batching.request import Request
 from edgeopt.runtime.decoding.generation import Writing
@@ -386,7 +387,7 @@ class Batch:
     def _leave(self, request: Request, error: Exception | None = None) -> None:
         """Free the row of a request; the last of the texts behind their prompts moves into a gap between them."""
         row = self._seats.index(request)
-        self._left[row] = self._reusable(request, row) if error is None else ()
+        self._left[row] = numbers_of(self._reusable(request, row)) if error is None else ()
         self._seats[row] = None
         if error is not None:
             self._rows.rewind(row, 0)
