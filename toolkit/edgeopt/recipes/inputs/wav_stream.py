@@ -40,7 +40,7 @@ def read_wav_stream(file: BinaryIO, text: str) -> Iterator[Sound]:
             raise InvalidFileError(f"{text}: its head is wrong", remedy="write a WAV, for example with ffmpeg -f wav -")
         content = file.read(size + size % 2)
         form = content[:size] if name == b"fmt " else form
-    if len(form) < 16:  # noqa: PLR2004
+    if len(form) < 16:
         raise InvalidFileError(f"{text}: it has no chunk fmt", remedy="write a WAV, for example with ffmpeg -f wav -")
     rate, _, block = struct.unpack_from("<IIH", form, 4)
     size = max(block, 1) * max(round(rate * _PART_S), 1)
@@ -51,6 +51,6 @@ def read_wav_stream(file: BinaryIO, text: str) -> Iterator[Sound]:
 
 def _chunk(file: BinaryIO, text: str) -> tuple[bytes, int]:
     head = file.read(8)
-    if len(head) < 8:  # noqa: PLR2004
+    if len(head) < 8:
         raise InvalidFileError(f"{text}: it has no chunk data", remedy="write a WAV, for example with ffmpeg -f wav -")
     return head[:4], int.from_bytes(head[4:], "little")

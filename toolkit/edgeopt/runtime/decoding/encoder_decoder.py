@@ -36,8 +36,8 @@ from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.decoding.selftest_pair import check_pair
 from edgeopt.runtime.decoding.speech.hearing import passages_of
-from edgeopt.runtime.decoding.speech.rules import TokenRules
 from edgeopt.runtime.decoding.speech.options import SpeechOptions, SpeechWishes
+from edgeopt.runtime.decoding.speech.rules import TokenRules
 from edgeopt.runtime.decoding.speech.transcription import Transcription
 from edgeopt.runtime.decoding.speech.voice import VoiceDetector
 from edgeopt.runtime.opening import opening_of
