@@ -85,6 +85,14 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt:Sound",
         ),
     ),
+    "Speech": (
+        "`Runtime.transcribe` takes the fields of `SpeechOptions` by name.",
+        (
+            "edgeopt.runtime.decoding.speech.options:SpeechOptions",
+            "edgeopt.runtime.decoding.speech.transcription:Transcription",
+            "edgeopt.runtime.decoding.speech.segments:SpeechSegment",
+        ),
+    ),
     "Errors": ("What you can mend is one `EdgeoptError`; anything else is a bug.", ("edgeopt:EdgeoptError",)),
 }
 """Headings; below each what it is about, and the names of what stands there."""

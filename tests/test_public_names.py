@@ -19,6 +19,7 @@ from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.decoding.speech.options import SpeechOptions, SpeechWishes
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream.result import StreamResult
 
@@ -26,6 +27,7 @@ WISHES = [
     (FrameOptimizeWishes, [Options]),
     (FrameBenchWishes, [BenchOptions]),
     (AnswerWishes, [AnswerOptions, Sampling]),
+    (SpeechWishes, [SpeechOptions]),
 ]
 TAKING = [
     (optimize, [Options]),
@@ -33,6 +35,8 @@ TAKING = [
     (Runtime.generate, [AnswerOptions, Sampling]),
     (LanguageModel.generate, [AnswerOptions, Sampling]),
     (EncoderDecoder.generate, [AnswerOptions, Sampling]),
+    (Runtime.transcribe, [SpeechOptions]),
+    (EncoderDecoder.transcribe, [SpeechOptions]),
 ]
 
 

@@ -76,7 +76,9 @@ def bench_sources(
 def _note_of_beams(opened: EncoderDecoder) -> tuple[Note, ...]:
     """Return a note where answers are searched for: what is timed takes the likeliest token."""
     count = opened.files.beams.count
-    text = f"the configuration asks for {count} beams: times are of one, and an answer takes about {count} times as many"
+    text = (
+        f"the configuration asks for {count} beams: times are of one, and an answer takes about {count} times as many"
+    )
     return (Note(NoteKind.INFO, f"{text} runs"),) if count > 1 else ()
 
 

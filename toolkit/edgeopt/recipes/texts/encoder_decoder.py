@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class EncoderDecoderFiles:
     notes: tuple[Note, ...] = ()
     speech: SpeechSettings | None = None
     """What the configurations say of answers to speech; None: it reads texts."""
-    beams: BeamOptions = BeamOptions()
+    beams: BeamOptions = field(default_factory=BeamOptions)
     """The search that the configuration asks for."""
 
     @property

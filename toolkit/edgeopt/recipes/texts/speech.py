@@ -1,4 +1,4 @@
-"""What Whisper's configurations say of an answer to speech: its first tokens, its tokens of time, its limits of doubt.
+"""Whisper's configurations, as far as answers to speech hang on them: first tokens, tokens of times, limits of doubt.
 
 Source: `generation_config.json` of Hugging Face transformers and its `generation_whisper.py`; Radford et al., 2022,
 arXiv:2212.04356, sections 2.3 and 3.8.
@@ -30,7 +30,7 @@ class FirstTokens:
 
 @dataclass(frozen=True, slots=True)
 class SpeechSettings:
-    """What the configurations of a model of speech ask for."""
+    """The wishes of the configurations of a model of speech."""
 
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `config.json` and `generation_config.json`."""
@@ -134,7 +134,9 @@ def read_speech(keys: Mapping[str, Any], vocabulary: int) -> SpeechSettings:
             remedy="take prompt_condition_type out of generation_config.json",
         )
     last_start, before = (None if (value := keys.get(name)) is None else int(value) for name in _OF_TIMES)
-    compression, logprob, no_speech = (None if (value := keys.get(name)) is None else float(value) for name in _OF_DOUBT)
+    compression, logprob, no_speech = (
+        None if (value := keys.get(name)) is None else float(value) for name in _OF_DOUBT
+    )
     languages = {language_code(str(name)): int(token) for name, token in (keys.get("lang_to_id") or {}).items()}
     return SpeechSettings(
         keys=keys,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class BeamGeneration(Generation):
                 f"a search with {beams.count} beams finds the likeliest answer, and takes no {name}",
                 remedy="ask for one beam (--beams 1, AnswerOptions.beams), or leave it out",
             )
-        self._decoder, self._writing, self._wishes = decoder, writing, wishes
+        self._root, self._writing, self._wishes = decoder, writing, wishes
         self._beams, self._rules, self._end = beams, rules, tuple(end) if wishes.ends else ()
         self._most = min(room, wishes.most_tokens)
         self._is_cancelled = False
@@ -72,12 +72,12 @@ class BeamGeneration(Generation):
         self._pieces.close()
         self._writing.break_off()
 
-    def _search(self) -> Iterator[Piece]:
+    def _search(self) -> Generator[Piece]:
         writing = self._writing
         begun_ns = writing.now_ns
-        logits = self._decoder.run(writing.tokens)[-1:]
+        logits = self._root.run(writing.tokens)[-1:]
         writing.count(computed_tokens=writing.prompt_tokens, prefill_ns=writing.now_ns - begun_ns)
-        search = BeamSearch(self._beams, self._end, self._most, self._scores, self._decoder)
+        search = BeamSearch(self._beams, self._end, self._most, self._scores, self._root)
         search.step(logits)
         while not search.is_over:
             if self._is_cancelled:

@@ -94,17 +94,17 @@ class BeamSearch:
         self.length += 1
         top = [self._grown(int(place) // size, int(place) % size, scored, float(sums.flat[place])) for place in order]
         parents = [int(place) // size for place in order]
-        running = np.asarray([beam.score for beam in top], np.float32) + _OUT * np.asarray([beam.is_over for beam in top])
+        running = np.asarray([beam.score for beam in top], np.float32) + _OUT * np.asarray(
+            [beam.is_over for beam in top]
+        )
         going = np.argsort(-running, kind="stable")[:count]
         self._take_over(top)
         self._open = [
             BeamAnswer(top[i].tokens, float(running[i]), top[i].logprobs) for i in (int(place) for place in going)
         ]
         self._decoders = [self._decoders[parents[int(place)]] for place in going]
-        if options.stops is BeamStop.NEVER and options.length_penalty > 0:
-            length = self._most
-        else:
-            length = self.length
+        may_grow = options.stops is BeamStop.NEVER and options.length_penalty > 0  # longer answers gain
+        length = self._most if may_grow else self.length
         reachable = self._open[0].score / length**options.length_penalty
         worst = min(beam.score for beam in self._over)
         self._can_improve &= any(reachable > (worst if beam.is_over else float(_OUT)) for beam in self._over)

@@ -156,7 +156,7 @@ class AnswerOptions:
     shows: tuple[str, ...] = ()
     """Names of special tokens that the answer's text shows, such as the mark before a call; others write nothing."""
     beams: int = 1
-    """Of an encoder with a decoder: answers that are kept beside each other while the likeliest is searched for, which
+    """With encoder and decoder: answers that are kept beside each other while the likeliest is searched for, which
     comes whole then. 1: the likeliest token comes; 0: as the model's configuration asks."""
 
     def __post_init__(self) -> None:

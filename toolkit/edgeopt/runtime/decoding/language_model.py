@@ -339,6 +339,8 @@ class LanguageModel(Closing):
         begun_ns = perf_counter_ns()
         if self._is_closed:
             raise UnavailableError("the language model is closed", remedy="open it again")
+        if asked.beams > 1:
+            raise UnsupportedError("a language model searches with no beams", remedy="leave beams out")
         if not isinstance(prompt, str):
             _require_tokens(prompt, self._vocabulary)
         tokens = [*self._begin, *(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)]

@@ -264,7 +264,9 @@ class GenerationRun:
     language: str = option(
         "", "Language that is spoken: de, German.", group=SPEECH, metavar="NAME", shown="the model chooses"
     )
-    translate: bool = option(False, "Write in English what is said in another language.", group=SPEECH, syntax=Syntax.FLAG)
+    translate: bool = option(
+        False, "Write in English what is said in another language.", group=SPEECH, syntax=Syntax.FLAG
+    )
     voice_activity: str | None = option(
         None,
         "A model of voice activity: what it takes for silence is not heard.",

@@ -42,6 +42,8 @@ _OF_PAIRS = (*_DRAWN, "prompt", "output_tokens", "stop", "long", "budget", "beam
 """Options of an encoder with a decoder."""
 _OF_SPEECH = ("times", "language", "translate", "voice_activity")
 """Options that ask for a transcription."""
+_ONLY_PAIRS = ("beams", *_OF_SPEECH)
+"""Options that say nothing to a language model."""
 _OF_TRANSCRIPTIONS = (*_OF_SPEECH, "prompt", "output_tokens", "temperature", "seed", "budget", "beams", "threads")
 
 
@@ -176,6 +178,8 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
             raise EdgeoptError(
                 "an encoder with a decoder answers SOURCE, a .wav file, or --prompt TEXT", remedy="give one of them"
             )
+    elif name := next((name for name in _ONLY_PAIRS if getattr(options, name)), ""):
+        raise EdgeoptError(f"--{name.replace('_', '-')} is not for language models", remedy="leave it out")
     elif options.chat and (options.prompt is not None or sample is not None):
         raise EdgeoptError("--chat asks for each turn", remedy="leave --prompt and SOURCE out")
     elif options.prompt is None and not options.chat:

@@ -1,9 +1,8 @@
-"""What is asked of a transcription."""
+"""Options of a transcription."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import TypedDict, Unpack
 
 from edgeopt.recipes.texts.beams import MOST_BEAMS
@@ -31,7 +30,7 @@ class SpeechWishes(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SpeechOptions:
-    """What is asked of a transcription."""
+    """Options of a transcription."""
 
     language: str = ""
     """Language that is spoken: its code, English name or token; empty: as configured, else the model chooses it."""
@@ -65,7 +64,7 @@ class SpeechOptions:
             raise ValueError(f"task is {self.task!r}, not {TRANSCRIBE} or {TRANSLATE}")
         for name, least, most in (("beams", 0, MOST_BEAMS), ("window_tokens", 0, 1 << 30), ("seed", 0, 1 << 62)):
             value = getattr(self, name)
-            if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value <= most:
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 raise ValueError(f"{name} is {value!r}, and must be a whole number from {least} to {most}")
         if not all(0 <= value <= _MOST_TEMPERATURE for value in self.temperatures):
             raise ValueError(f"temperatures are {self.temperatures}, not 0 to {_MOST_TEMPERATURE:g}")

@@ -7,7 +7,7 @@ Source: Radford et al., 2022, arXiv:2212.04356, section 3.8; `generate` of Whisp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Protocol
@@ -62,9 +62,7 @@ class SpeechModel(Protocol):
 class Transcription(Closing):
     """The segments of a sound: iterate over it. `text()` returns all that is said."""
 
-    def __init__(
-        self, model: SpeechModel, options: SpeechOptions, passages: Iterator[Passage], *, times: bool
-    ) -> None:
+    def __init__(self, model: SpeechModel, options: SpeechOptions, passages: Iterator[Passage], *, times: bool) -> None:
         """Begin when the first segment is wanted.
 
         Args:
@@ -140,7 +138,7 @@ class Transcription(Closing):
         """Return all that is said from here on."""
         return "".join(segment.text for segment in self).strip()
 
-    def _segments(self, passages: Iterator[Passage]) -> Iterator[SpeechSegment]:
+    def _segments(self, passages: Iterator[Passage]) -> Generator[SpeechSegment]:
         is_cut = False
         for passage in passages:
             frame = 0
@@ -153,7 +151,10 @@ class Transcription(Closing):
                 fed_ns = perf_counter_ns()
                 heard = self._model.hear(features)
                 self._count(
-                    tokenize_ns=fed_ns - begun_ns, encode_ns=perf_counter_ns() - fed_ns, heard_rows=heard.rows, windows=1
+                    tokenize_ns=fed_ns - begun_ns,
+                    encode_ns=perf_counter_ns() - fed_ns,
+                    heard_rows=heard.rows,
+                    windows=1,
                 )
                 answer = self._answer(heard)
                 if answer.is_cancelled:

@@ -144,7 +144,7 @@ class VoiceGate:
 
 @dataclass(frozen=True, slots=True)
 class KeptSound:
-    """What is left of a sound without its silence."""
+    """A sound without its silence."""
 
     sound: Sound
     stretches: tuple[tuple[float, float], ...]

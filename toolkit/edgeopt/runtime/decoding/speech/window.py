@@ -52,7 +52,7 @@ class WindowAnswer:
 
 @dataclass(frozen=True, slots=True)
 class WindowQuestion:
-    """What is asked of a window."""
+    """The request to answer a window."""
 
     begin: tuple[int, ...]
     """Tokens that its answer begins with."""
@@ -129,7 +129,7 @@ def _written(
     logits: NDArray[np.float32],
     temperature: float,
     listener: WindowListener,
-) -> tuple[tuple[int, ...], list[float]]:
+) -> tuple[tuple[int, ...], Sequence[float]]:
     """Return the tokens of an answer whose likeliest token comes, or one that is drawn."""
     chooser = Chooser(Sampling(temperature=temperature, seed=question.seed))
     tokens, logprobs = list[int](), list[float]()

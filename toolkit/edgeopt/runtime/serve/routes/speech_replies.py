@@ -1,4 +1,4 @@
-"""What is said in a sound, in the forms of OpenAI's interface.
+"""Transcriptions in the forms of OpenAI's interface.
 
 Source: OpenAI API reference, the objects `Transcription`, `TranscriptionVerbose`, `transcript.text.delta` and
 `transcript.text.done`.
