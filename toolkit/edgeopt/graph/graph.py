@@ -6,7 +6,6 @@ they are, but what they use of the outer graph counts as used.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from onnx.shape_inference import InferenceError
 from onnx_ir.passes.common import DeduplicateHashedInitializersPass, RemoveUnusedNodesPass
 
-from edgeopt.graph.files.large_constants import stored
+from edgeopt.graph.files.large_constants import let_go, stored
 from edgeopt.graph.model import Model
 
 Node: TypeAlias = ir.Node
@@ -174,8 +173,8 @@ class Graph:
         """Return the numbers of a constant; of those that lie in files, the pages of one at a time stay in memory."""
         before = self._mapped
         if isinstance(stored, ir.ExternalTensor) and stored is not before:
-            if before is not None and isinstance(before.raw, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-                before.raw.madvise(mmap.MADV_DONTNEED)  # who still holds its array reads the file again
+            if before is not None:
+                let_go(before.raw)
             self._mapped = stored
         return stored.numpy()
 

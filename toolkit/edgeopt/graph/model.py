@@ -321,7 +321,8 @@ def load_model(path: Path, name: str = "", *, in_place: bool = False) -> Model:
     left = _graph_of(path) if in_place else None
     proto = left or _read_whole(path)
     try:
-        read_outside(proto, path, may_stay=_is_large(proto, proto.ByteSize(), in_place=in_place))
+        may_stay = left is not None or _is_large(proto, LEAST_FILE_BYTES if in_place else _TWO_GB)
+        read_outside(proto, path, may_stay=may_stay)
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InvalidFileError(
@@ -360,10 +361,9 @@ def _read_whole(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _is_large(proto: onnx.ModelProto, graph_bytes: int, *, in_place: bool) -> bool:
-    """Whether the model with its external data is larger than a protobuf can be, or than what is loaded anyway."""
-    most = LEAST_FILE_BYTES if in_place else _TWO_GB
-    return graph_bytes + sum(map(told_bytes, outside_tensors(proto))) > most
+def _is_large(proto: onnx.ModelProto, most_bytes: int) -> bool:
+    """Whether the model with its external data is larger than what is loaded, 2 GB at most as a protobuf is."""
+    return int(proto.ByteSize()) + sum(map(told_bytes, outside_tensors(proto))) > most_bytes
 
 
 def save_model(model: Model, path: Path) -> None:

@@ -7,6 +7,7 @@ they are what an engine maps anyway, and equal constants are one file.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,3 +83,10 @@ def held_outside(array: NDArray[Any], folder: Path | None = None) -> NDArray[Any
     """Return an array as it is mapped from its file, read only; itself where it stays in memory. See `place_of`."""
     place = place_of(array, folder)
     return array if place is None else np.memmap(place.file, array.dtype, "r", shape=array.shape)
+
+
+def let_go(mapped: object) -> None:
+    """Drop the pages of a mapped file, or of an array mapped from one, from memory: who reads them maps them again."""
+    pages = mapped if isinstance(mapped, mmap.mmap) else getattr(mapped, "_mmap", None)
+    if isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+        pages.madvise(mmap.MADV_DONTNEED)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.decoder import LOGITS
-from edgeopt.graph.files.large_constants import held_outside
+from edgeopt.graph.files.large_constants import held_outside, let_go
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.steps._context import Listener
@@ -47,6 +47,7 @@ class DecoderMaterial:
     """Where what forms share lies in files, until the run is over; None: in memory."""
     _grams: dict[str, Gram] = field(default_factory=dict)
     _rounded: dict[tuple[str, int, int], Blocks] = field(default_factory=dict)
+    _read: list[NDArray[Any]] = field(default_factory=list)
 
     @property
     def head(self) -> str:
@@ -100,10 +101,14 @@ class DecoderMaterial:
                     keep=self._held,
                 )
         known = node, bits, block
+        for array in self._read:  # of one matrix at a time the pages stay in memory
+            let_go(array)
         if known not in self._rounded:
             blocks = rounding_with(self._grams)(node, columns, bits, block)
             self._rounded[known] = replace(blocks, integers=self._held(blocks.integers), scale=self._held(blocks.scale))
-        return self._rounded[known]
+        made = self._rounded[known]
+        self._read = [made.integers, made.scale, *(self._grams[node].parts if node in self._grams else ())]
+        return made
 
     def _held(self, array: NDArray[Any]) -> NDArray[Any]:
         return array if self.folder is None else held_outside(array, self.folder)

@@ -1,0 +1,33 @@
+"""Work that was begun ahead gives its result, or raises its error where it is taken."""
+
+from __future__ import annotations
+
+from threading import Event, current_thread
+
+import pytest
+
+from edgeopt.system.processes.ahead import Ahead
+
+
+def test_it_goes_on_in_a_thread_and_gives_its_result_each_time():
+    begun, free = Event(), Event()
+
+    def work() -> str:
+        begun.set()
+        assert free.wait(30)
+        return current_thread().name
+
+    ahead = Ahead(work)
+    assert begun.wait(30), "it does not wait until it is asked for"
+    free.set()
+    assert ahead.take() == ahead.take() == "edgeopt-ahead"
+
+
+def test_its_error_is_raised_where_it_is_taken():
+    def work() -> None:
+        raise ValueError("damaged")
+
+    ahead = Ahead(work)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="damaged"):
+            ahead.take()
