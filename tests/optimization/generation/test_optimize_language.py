@@ -65,12 +65,6 @@ def test_forms_of_eight_bits_lose_next_to_nothing_and_four_bits_more(report):
     assert by_name["w4"].size_bytes < by_name["w8"].size_bytes < by_name[BASELINE].size_bytes / 2
 
 
-def test_a_calibration_text_keeps_more_than_rounding_to_nearest(report):
-    by_name = {one.name: one for one in report.forms}
-    assert by_name["w4"].agreement > by_name["w4+nearest"].agreement + 0.005
-    assert by_name["w4"].rise.value < by_name["w4+nearest"].rise.value + 0.005
-
-
 def test_the_most_sensitive_matrices_in_eight_bits_keep_more(report):
     by_name = {one.name: one for one in report.forms}
     mixed, long = by_name["w4+mixed"], by_name["w4+long"]
@@ -81,17 +75,15 @@ def test_the_most_sensitive_matrices_in_eight_bits_keep_more(report):
 
 def test_four_bits_are_below_a_megabyte(report):
     sizes = {one.name: one.size_bytes for one in report.forms if one.precision == "w4"}
-    assert len(sizes) >= 5
+    assert len(sizes) >= 4
     assert max(sizes.values()) < 1_000_000
 
 
-def test_what_loses_too_much_is_refused_and_of_one_kind_one_form_is_timed(report):
+def test_what_loses_too_much_is_refused(report):
     for one in report.forms[1:]:
         assert bool(one.out) >= bool(one.unfit)
         assert not one.unfit or one.rise.value > 0.02 or one.rise.low > 0.02
         assert one.windows == report.windows or one.out
-    kinds = [form.name for form in FORMS if form.kind == "w4"]
-    assert sum(bool(one.speed) for one in report.forms if one.name in kinds) <= 1
 
 
 def test_the_written_bundle_answers_as_the_chosen_form(report):
@@ -182,7 +174,7 @@ def test_a_model_in_blocks_is_not_made_again(report, tmp_path):
     found = optimize_language_model(given, target="cpu", out=tmp_path / "lm", options=BRIEF, listener=Silence())
     assert [one.name for one in found.forms] == [BASELINE]
     assert found.chosen == BASELINE
-    assert [one for one in found.notes if one.detail.startswith("left out: w8a8, w8, w4+nearest")]
+    assert [one for one in found.notes if one.detail.startswith("left out: w8a8, w8, w4, w4+head")]
 
 
 def form(name: str, speedup: float, verdict: Change, unfit: str = "") -> LanguageForm:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,15 +13,13 @@ from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.steps._context import Listener
-from edgeopt.steps.convert.blocks import Blocks
-from edgeopt.steps.convert.blocks_with_inputs import Gram, rounding_with
+from edgeopt.steps.convert.blocks import Blocks, Rounding, k_quant, to_nearest
 from edgeopt.steps.convert.cache_integers import cache_ranges
+from edgeopt.steps.convert.layer_by_layer import round_layer_by_layer
 from edgeopt.steps.convert.sensitivity import sensitive_products
-from edgeopt.steps.convert.text_inputs import grams_of
 from edgeopt.system.declared.target import Target
 
-_HELD_BACK = 4
-"""One window in so many calibrates no rounding: it tells what the rounding loses."""
+_EIGHT = 8
 
 
 @dataclass
@@ -37,8 +35,8 @@ class DecoderMaterial:
     max_rise: float
     """Max rise of the perplexity that is allowed, as a share."""
     listener: Listener
-    _grams: dict[str, Gram] = field(default_factory=dict)
-    _rounded: dict[tuple[str, int, int], Blocks] = field(default_factory=dict)
+    _rounded: dict[tuple[int, frozenset[str]], dict[str, Blocks]] = field(default_factory=dict)
+    """Blocks of 4 bits by the length of a block and the matrices in 8 bits."""
 
     @property
     def head(self) -> str:
@@ -46,17 +44,6 @@ class DecoderMaterial:
         graph = Graph.from_model(self.model)
         node = graph.producer(graph.value(LOGITS))
         return "" if node is None else node.name or ""
-
-    @property
-    def seen(self) -> Sequence[Sequence[int]]:
-        """Windows that calibrate roundings."""
-        kept = [window for i, window in enumerate(self.windows) if i % _HELD_BACK]
-        return kept or self.windows
-
-    @property
-    def held_back(self) -> Sequence[Sequence[int]]:
-        """Windows that tell what roundings lose."""
-        return self.windows[::_HELD_BACK]
 
     @cached_property
     def cache_ranges(self) -> Mapping[str, NDArray[np.float32]]:
@@ -67,8 +54,8 @@ class DecoderMaterial:
         """Return the nodes that make up half of what all matrices but the head lose in blocks."""
         return sensitive_products(
             self.model,
-            self.held_back,
-            self.with_inputs,
+            self.windows,
+            k_quant,
             bits=bits,
             block=block,
             threads=self.threads,
@@ -77,17 +64,31 @@ class DecoderMaterial:
             tell=lambda done, of: self.listener.progress("find the sensitive matrices", done, of),
         )
 
-    def with_inputs(self, node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
-        """Round a matrix with what the calibration text feeds it; a `Rounding`, computed once for all forms."""
-        if not self._grams:
-            self._grams = grams_of(
+    def four_bits(self, block: int, wide: Collection[str] = (), wide_block: int = 0) -> Rounding:
+        """Return what rounds matrices with the calibration text, each on what the rounded ones before it make of it.
+
+        Args:
+            block: Weights that share a scale.
+            wide: Nodes whose matrix is in 8 bits; the head among them is rounded to nearest, as tables may read it.
+            wide_block: Weights that share a scale in those.
+        """
+        inner = frozenset(wide) - {self.head}
+        known = block, inner
+        if known not in self._rounded or (self.head not in wide and self.head not in self._rounded[known]):
+            self._rounded[known] = round_layer_by_layer(
                 self.model,
-                self.seen,
+                self.windows,
+                lambda node: (_EIGHT, wide_block or block) if node in inner else (4, block),
                 threads=self.threads,
                 free_head=self.free_head,
-                tell=lambda done, of: self.listener.progress("read the calibration text", done, of),
+                left_out=() if self.head not in wide else (self.head,),
+                tell=lambda done, of: self.listener.progress("fit matrices to the calibration text", done, of),
             )
-        known = node, bits, block
-        if known not in self._rounded:
-            self._rounded[known] = rounding_with(self._grams)(node, columns, bits, block)
-        return self._rounded[known]
+        blocks = self._rounded[known]
+
+        def rounded(node: str, columns: NDArray[np.float32], bits: int, length: int) -> Blocks:
+            if node in blocks and node not in {*wide} - inner:
+                return blocks[node]
+            return (to_nearest if bits == _EIGHT else k_quant)(node, columns, bits, length)
+
+        return rounded

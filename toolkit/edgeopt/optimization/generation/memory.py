@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import Model
-from edgeopt.steps.convert.blocks_with_inputs import Gram
+from edgeopt.steps.convert.layer_by_layer import bytes_needed
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 
@@ -24,8 +24,8 @@ def require_memory(loaded: Model) -> None:
         constant.name: constant.dims[0] for constant in loaded.proto.graph.initializer if len(constant.dims) == _MATRIX
     }
     products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
-    needed = 8 * loaded.size_bytes + sum(Gram.bytes_of(inputs[product]) for product in products if product in inputs)
-    require_room(needed)
+    widest = max((inputs[product] for product in products if product in inputs), default=0)
+    require_room(8 * loaded.size_bytes + bytes_needed(widest))
 
 
 def require_room(needed_bytes: int) -> None:

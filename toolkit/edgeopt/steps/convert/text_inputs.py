@@ -1,68 +1,13 @@
-"""Run a decoder over a calibration text, and sum up what each of its matrices is multiplied by."""
+"""The inputs with which a decoder reads a text from its first token on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.executors.onnxruntime.decoder import IDS, MASK, POSITIONS, CachePart, cache_parts
-from edgeopt.graph.graph import Graph
-from edgeopt.graph.model import Model
+from edgeopt.executors.onnxruntime.decoder import IDS, MASK, POSITIONS, CachePart
 from edgeopt.graph.tensors import Tensors
-from edgeopt.steps.convert.blocks_with_inputs import Gram
-from edgeopt.steps.convert.weight_only import large_products, product_inputs
-from edgeopt.steps.quantize.calibration.watching import groups_of, with_outputs
-from edgeopt.system.processes.time_limit import require_time
-
-MOST_HELD_BYTES = 1 << 30
-"""Sums that are held at once; what is beyond that takes another run over the text."""
-
-
-def grams_of(
-    model: Model,
-    windows: Sequence[Sequence[int]],
-    *,
-    threads: int,
-    free_head: int = 0,
-    most_bytes: int = MOST_HELD_BYTES,
-    tell: Callable[[int, int], None] = lambda *_: None,
-) -> dict[str, Gram]:
-    """Return X^T X of each large matrix by the name of its node; those that read one tensor share it.
-
-    Args:
-        model: A float decoder with a cache.
-        windows: Tokens; each is a text that begins with its first token.
-        threads: Of the engine.
-        free_head: Numbers of a head where the model leaves them free.
-        most_bytes: Sums that are held at once.
-        tell: Hears how many windows of how many are done.
-
-    Raises:
-        UnsupportedError: If it is no decoder with a cache.
-    """
-    cache = cache_parts(model.inputs, model.outputs, free_head)
-    graph = Graph.from_model(model)
-    sizes = {node.name or "": product_inputs(graph, node) for node in large_products(graph)}
-    reads = {node.name or "": str(node.inputs[0].name) for node in large_products(graph) if node.inputs[0]}
-    tensors = {reads[node]: size for node, size in sizes.items()}
-    groups = groups_of({name: Gram.bytes_of(size) for name, size in tensors.items()}, most_bytes)
-    result = dict[str, Gram]()
-    for i, group in enumerate(groups):
-        session = EXECUTOR.open(with_outputs(model, group), SessionOptions(threads=threads))
-        known = {spec.name for spec in session.inputs}
-        grams = {name: Gram(tensors[name]) for name in group}
-        for j, window in enumerate(windows):
-            require_time()
-            tell(i * len(windows) + j, len(groups) * len(windows))
-            for name, value in session.run(feeds_of(window, cache, known)).items():
-                grams[name].add(np.asarray(value, np.float32).reshape(-1, tensors[name]))
-        session.close()
-        result |= grams
-    tell(len(groups) * len(windows), len(groups) * len(windows))
-    return {node: result[name] for node, name in reads.items()}
 
 
 def feeds_of(window: Sequence[int], cache: Sequence[CachePart], known: Collection[str]) -> Tensors:
