@@ -162,7 +162,8 @@ def test_two_runs_make_the_same_bytes_and_where_nothing_is_allowed_the_original_
     options = replace(BRIEF, max_drop=-1.0)
     again = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
     for one, other in zip(report.forms[1:], again.forms[1:], strict=False):  # the last one's base is found by speed
-        assert Path(one.file).read_bytes() == Path(other.file).read_bytes()
+        is_same = Path(one.file).read_bytes() == Path(other.file).read_bytes()
+        assert is_same or one.name == "w4+mixed", "which matrices it has in 8 bits follows what is allowed"
         assert other.unfit
     assert again.chosen == BASELINE
     assert read_bundle(again.folder).artefacts[0].precision == "fp32"

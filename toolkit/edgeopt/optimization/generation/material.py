@@ -60,7 +60,7 @@ class DecoderMaterial:
 
         More, where otherwise more would be lost than is allowed: a loss of 0.01 nats is a perplexity 1 % higher.
         """
-        allowed = max(self.max_rise - _LOST_OTHERWISE, 0.0) * _LOST_UNFITTED if self.max_rise > 0 else np.inf
+        allowed = max(self.max_rise - _LOST_OTHERWISE, 0.0) * _LOST_UNFITTED if self.max_rise >= 0 else np.inf
         return sensitive_products(
             self.model,
             self.windows,

@@ -106,7 +106,7 @@ def round_layer_by_layer(
 
 
 class _Rows:
-    """What the matrices of a stage read, in the float model and behind rounded matrices; curvatures as asked for."""
+    """Rows that the matrices of a stage read, in the float model and behind rounded ones; curvatures as asked for."""
 
     def __init__(self, own: Sequence[Held], other: Sequence[Held], value: Value) -> None:
         self.own, self.other = ([_flat(held[str(value.name)]) for held in side] for side in (own, other))
