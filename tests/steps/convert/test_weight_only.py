@@ -14,7 +14,6 @@ from small_nets import ALL, Net, frames
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.steps.convert.blocks import k_quant, to_nearest
-from edgeopt.steps.convert.blocks_with_inputs import Gram, rounding_with
 from edgeopt.steps.convert.weight_only import BLOCK, is_mostly_matrices, make_weight_only
 
 
@@ -73,23 +72,6 @@ def test_a_column_of_zeros_stays_zero(rounding):
     made = rounding("", np.zeros((2, 64), np.float32), 4, BLOCK)
     assert np.isfinite(made.scale).all()
     assert (made.real(64) == 0).all()
-
-
-@pytest.mark.parametrize("inputs", [96, 1100])
-def test_weights_rounded_with_their_inputs_change_products_less(inputs):
-    chance = np.random.default_rng(0)
-    columns = chance.standard_normal((8, inputs)).astype(np.float32)
-    seen = (chance.standard_normal((400, 12)) @ chance.standard_normal((12, inputs))).astype(np.float32)
-    seen[:, 5] = 0  # an input that is never seen
-    gram = Gram(inputs)
-    gram.add(seen[:150])
-    gram.add(seen[150:])
-    made = rounding_with({"node": gram})("node", columns, 4, BLOCK)
-    nearest = to_nearest("node", columns, 4, BLOCK)
-    errors = [np.square(seen @ (one.real(inputs) - columns).T).sum() for one in (made, nearest)]
-    assert errors[0] < 0.5 * errors[1]
-    np.testing.assert_array_equal(made.scale, nearest.scale)
-    assert rounding_with({})("node", columns, 4, BLOCK).integers.tobytes() == nearest.integers.tobytes()
 
 
 @pytest.mark.parametrize(("bits", "bytes_each"), [(4, 1.9), (8, 1.2)])

@@ -10,11 +10,10 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.generation.result import BASELINE
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.steps.convert.blocks import Rounding, k_quant, to_nearest
 from edgeopt.steps.convert.experts import with_experts
 from edgeopt.steps.convert.kept_blocks import bits_of_blocks, round_inputs
 from edgeopt.steps.convert.neuron_parts import WIDTH, split_neurons
-from edgeopt.steps.convert.weight_only import make_weight_only
+from edgeopt.steps.convert.weight_only import BLOCK, make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 
 CHUNK_TOKENS = 256
@@ -42,9 +41,6 @@ class MatrixForm:
     name: str
     told: str
     make: Callable[[DecoderMaterial], Outcome]
-    kind: str = ""
-    """Forms of one kind are equally fast: the one that loses least stands for all. Empty: a kind of its own."""
-
     left_out: str = "no matrix of constant weights is large enough"
     """Why it is left out where it changes nothing."""
 
@@ -86,9 +82,8 @@ def _eight_bits(material: DecoderMaterial) -> Outcome:
     return make_weight_only(material.model, 8, EIGHT_BITS_BLOCK, tables=True)
 
 
-def _four_bits(rounding: Rounding | None = None) -> Callable[[DecoderMaterial], Outcome]:
-    """Return what makes blocks of 32 weights of 4 bits; None: rounded with the calibration text."""
-    return lambda material: make_weight_only(material.model, 4, rounding=rounding or material.with_inputs, tables=True)
+def _four_bits(material: DecoderMaterial) -> Outcome:
+    return make_weight_only(material.model, 4, BLOCK, rounding=material.four_bits(BLOCK), tables=True)
 
 
 def _wide_head(block: int, *, mixed: bool = False) -> Callable[[DecoderMaterial], Outcome]:
@@ -98,14 +93,10 @@ def _wide_head(block: int, *, mixed: bool = False) -> Callable[[DecoderMaterial]
     """
 
     def make(material: DecoderMaterial) -> Outcome:
+        wide = (material.head, *(material.sensitive(4, block) if mixed else ()))
+        rounding = material.four_bits(block, wide, EIGHT_BITS_BLOCK)
         return make_weight_only(
-            material.model,
-            4,
-            block,
-            wide=(material.head, *(material.sensitive(4, block) if mixed else ())),
-            wide_block=EIGHT_BITS_BLOCK,
-            rounding=material.with_inputs,
-            tables=True,
+            material.model, 4, block, wide=wide, wide_block=EIGHT_BITS_BLOCK, rounding=rounding, tables=True
         )
 
     return make
@@ -155,10 +146,8 @@ FORMS = (
         left_out="no layer has more than 512 neurons and 16 times its inputs",
     ),
     MatrixForm("w8", "blocks of 64 weights of 8 bits", _eight_bits),
-    MatrixForm("w4+nearest", "blocks of 32 of 4 bits, to nearest", _four_bits(to_nearest), "w4"),
-    MatrixForm("w4+k-quant", "the same as k-quants, with zeros", _four_bits(k_quant), "w4"),
-    MatrixForm("w4", "the same by GPTQ on the calibration text", _four_bits(), "w4"),
-    MatrixForm("w4+head", "w4, but the head in 8 bits", _wide_head(32)),
+    MatrixForm("w4", "blocks of 32 of 4 bits, fitted to the calibration text", _four_bits),
+    MatrixForm("w4+head", "w4, but the head in 8 bits", _wide_head(BLOCK)),
     MatrixForm("w4+long", "w4+head in blocks of 128", _wide_head(WIDE_BLOCK)),
     MatrixForm(
         "w4+mixed",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,20 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.decoder import LOGITS
-from edgeopt.graph.files.large_constants import held_outside, let_go
+from edgeopt.graph.files.large_constants import held_outside
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.steps._context import Listener
-from edgeopt.steps.convert.blocks import Blocks
-from edgeopt.steps.convert.blocks_with_inputs import Gram, rounding_with
+from edgeopt.steps.convert.blocks import Blocks, Rounding, k_quant
 from edgeopt.steps.convert.cache_integers import cache_ranges
 from edgeopt.steps.convert.expert_inputs import expert_grams_of
+from edgeopt.steps.convert.grams import rounding_with
+from edgeopt.steps.convert.layer_by_layer import round_layer_by_layer
 from edgeopt.steps.convert.sensitivity import sensitive_products
-from edgeopt.steps.convert.text_inputs import LEAST_HELD_BYTES, MOST_HELD_BYTES, grams_of
 from edgeopt.system.declared.target import Target
 
-_HELD_BACK = 4
-"""One window in so many calibrates no rounding: it tells what the rounding loses."""
+_EIGHT = 8
+_LOST_OTHERWISE = 0.001
+"""Nats a token that 8 bits lose, of activations and of the other matrices."""
+_LOST_UNFITTED = 1.5
+"""Matrices rounded without a text, as they are where the sensitive ones are looked for, lose 1.8 times what they lose
+in the form; what is left of that leaves room for an interval of the perplexity below what is allowed."""
 
 
 @dataclass
@@ -45,9 +49,8 @@ class DecoderMaterial:
     """The model with its matrices in the blocks that it came with, of which `model` has the floats; None: in floats."""
     folder: Path | None = None
     """Where what forms share lies in files, until the run is over; None: in memory."""
-    _grams: dict[str, Gram] = field(default_factory=dict)
-    _rounded: dict[tuple[str, int, int], Blocks] = field(default_factory=dict)
-    _read: list[NDArray[Any]] = field(default_factory=list)
+    _rounded: dict[tuple[int, frozenset[str]], dict[str, Blocks]] = field(default_factory=dict)
+    """Blocks of 4 bits by the length of a block and the matrices in 8 bits."""
 
     @property
     def head(self) -> str:
@@ -56,59 +59,75 @@ class DecoderMaterial:
         node = graph.producer(graph.value(LOGITS))
         return "" if node is None else node.name or ""
 
-    @property
-    def seen(self) -> Sequence[Sequence[int]]:
-        """Windows that calibrate roundings."""
-        kept = [window for i, window in enumerate(self.windows) if i % _HELD_BACK]
-        return kept or self.windows
-
-    @property
-    def held_back(self) -> Sequence[Sequence[int]]:
-        """Windows that tell what roundings lose."""
-        return self.windows[::_HELD_BACK]
-
     @cached_property
     def cache_ranges(self) -> Mapping[str, NDArray[np.float32]]:
         """The largest number of each channel of the cache, on the whole calibration text."""
         return cache_ranges(self.model, self.windows, threads=self.threads, free_head=self.free_head)
 
     def sensitive(self, bits: int, block: int) -> tuple[str, ...]:
-        """Return the nodes that make up half of what all matrices but the head lose in blocks."""
+        """Return the nodes that make up half of what all matrices but the head lose in blocks, or more.
+
+        More, where otherwise more would be lost than is allowed: a loss of 0.01 nats is a perplexity 1 % higher.
+        """
+        allowed = max(self.max_rise - _LOST_OTHERWISE, 0.0) * _LOST_UNFITTED if self.max_rise >= 0 else np.inf
         return sensitive_products(
             self.model,
-            self.held_back,
-            self.with_inputs,
+            self.windows,
+            k_quant,
             bits=bits,
             block=block,
+            most_left=allowed,
             threads=self.threads,
             free_head=self.free_head,
             apart=(self.head,),
             tell=lambda done, of: self.listener.progress("find the sensitive matrices", done, of),
         )
 
-    def with_inputs(self, node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
-        """Round a matrix with what the calibration text feeds it; a `Rounding`, computed once for all forms."""
-        if not self._grams:
-            most_bytes = min(MOST_HELD_BYTES, max(LEAST_HELD_BYTES, self.model.size_bytes // 2))
-            for sums in (grams_of, expert_grams_of):
-                self._grams |= sums(
-                    self.model,
-                    self.seen,
-                    threads=self.threads,
-                    free_head=self.free_head,
-                    most_bytes=most_bytes,
-                    tell=lambda done, of: self.listener.progress("read the calibration text", done, of),
-                    keep=self._held,
-                )
-        known = node, bits, block
-        for array in self._read:  # of one matrix at a time the pages stay in memory
-            let_go(array)
-        if known not in self._rounded:
-            blocks = rounding_with(self._grams)(node, columns, bits, block)
-            self._rounded[known] = replace(blocks, integers=self._held(blocks.integers), scale=self._held(blocks.scale))
-        made = self._rounded[known]
-        self._read = [made.integers, made.scale, *(self._grams[node].parts if node in self._grams else ())]
-        return made
+    def four_bits(self, block: int, wide: Collection[str] = (), wide_block: int = 0) -> Rounding:
+        """Return what rounds matrices with the calibration text, each on what the rounded ones before it make of it.
+
+        Args:
+            block: Weights that share a scale.
+            wide: Nodes whose matrix is in 8 bits; the head among them is rounded to nearest, as tables may read it.
+            wide_block: Weights that share a scale in those.
+        """
+        inner = frozenset(wide) - {self.head}
+        known = block, inner
+        if known not in self._rounded or (self.head not in wide and self.head not in self._rounded[known]):
+            made = round_layer_by_layer(
+                self.model,
+                self.windows,
+                lambda node: (_EIGHT, wide_block or block) if node in inner else (4, block),
+                threads=self.threads,
+                free_head=self.free_head,
+                left_out=() if self.head not in wide else (self.head,),
+                tell=lambda done, of: self.listener.progress("fit matrices to the calibration text", done, of),
+            )
+            self._rounded[known] = {node: self._kept(blocks) for node, blocks in made.items()}
+        blocks = self._rounded[known]
+
+        def rounded(node: str, columns: NDArray[np.float32], bits: int, length: int) -> Blocks:
+            if node in blocks and node not in {*wide} - inner:
+                return blocks[node]
+            return self._of_experts(node, columns, bits, length)
+
+        return rounded
+
+    @cached_property
+    def _of_experts(self) -> Rounding:
+        """What rounds experts with the tokens that come to them, and other matrices without a text."""
+        grams = expert_grams_of(
+            self.model,
+            self.windows,
+            threads=self.threads,
+            free_head=self.free_head,
+            tell=lambda done, of: self.listener.progress("read the calibration text", done, of),
+            keep=self._held,
+        )
+        return rounding_with(grams)
+
+    def _kept(self, blocks: Blocks) -> Blocks:
+        return replace(blocks, integers=self._held(blocks.integers), scale=self._held(blocks.scale))
 
     def _held(self, array: NDArray[Any]) -> NDArray[Any]:
         return array if self.folder is None else held_outside(array, self.folder)

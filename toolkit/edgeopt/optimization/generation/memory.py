@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import Model
-from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.steps.convert.kept_blocks import MOST_IN_FLOATS, bytes_in_floats
+from edgeopt.steps.convert.layer_by_layer import bytes_needed
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 
@@ -26,12 +26,8 @@ def require_memory(loaded: Model) -> None:
     }
     products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
     floats = 2 * bytes_in_floats(loaded)
-    needed = (
-        8 * loaded.size_bytes
-        + (floats if floats < 2 * MOST_IN_FLOATS else 0)
-        + sum(Gram.bytes_of(inputs[product]) for product in products if product in inputs)
-    )
-    require_room(needed)
+    widest = max((inputs[product] for product in products if product in inputs), default=0)
+    require_room(8 * loaded.size_bytes + (floats if floats < 2 * MOST_IN_FLOATS else 0) + bytes_needed(widest))
 
 
 def require_room(needed_bytes: int) -> None:

@@ -225,25 +225,22 @@ def _contest(
 
 
 def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> None:
-    """Make the forms, kind by kind, and let each into the contest.
+    """Make the forms, one by one, and let each into the contest.
 
     Raises:
         OutOfTime: At the end of a time limit; what was judged before it stays.
     """
     listener, forms = contest.listener, place.of.forms
-    kinds = list(dict.fromkeys(form.kind or form.name for form in forms))
-    for i, kind in enumerate(kinds):
-        ahead.tell_making(i, len(kinds), made.entrants)
-        group = list[Entrant]()
-        for form in (other for other in forms if (other.kind or other.name) == kind):
-            require_time()
-            if why := place.make(form):
-                made.leave_out(form.name, why)
-                continue
-            group.append(Entrant(form.name, form.told, form.precision, place.file_of(form.name)))
-            listener.say(line_of_form(form.name, group[-1].file, form.told, is_known=form.name in place.known))
-        contest.enter(group)
-        made.take(group)
+    for i, form in enumerate(forms):
+        ahead.tell_making(i, len(forms), made.entrants)
+        require_time()
+        if why := place.make(form):
+            made.leave_out(form.name, why)
+            continue
+        entrant = Entrant(form.name, form.told, form.precision, place.file_of(form.name))
+        listener.say(line_of_form(form.name, entrant.file, form.told, is_known=form.name in place.known))
+        contest.enter([entrant])
+        made.take([entrant])
     made.more += enter_split(contest, place, made.entrants)
     contest.drop_large(made.entrants)
     leader = contest.leader(made.entrants)
@@ -251,7 +248,7 @@ def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> 
         enter = enter_split_with_small_cache if leader.prompts_by else _enter_with_small_cache
         made.more += enter(leader, contest, place, made.entrants)
         contest.drop_large(made.entrants)
-    ahead.tell_making(len(kinds), len(kinds), made.entrants)
+    ahead.tell_making(len(forms), len(forms), made.entrants)
 
 
 def _enter_with_small_cache(

@@ -17,11 +17,14 @@ from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.graph.facts.mixtures import DOWN, UP, mixtures
 from edgeopt.graph.graph import Graph, Node, attribute
 from edgeopt.graph.model import Model
-from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.steps.convert.experts import expert_name
-from edgeopt.steps.convert.text_inputs import MOST_HELD_BYTES, feeds_of
+from edgeopt.steps.convert.grams import Gram
+from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.quantize.calibration.watching import groups_of, with_outputs
 from edgeopt.system.processes.time_limit import require_time
+
+MOST_HELD_BYTES = 1 << 30
+"""Sums that are held at once; what is beyond that takes another run over the text."""
 
 
 def expert_grams_of(

@@ -38,12 +38,13 @@ def sensitive_products(
     *,
     bits: int,
     block: int,
+    most_left: float,
     threads: int,
     free_head: int = 0,
     apart: Sequence[str] = (),
     tell: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[str, ...]:
-    """Return the nodes that make up half of what all matrices together lose, in as few bytes as possible.
+    """Return the nodes that make up half of what all matrices together lose, or more, in as few bytes as possible.
 
     Args:
         model: A float decoder with a cache.
@@ -51,6 +52,7 @@ def sensitive_products(
         rounding: How a matrix becomes integers.
         bits: Of each.
         block: Weights that share a scale.
+        most_left: Nats a token that the others may lose together; half of all is taken in any case.
         threads: Of the engine.
         free_head: Numbers of a head where the model leaves them free.
         apart: Nodes that are left out.
@@ -84,16 +86,20 @@ def sensitive_products(
         sizes.append(sum(array.size for array in arrays.values()))
     session.close()
     tell(len(groups), len(groups))
-    return _named(groups, losses, sizes, {name: node.name or "" for name, node in weights.items()})
+    return _named(groups, losses, sizes, most_left, {name: node.name or "" for name, node in weights.items()})
 
 
 def _named(
-    groups: Sequence[Sequence[str]], losses: Sequence[float], sizes: Sequence[int], nodes: Mapping[str, str]
+    groups: Sequence[Sequence[str]],
+    losses: Sequence[float],
+    sizes: Sequence[int],
+    most_left: float,
+    nodes: Mapping[str, str],
 ) -> tuple[str, ...]:
     order = sorted(range(len(groups)), key=lambda i: -losses[i] / sizes[i])
-    chosen, kept = list[str](), 0.0
+    chosen, kept, wanted = list[str](), 0.0, max(sum(losses) / 2, sum(losses) - most_left)
     for i in order:
-        if kept >= sum(losses) / 2:
+        if kept >= wanted:
             break
         chosen += [nodes[str(name)] for name in groups[i]]
         kept += losses[i]
