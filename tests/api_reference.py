@@ -21,6 +21,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt.optimization.options:Options",
             "edgeopt:quantize",
             "edgeopt:bench",
+            "edgeopt.measurement.frames.options:MeasureOptions",
             "edgeopt.measurement.frames.options:BenchOptions",
             "edgeopt.measurement.bench.result:BenchResult",
             "edgeopt:compare",

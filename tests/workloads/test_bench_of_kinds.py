@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
@@ -85,6 +86,14 @@ def measured(request, tmp_path_factory) -> Iterator[Measured]:
 
 def test_every_kind_is_tried_here():
     assert {*MAKERS} == {kind.name for kind in kinds()}
+
+
+@pytest.mark.parametrize("place", ["frames", "pipelines", "generation", "endpoint"])
+def test_no_kind_judges_or_writes_by_itself(place):
+    """Exit codes, verdict, test cases and pages of `bench` are made in `measurement/bench` alone."""
+    words = re.compile(r"\b(write_pages|CommandOutcome|JudgedCase|VerdictLines|EXIT_\w+)\b")
+    for path in (Path(edgeopt.__file__).parent / "measurement" / place).rglob("*.py"):
+        assert not words.search(path.read_text("utf-8")), path
 
 
 def test_all_results_have_one_json(measured):

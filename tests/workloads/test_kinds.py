@@ -87,7 +87,7 @@ def test_a_kind_of_another_package_goes_through_every_verb_on_the_command_line(t
         "changed: sky",
         "error: no check of a table of answers named 'placement'",
         "error: a table is not run",
-        f"error: --queue is for a single model of frames or a pipeline, and {table} is a table of answers",
+        f"error: --queue is for a single model of frames, and {table} is a table of answers",
         "error: --key is for a table of answers, and digits_detector is a single model of frames",
         f"error: {table} is a table of answers, and digits_detector is a single model of frames",
         "--key TEXT  Of a table: the key that is asked.  [default: (the first)]",

@@ -14,9 +14,7 @@ from fixture_pipelines import ScriptedClock, boxes, changed, described, opened, 
 import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.load.closed_loop import run_marked
-from edgeopt.measurement.pipelines.bench import require_for_pipelines
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
@@ -131,13 +129,10 @@ def pictures(folder: Path) -> str:
     return str(folder / "pictures")
 
 
-@pytest.mark.parametrize(
-    ("wish", "problem"),
-    [({"load": "fps:30"}, "load is for a single model"), ({"find_capacity": True}, "find capacity is for a single")],
-)
-def test_what_is_for_single_models_is_refused(wish, problem):
-    with pytest.raises(EdgeoptError, match=problem):
-        require_for_pipelines(BenchOptions(**wish))
+@pytest.mark.parametrize(("wish", "flag"), [({"load": "fps:30"}, "--load"), ({"find_capacity": True}, "--find-capac")])
+def test_what_is_for_single_models_is_refused(tmp_path, code, wish, flag):
+    with pytest.raises(EdgeoptError, match=f"{flag}.* is for a single model of frames.*, and .* is a pipeline"):
+        edgeopt.bench(shop(tmp_path).folder, code=code, **wish)
 
 
 def test_code_runs_only_from_a_place_that_is_named(tmp_path, code):

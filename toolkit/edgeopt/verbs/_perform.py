@@ -126,9 +126,8 @@ def require_taken(kind: Kind, verb: str, values: Mapping[str, Any], sources: tup
     for name in values:
         if name in own:
             continue
-        for other in kinds():
-            if name in names_of(other, verb):
-                refuse(kind, flags_of(other.options[verb]).get(name, name), (other,), sources[0])
+        if takers := tuple(other for other in reversed(kinds()) if name in names_of(other, verb)):
+            refuse(kind, flags_of(takers[0].options[verb]).get(name, name), takers, sources[0])
         raise TypeError(f"{verb}() got an unexpected keyword argument {name!r}")
 
 

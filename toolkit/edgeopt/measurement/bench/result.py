@@ -40,6 +40,7 @@ class BenchResult(ABC):
     environment: Environment
     """The machine that measured, its software, and the workload."""
     notes: tuple[Note, ...] = ()
+    """Notes for the user."""
     trust: Trust | None = None
     """Whether the run can be believed; None: nothing was recorded that tells."""
     seconds: float = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -21,45 +21,15 @@ COLD_REPEATS = 10
 MODEL, LENGTH, BUDGET = "Model and device", "How long", "The budget, a gate"
 ARRIVALS, BESIDES = "How frames arrive", "Measured besides"
 """Headings of the help."""
+_OF_KINDS = ("target", "recipe", "out", "code")
 
 
 @dataclass(frozen=True)
-class BenchOptions(Prices):
-    """Wishes, in the words of the command line."""
+class MeasureOptions:
+    """How long whole frames are measured, with what they are fed, and which budget they have."""
 
     source: str | Path | None = source_option(MODEL)
     """Pictures; None: the recipe's own, or synthetic ones."""
-    load: str = option(
-        "closed", "How frames arrive: {}.", group=ARRIVALS, help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
-    )
-    """Like `closed:4` or `fps:30`, one of `measurement/load/models/`; a rate is per stream."""
-    streams: Annotated[int, Within(1, 1000)] = option(
-        1, "Cameras, each at the rate of --load.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1
-    )
-    """Cameras, each at the rate of `load`."""
-    phases: str = option(
-        "uniform",
-        "How far apart cameras begin.",
-        group=ARRIVALS,
-        syntax=Syntax.CHOICE,
-        choices=("uniform", "random"),
-    )
-    """`uniform` or `random`."""
-    queue: str = option("fifo", "Which frames wait: fifo, bounded:K or latest.", group=ARRIVALS)
-    """`fifo`, `bounded:8` or `latest`."""
-    workers: int = option(1, "Sessions that serve the frames.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1)
-    """Sessions that serve an open load."""
-    jitter_ms: Annotated[float, Within(0, DURATION_MS.most)] = option(
-        0.0,
-        "Standard deviation of the times at which a camera takes pictures.",
-        "--jitter",
-        group=ARRIVALS,
-        syntax=Syntax.MILLISECONDS,
-        shown="none",
-    )
-    """Standard deviation of a fixed rate's capture times."""
-    seed: Annotated[int, SEEDS] = seed_option(ARRIVALS, "arrivals, phases and orders")
-    """Decides arrivals, phases and orders."""
     seconds: Annotated[float, DURATION_S] | None = option(
         None,
         "Measure at least so long.",
@@ -97,6 +67,53 @@ class BenchOptions(Prices):
     """Share of the frames that may miss the budget."""
     threads: Annotated[int, THREADS] = threads_option(MODEL, f"{DEFAULT_THREADS}, shared by the sessions")
     """0: the target's, or the fast cores, shared by the workers."""
+
+    @property
+    def measure_s(self) -> float:
+        """Least time to measure after warm-up."""
+        return self.minutes * 60 if self.minutes else self.seconds or SECONDS
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, without those that a kind adds: target, recipe, folders."""
+        values = {name: value for name, value in asdict(self).items() if name not in _OF_KINDS}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class BenchOptions(MeasureOptions, Prices):
+    """Wishes, in the words of the command line."""
+
+    load: str = option(
+        "closed", "How frames arrive: {}.", group=ARRIVALS, help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
+    )
+    """Like `closed:4` or `fps:30`, one of `measurement/load/models/`; a rate is per stream."""
+    streams: Annotated[int, Within(1, 1000)] = option(
+        1, "Cameras, each at the rate of --load.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1
+    )
+    """Cameras, each at the rate of `load`."""
+    phases: str = option(
+        "uniform",
+        "How far apart cameras begin.",
+        group=ARRIVALS,
+        syntax=Syntax.CHOICE,
+        choices=("uniform", "random"),
+    )
+    """`uniform` or `random`."""
+    queue: str = option("fifo", "Which frames wait: fifo, bounded:K or latest.", group=ARRIVALS)
+    """`fifo`, `bounded:8` or `latest`."""
+    workers: int = option(1, "Sessions that serve the frames.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1)
+    """Sessions that serve an open load."""
+    jitter_ms: Annotated[float, Within(0, DURATION_MS.most)] = option(
+        0.0,
+        "Standard deviation of the times at which a camera takes pictures.",
+        "--jitter",
+        group=ARRIVALS,
+        syntax=Syntax.MILLISECONDS,
+        shown="none",
+    )
+    """Standard deviation of a fixed rate's capture times."""
+    seed: Annotated[int, SEEDS] = seed_option(ARRIVALS, "arrivals, phases and orders")
+    """Decides arrivals, phases and orders."""
     spin: bool | None = option(
         None,
         "Whether idle threads of ONNX Runtime spin.",
@@ -175,20 +192,9 @@ class BenchOptions(Prices):
     """Whole shapes of inputs by name, for what a model leaves free; a bundle has its own."""
 
     @property
-    def measure_s(self) -> float:
-        """Least time to measure after warm-up."""
-        return self.minutes * 60 if self.minutes else self.seconds or SECONDS
-
-    @property
     def entries(self) -> dict[str, str]:
         """Session entries that the wishes stand for."""
         return {} if self.spin is None else spin_entries(on=self.spin)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        own = {each.name for each in fields(BenchOptions)}  # not those that a kind adds: target, recipe, folder
-        values = {name: value for name, value in asdict(self).items() if name in own}
-        return values | {name: str(values[name]) for name in ("source", "trace") if values[name] is not None}
 
 
 class FrameBenchWishes(TypedDict, total=False):

@@ -6,12 +6,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.options import MeasureOptions
 from edgeopt.measurement.load.closed_loop import run_marked
 from edgeopt.measurement.load.run import observe
 from edgeopt.measurement.pipelines.given import OpenedPipeline, open_pipeline
@@ -29,7 +29,6 @@ from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.machine.environment import read_environment
 
-_TAKEN = ("source", "seconds", "minutes", "min_frames", "budget_ms", "max_miss_ratio", "threads", "seed")
 _SYNTHETIC = (480, 640)
 
 
@@ -42,9 +41,8 @@ def prepare_pipeline(source: str, options: Any) -> Iterator[PipelineBlock]:
         options: What to measure, `PipelineBench`.
 
     Raises:
-        EdgeoptError: If something cannot be opened, or an option is for single models only.
+        EdgeoptError: If something cannot be opened.
     """
-    require_for_pipelines(options)
     with tempfile.TemporaryDirectory(prefix="edgeopt-pipeline-") as folder:
         opened = open_pipeline(
             source, target=options.target, threads=options.threads, code=options.code, folder=Path(folder)
@@ -52,21 +50,6 @@ def prepare_pipeline(source: str, options: Any) -> Iterator[PipelineBlock]:
         pictures, notes = choose_pictures(opened, options.source)
         with closing(opened.open()) as pipeline:
             yield PipelineBlock(opened, pipeline, pictures, options, notes)
-
-
-def require_for_pipelines(options: BenchOptions) -> None:
-    """Raise where a wish is for single models.
-
-    Raises:
-        EdgeoptError: If so.
-    """
-    default = BenchOptions()
-    for field in fields(BenchOptions):
-        if field.name not in _TAKEN and getattr(options, field.name) != getattr(default, field.name):
-            raise EdgeoptError(
-                f"{field.name.replace('_', ' ')} is for a single model: a pipeline is measured frame after frame",
-                remedy="leave it out, or name the model",
-            )
 
 
 def choose_pictures(pipeline: OpenedPipeline, source: str | Path | None) -> tuple[Frames, tuple[Note, ...]]:
@@ -92,7 +75,7 @@ class PipelineBlock:
     given: OpenedPipeline
     pipeline: Pipeline
     pictures: Frames
-    options: BenchOptions
+    options: MeasureOptions
     notes: tuple[Note, ...]
 
     def run(self, tell: Tell | None) -> PipelineResult:

@@ -23,7 +23,7 @@ from edgeopt.measurement.frames.diagnosis import (
     find_unsteady,
 )
 from edgeopt.measurement.frames.figures import Figures, make_figures
-from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.options import MeasureOptions
 from edgeopt.measurement.frames.result import METHOD
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
@@ -46,7 +46,7 @@ class PipelineResult(BenchResult):
     kind: ClassVar[str] = "pipeline"
     given: OpenedPipeline
     pictures: Frames
-    options: BenchOptions
+    options: MeasureOptions
     samples: Samples
     runs: Mapping[str, NDArray[np.int64]]
     """(n,) how often each model ran for a frame, by stage."""

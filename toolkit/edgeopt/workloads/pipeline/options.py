@@ -14,13 +14,14 @@ from edgeopt.measurement.common_options import (
     code_option,
     optimize_out_option,
     out_option,
+    seed_option,
     source_option,
     target_option,
 )
 from edgeopt.measurement.compare import options as compare
 from edgeopt.measurement.compare.options import Contest
 from edgeopt.measurement.frames import options as bench
-from edgeopt.measurement.frames.options import BenchOptions
+from edgeopt.measurement.frames.options import MeasureOptions
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.options import Options
 from edgeopt.running.live_options import LiveOptions
@@ -28,12 +29,14 @@ from edgeopt.system.declared.options import FileUse, Syntax, option
 
 
 @dataclass(frozen=True)
-class PipelineBench(BenchOptions):
+class PipelineBench(MeasureOptions):
     """Options of `bench` for a pipeline."""
 
     target: str = target_option(bench.MODEL)
     out: Path | None = out_option(bench.MODEL, "bench.json, .md, .html and the raw samples")
     code: Path | None = code_option()
+    seed: int = seed_option(bench.ARRIVALS, "arrivals, phases and orders")
+    """Frames come one after the other: it decides nothing here, and is taken so that scripts hold for every kind."""
 
 
 def _labels_option(group: str) -> Any:
