@@ -71,3 +71,4 @@ class OptimizeWishes(FrameOptimizeWishes, total=False):
     prompt_tokens: int
     output_tokens: int
     budget: AnswerBudget | None
+    memory_bytes: int | None
