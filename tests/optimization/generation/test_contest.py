@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeopt.executors._guard import guarded
 from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.perplexity import TextScore
-from edgeopt.measurement.generation.sides.turns import FormTurns
+from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.life import Made
 from edgeopt.optimization.run import Silence
@@ -54,6 +54,41 @@ def test_a_form_that_loses_more_than_allowed_is_out_though_its_interval_holds_ze
     assert wide.is_unfit or wide.out == "slower than fit"
     assert wide.is_unfit == (answer_ms < 5.0)
     assert not fit.out
+
+
+def test_two_graphs_stay_only_where_no_single_form_is_left():
+    judged, fit = contest(), (0.001, 0.002, 0.001, 0.0, 0.001, 0.002)
+    split = entrant("w8a8-w4", fit, 4.0)
+    split.prompts_by, split.tokens_by = "w8a8", "w4"
+    near, far = entrant("w4", fit, 4.0), entrant("w8a8", fit, 6.0)
+    forms = [split, near, far]
+    judged.hold(forms, 0.0)
+    judged.drop_unproven(forms)
+    assert split.out == "not proven faster than w4, which is one graph"
+    assert far.out.startswith("slower than")
+    split.out, near.out = "", "slower than w8a8-w4"
+    judged.drop_unproven(forms)
+    assert not split.out
+    near.out, judged.parts = "", PARTS
+    judged.drop_unproven(forms)
+    assert not split.out, "with a budget it may keep two limits of which each form keeps one"
+
+
+def test_the_fastest_in_each_part_of_an_answer_is_picked_and_what_memory_does_not_hold_goes_out():
+    judged, fit = contest(), (0.0,) * len(BEFORE)
+    prompts, tokens, refused = (entrant(name, fit, 5.0) for name in ("w8a8", "w4", "w2"))
+    for other, ttft, tpot in ((prompts, 1.0, 4.0), (tokens, 3.0, 2.0), (refused, 0.5, 0.5)):
+        original, form = other.turns
+        times = form.times_ns.copy()
+        times[:, 1:] = 1e6 * np.array([ttft, tpot])
+        other.turns = original, FormTurns(times)
+    refused.out = "its perplexity is +9.0%, 2.0% are allowed"
+    assert judged.fastest([prompts, tokens, refused], "TTFT") is prompts
+    assert judged.fastest([prompts, tokens, refused], "TPOT") is tokens
+    assert judged.fastest([refused], "TPOT") is None
+    prompts.needs_bytes, judged.most_bytes = 300 << 20, 200 << 20
+    judged.drop_large([prompts, tokens])
+    assert (prompts.out, tokens.out) == ("it takes 300.00 MiB, more than --memory allows", "")
 
 
 @pytest.fixture

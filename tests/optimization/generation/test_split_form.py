@@ -95,13 +95,13 @@ def test_the_bundle_holds_both_graphs_and_answers_as_the_candidate(report):
 
 def test_commands_take_it(report, tmp_path):
     asked = ["--prompt-tokens", "8", "--output-tokens", "4", "--seconds", "0.1", "--threads", "1"]
-    texts = str(Path("models/tiny_lm/held_out.txt").resolve())
+    held_out = str(Path(__file__).parents[3] / "models" / "tiny_lm" / "held_out.txt")
     for command in (
         ["run", str(report.folder), "--prompt", "import os", "--output-tokens", "4"],
         ["inspect", str(report.folder)],
         ["bundle", str(report.folder)],
         ["bench", str(report.folder), *asked],
-        ["compare", "tiny_lm", str(report.folder), *asked, "--eval", texts],
+        ["compare", "tiny_lm", str(report.folder), *asked, "--eval", held_out],
     ):
         shown = CliRunner().invoke(cli, command)
         assert shown.exit_code in (0, 4), (command, shown.output)

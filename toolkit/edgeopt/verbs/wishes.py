@@ -73,3 +73,4 @@ class OptimizeWishes(FrameOptimizeWishes, total=False):
     output_tokens: int
     pictures: str
     budget: AnswerBudget | None
+    memory_bytes: int | None
