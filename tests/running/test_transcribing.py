@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +113,23 @@ def test_what_does_not_fit_is_refused_in_a_line(place, words, why):
     assert done.exit_code == 1
     assert why in done.stderr
     assert "Traceback" not in done.output
+
+
+def test_the_commands_of_the_docs_run(place):
+    page = (Path(__file__).parents[2] / "docs" / "generation.md").read_text("utf-8")
+    (block,) = re.findall(r"## Speech\n\n```sh\n(.*?)```", page, re.DOTALL)
+    files = {"FOLDER": "speech", "meeting.wav": "long.wav", "short.wav": "short.wav"}
+    files["silero_vad.onnx"] = "voice/model.onnx"
+    lines = block.splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        words = shlex.split(line.rpartition("| ")[2])
+        assert words[0] == "edgeopt"
+        words = [str(place / files[word]) if word in files else word for word in words[1:]]
+        data = (place / "long.wav").read_bytes() if "-" in words else None
+        done = CliRunner().invoke(cli, [*words, "--threads", "1"], input=data)
+        assert done.exit_code == 0, (line, done.output)
+        assert done.stdout.count('"start_s"' if "--json" in words else " --> ") > 1, line
 
 
 def test_options_of_speech_are_refused_by_language_models():

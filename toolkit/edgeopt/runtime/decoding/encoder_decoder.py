@@ -188,7 +188,9 @@ class EncoderDecoder(Closing):
         options = (options or SpeechOptions()).but(**wishes)
         audio, speech = self.files.audio, self.files.speech
         if audio is None or speech is None:
-            raise UnsupportedError(f"{self.files.name} reads texts, and hears no sound", remedy="call generate")
+            raise UnsupportedError(
+                f"{self.files.name} reads texts, and hears no sound", remedy="pass a text: --prompt TEXT, or generate"
+            )
         passages, times = passages_of(sound, audio, options.times, speech, voice)
         return Transcription(self, options, passages, times=times)
 
@@ -259,7 +261,8 @@ class EncoderDecoder(Closing):
         )
         writing.count(encode_ns=heard_ns - fed_ns, heard_rows=heard.rows)
         files = self.files
-        beams = replace(files.beams, count=asked.beams) if asked.beams else files.beams
+        configured = files.beams.count if asked.sampling == Sampling() and asked.logprobs is None else 1
+        beams = replace(files.beams, count=asked.beams or configured)  # drawn tokens are not searched for
         if beams.count == 1:
             return Generation(self._decoder(heard), writing, asked, lambda *_: None)
         rules, room = TokenRules(files.suppress, files.begin_suppress), files.context - len(begin)

@@ -157,7 +157,7 @@ class AnswerOptions:
     """Names of special tokens that the answer's text shows, such as the mark before a call; others write nothing."""
     beams: int = 1
     """With encoder and decoder: answers that are kept beside each other while the likeliest is searched for, which
-    comes whole then. 1: the likeliest token comes; 0: as the model's configuration asks."""
+    comes whole then. 1: the likeliest token comes; 0: as the model's configuration asks, unless tokens are drawn."""
 
     def __post_init__(self) -> None:
         limits = {"most_tokens": 1, "chunk_tokens": 0, "keep": 0, "guesses": 0, "beams": 0}

@@ -154,16 +154,19 @@ def _is_transcribed(source: str, options: GenerationRun, sample: str) -> bool:
 
 
 def _speech_options(options: GenerationRun) -> SpeechOptions:
-    return SpeechOptions(
-        language=options.language,
-        task=TRANSLATE if options.translate else "",
-        prompt=options.prompt or "",
-        times=options.times or None,
-        beams=options.beams,
-        temperatures=() if options.temperature is None else (options.temperature,),
-        window_tokens=options.output_tokens or 0,
-        seed=options.seed or 0,
-    )
+    try:
+        return SpeechOptions(
+            language=options.language,
+            task=TRANSLATE if options.translate else "",
+            prompt=options.prompt or "",
+            times=options.times or None,
+            beams=options.beams,
+            temperatures=() if options.temperature is None else (options.temperature,),
+            window_tokens=options.output_tokens or 0,
+            seed=options.seed or 0,
+        )
+    except ValueError as error:
+        raise EdgeoptError(str(error), remedy="take a lower temperature, or leave it out") from error
 
 
 def _require_answerable(source: str, options: GenerationRun, sample: str | None) -> None:

@@ -19,8 +19,11 @@ class SpeechSegment:
     """A part of a sound, and what is said in it."""
 
     start_s: float
+    """Where it begins, in seconds of the sound."""
     end_s: float
+    """Where it ends."""
     text: str
+    """Its words, often with a space before them."""
     tokens: tuple[int, ...]
     """Tokens of the text with those of its times."""
     avg_logprob: float

@@ -27,7 +27,6 @@ from edgeopt.recipes.inputs.wav_files import decode_wav
 from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
-from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.decoding.speech.segments import SpeechSegment
 from edgeopt.runtime.decoding.speech.transcription import Transcription
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
@@ -258,8 +257,7 @@ class Translations:
 
     def generate(self, prompt: Any, asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a text; answers run beside each other, so that no priority counts."""
-        beams = 0 if asked.sampling == Sampling() and asked.logprobs is None else 1  # drawn tokens are not searched for
-        return self.model.generate(prompt, replace(asked, guesses=0, beams=beams))
+        return self.model.generate(prompt, replace(asked, guesses=0, beams=0))
 
     def expect(self, tokens: Any, behind: Any) -> None:
         """Do nothing: texts are no conversation."""
