@@ -31,6 +31,8 @@ json read_manifest(const fs::path& bundle) {
   const json& recipe = manifest.at("recipe");
   if (recipe.at("task") != "generation" || recipe.at("generation").value("encoder", "") != "")
     throw std::runtime_error("the bundle is not that of a language model, but of " + recipe.at("task").dump());
+  if (recipe.contains("image") && recipe.at("image").value("encoder", "") != "")
+    throw std::runtime_error("the bundle is that of a language model that sees pictures, which this program does not");
   return manifest;
 }
 
