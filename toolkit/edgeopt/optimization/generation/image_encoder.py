@@ -162,7 +162,7 @@ def _recipe_of(recipe: Recipe) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class JudgedEncoder:
-    """What an encoder changes of the answers that the original gave."""
+    """The change that an encoder makes to the answers that the original gave."""
 
     rise: float
     """Share by which the perplexity of the original's answers changes."""
