@@ -169,7 +169,7 @@ class JudgedEncoder:
     agreement: float
     """Share of their tokens that stay the likeliest."""
     speed: Ratio
-    """Of single tiles, in turns with the float encoder."""
+    """Speed on single tiles, in turns with the float encoder."""
 
 
 def judge_encoder(
