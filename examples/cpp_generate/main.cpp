@@ -33,6 +33,8 @@ json read_manifest(const fs::path& bundle) {
     throw std::runtime_error("the bundle is not that of a language model, but of " + recipe.at("task").dump());
   if (recipe.at("generation").value("prefill", "") != "")
     throw std::runtime_error("the bundle has a graph for prompts and another for tokens, which this program does not run together");
+  if (recipe.contains("image") && recipe.at("image").value("encoder", "") != "")
+    throw std::runtime_error("the bundle is that of a language model that sees pictures, which this program does not");
   return manifest;
 }
 

@@ -143,6 +143,11 @@ def test_a_bundle_whose_encoder_computes_something_else_does_not_open(report, fi
             check_logits(read_stored(bundle), bundle.artefacts[0], model)
 
 
+def test_it_stays_a_bundle_for_one_target(report, tmp_path):
+    with pytest.raises(UnsupportedError, match="a language model that sees, which stays a bundle for one target"):
+        edgeopt.combine_bundles([report.folder, report.folder], tmp_path / "both")
+
+
 def test_what_pictures_are_asked_is_checked_before_anything_is_made(file, tmp_path, photos):
     few = tmp_path / "few"
     few.mkdir()

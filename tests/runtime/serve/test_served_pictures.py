@@ -70,6 +70,9 @@ def test_the_same_picture_is_a_prefix_and_another_is_not(served):
     first = served.json(PATH, body(part(url_of(png(5)))))
     again = served.json(PATH, body(part(url_of(png(5)))))
     other = served.json(PATH, body(part(url_of(png(6)))))
+    times = [each["edgeopt"] for each in (first, again)]
+    assert all(0 < each["vision_ms"] + each["prefill_ms"] <= each["ttft_ms"] for each in times)
+    assert "vision_ms" not in served.json(PATH, body())["edgeopt"]
     held = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (first, again, other)]
     assert held[1] == first["usage"]["prompt_tokens"] - 1
     assert held[2] < 10

@@ -162,14 +162,14 @@ def _recipe_of(recipe: Recipe) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class JudgedEncoder:
-    """What an encoder changes of the answers that the original gave."""
+    """The change that an encoder makes to the answers that the original gave."""
 
     rise: float
     """Share by which the perplexity of the original's answers changes."""
     agreement: float
     """Share of their tokens that stay the likeliest."""
     speed: Ratio
-    """Of single tiles, in turns with the float encoder."""
+    """Speed on single tiles, in turns with the float encoder."""
 
 
 def judge_encoder(

@@ -1,4 +1,4 @@
-"""What a message of a conversation says: a text, or parts of text and pictures.
+"""The content of a message in a conversation: a text, or parts of text and pictures.
 
 A picture comes as data, `data:image/png;base64,...`. A server that fetched addresses would be sent to places that only
 it can reach.

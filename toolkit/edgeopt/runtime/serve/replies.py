@@ -201,6 +201,7 @@ def times_of(written: Written, queue_ns: int) -> dict[str, Any]:
     return {
         "ended_by": written.reason,
         "queue_ms": (queue_ns + written.opening_ns + account.queue_ns) / 1e6,
+        **({"vision_ms": account.encode_ns / 1e6} if account.images else {}),
         "prefill_ms": account.prefill_ns / 1e6,
         "ttft_ms": None if account.ttft_ms is None else account.ttft_ms - account.queue_ns / 1e6,
         "tpot_ms": account.tpot_ms,

@@ -163,9 +163,10 @@ def _parse_all(bundles: Sequence[str | Path], devices: Sequence[str]) -> Iterato
     """Yield each target of each bundle, with the device that is told."""
     for path, device in zip(bundles, devices or [""] * len(bundles), strict=True):
         whole = parse_bundle(Path(path))
-        if whole.recipe.generation.encoder:
+        if whole.recipe.generation.encoder or whole.recipe.image.sees:
+            kind = "a language model that sees" if whole.recipe.image.sees else "an encoder with a decoder"
             raise UnsupportedError(
-                f"{path} is an encoder with a decoder, which stays a bundle for one target",
+                f"{path} is {kind}, which stays a bundle for one target",
                 remedy="deploy each bundle to its own devices",
             )
         if whole.recipe.generation.prefill:
