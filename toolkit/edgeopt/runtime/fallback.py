@@ -28,7 +28,7 @@ from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
 from edgeopt.runtime.selftest import StoredTest, check, read_stored
 from edgeopt.system.machine.huge_pages import huge_pages
-from edgeopt.system.processes.ahead import Ahead
+from edgeopt.system.processes.in_background import InBackground
 from edgeopt.tasks import Task, make_task
 
 
@@ -130,7 +130,11 @@ def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> Opene
 
 
 def _open(
-    bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads: int, hashing: Ahead[None] | None = None
+    bundle: Bundle,
+    artefact: Artefact,
+    stored: StoredTest | None,
+    threads: int,
+    hashing: InBackground[None] | None = None,
 ) -> OpenedArtefact:
     opening = opening_of(artefact)
     opening = opening.with_threads(threads) if threads else opening
@@ -158,14 +162,14 @@ def _open_writer(
     opening: Opening,
     notes: tuple[Note, ...],
     stored: StoredTest | None,
-    hashing: Ahead[None] | None,
+    hashing: InBackground[None] | None,
 ) -> OpenedArtefact:
     """Open a language model: weights are hashed and the tokenizer is read while the engine makes its session."""
     size, recipe = _size_of(artefact), bundle.recipe
     require_memory(size, _token_bytes(artefact), recipe)
     threads, digest = opening.options.threads, artefact.sha256
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
-    tokens = Ahead(lambda: tokens_of(recipe))
+    tokens = InBackground(lambda: tokens_of(recipe))
     try:
         with huge_pages(), flash_attention(recipe.generation.flash_attention):
             session = opening.open(mapped(origin.file))

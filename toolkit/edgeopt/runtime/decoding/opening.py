@@ -23,7 +23,7 @@ from edgeopt.system.disk.files import require_regular
 from edgeopt.system.disk.links import beside
 from edgeopt.system.machine.huge_pages import huge_pages
 from edgeopt.system.machine.threads import engine_threads
-from edgeopt.system.processes.ahead import Ahead
+from edgeopt.system.processes.in_background import InBackground
 
 _FILES = ("model.onnx", "onnx/model.onnx")
 """The decoder in a folder that `export`, optimum or the hub wrote."""
@@ -116,7 +116,7 @@ def open_language_model(
     recipe, count = with_context(recipe, context), engine_threads(threads)
     size = sum(other.stat().st_size for other in file.parent.glob(f"{file.name}*") if other.is_file())
     require_memory(size, 0, recipe)
-    tokens = Ahead(lambda: tokens_of(recipe))
+    tokens = InBackground(lambda: tokens_of(recipe))
     with huge_pages(), flash_attention(recipe.generation.flash_attention):
         session = EXECUTOR.open(mapped(file), SessionOptions(threads=count, entries=entries or {}))
     return bind_language_model(session, recipe, Origin(file, size, count, entries=entries or {}), tokens.take), recipe
