@@ -20,7 +20,7 @@ from edgeopt.steps.convert.blocks import Blocks
 from edgeopt.steps.convert.blocks_with_inputs import Gram, rounding_with
 from edgeopt.steps.convert.cache_integers import cache_ranges
 from edgeopt.steps.convert.sensitivity import sensitive_products
-from edgeopt.steps.convert.text_inputs import LEAST_HELD_BYTES, MOST_HELD_BYTES, grams_of
+from edgeopt.steps.convert.text_inputs import grams_of, most_held_bytes
 from edgeopt.system.declared.target import Target
 
 _HELD_BACK = 4
@@ -91,7 +91,7 @@ class DecoderMaterial:
                 self.seen,
                 threads=self.threads,
                 free_head=self.free_head,
-                most_bytes=min(MOST_HELD_BYTES, max(LEAST_HELD_BYTES, self.model.size_bytes // 2)),
+                most_bytes=most_held_bytes(self.model.size_bytes),
                 tell=lambda done, of: self.listener.progress("read the calibration text", done, of),
                 keep=self._held,
             )

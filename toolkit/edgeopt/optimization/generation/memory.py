@@ -5,11 +5,14 @@ from __future__ import annotations
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import Model
 from edgeopt.steps.convert.blocks_with_inputs import Gram
+from edgeopt.steps.convert.text_inputs import most_held_bytes
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 
-JUDGED_COPIES = 4
-"""Times the size of the weights where forms are only judged: original and form are open, and read on their way."""
+JUDGED_COPIES = 3
+"""Times the size of the weights where forms are only judged: original and form are open, and mapped on their way."""
+_MADE_COPIES, _LOADED_COPIES = 3, 8
+"""The same where forms are made, of weights that are mapped where they lie, and of a small model that is loaded."""
 _MATRIX = 2
 """Dimensions of one."""
 
@@ -24,7 +27,9 @@ def require_memory(loaded: Model) -> None:
         constant.name: constant.dims[0] for constant in loaded.proto.graph.initializer if len(constant.dims) == _MATRIX
     }
     products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
-    needed = 8 * loaded.size_bytes + sum(Gram.bytes_of(inputs[product]) for product in products if product in inputs)
+    sums = sum(Gram.bytes_of(inputs[product]) for product in products if product in inputs)
+    copies = _MADE_COPIES if loaded.is_outside else _LOADED_COPIES
+    needed = copies * loaded.size_bytes + min(sums, most_held_bytes(loaded.size_bytes))
     require_room(needed)
 
 

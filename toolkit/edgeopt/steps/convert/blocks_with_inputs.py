@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from edgeopt.steps.convert.blocks import Blocks, Rounding, to_nearest
 from edgeopt.steps.quantize.repairs.gptq import DAMPING, round_in_turn
 
+_TOGETHER = 1 << 22
+"""Weights whose errors are held at once."""
 MOST_TOGETHER = 1024
 """Inputs of one part: the work grows with their third power."""
 
@@ -71,30 +73,37 @@ def round_with_gram(columns: NDArray[np.float32], grid: Blocks, gram: Gram) -> B
         gram: Of its inputs; a part of it that is no better stays as it was.
     """
     integers = grid.integers.reshape(len(columns), -1).T.copy()  # (inputs, outputs), as memory is walked
-    scale = np.repeat(grid.scale.T, grid.block, axis=0).astype(np.float64)
-    zero = (
-        np.full_like(scale, 1 << (grid.bits - 1))
-        if grid.zero is None
-        else np.repeat(grid.zero.T, grid.block, axis=0).astype(np.float64)
-    )
-    top = (1 << grid.bits) - 1
     for part, (start, stop) in zip(gram.parts, gram.bounds, strict=True):
-        here = slice(start, stop)
-        made = _round_part(columns[:, here].T.astype(np.float64), scale[here], zero[here], top, part)
-        real = columns[:, here].T
-        errors = [(array - zero[here]) * scale[here] - real for array in (made, integers[here])]
-        if _loss(errors[0], part) < _loss(errors[1], part):
+        here, steps = slice(start, stop), _Steps(grid, start)
+        made = _round_part(columns[:, here].T, steps, part)
+        losses = [_loss(array, columns[:, here].T, steps, part) for array in (made, integers[here])]
+        if losses[0] < losses[1]:
             integers[here] = made
     return Blocks(np.ascontiguousarray(integers.T).reshape(grid.integers.shape), grid.scale, grid.zero, grid.bits)
 
 
-def _round_part(
-    weight: NDArray[np.float64],
-    scale: NDArray[np.float64],
-    zero: NDArray[np.float64],
-    top: int,
-    gram: NDArray[np.float32],
-) -> NDArray[np.uint8]:
+class _Steps:
+    """The grid of each input of a part, made when it is asked for: in double precision all are copies of the matrix."""
+
+    def __init__(self, grid: Blocks, start: int) -> None:
+        self._grid, self._start = grid, start
+        self.top = (1 << grid.bits) - 1
+
+    def scale(self, row: int, outputs: slice = slice(None)) -> NDArray[np.float64]:
+        return self._grid.scale[outputs, (self._start + row) // self._grid.block].astype(np.float64)
+
+    def zero(self, row: int, outputs: slice = slice(None)) -> NDArray[np.float64] | float:
+        if self._grid.zero is None:
+            return float(1 << (self._grid.bits - 1))
+        return self._grid.zero[outputs, (self._start + row) // self._grid.block].astype(np.float64)
+
+    def real(self, integers: NDArray[np.uint8], outputs: slice) -> NDArray[np.float64]:
+        """Return (inputs, outputs) numbers that integers of some outputs stand for."""
+        rows = [(array - self.zero(row, outputs)) * self.scale(row, outputs) for row, array in enumerate(integers)]
+        return np.stack(rows)
+
+
+def _round_part(weight: NDArray[np.float32], steps: _Steps, gram: NDArray[np.float32]) -> NDArray[np.uint8]:
     diagonal = np.diagonal(gram).astype(np.float64)
     order = np.argsort(-diagonal, kind="stable")
     damping = DAMPING * max(float(diagonal.mean()), 1e-30)
@@ -103,14 +112,20 @@ def _round_part(
 
     def nearest(place: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
         row = order[place]
-        steps = np.clip(np.rint(values / scale[row]) + zero[row], 0, top)
-        made[row] = steps
-        return values if diagonal[row] <= 0 else (steps - zero[row]) * scale[row]
+        scale, zero = steps.scale(row), steps.zero(row)
+        rounded = np.clip(np.rint(values / scale) + zero, 0, steps.top)
+        made[row] = rounded
+        return values if diagonal[row] <= 0 else (rounded - zero) * scale
 
-    round_in_turn(weight[order], (inverse + inverse.T) / 2, nearest)
+    round_in_turn(weight[order].astype(np.float64), (inverse + inverse.T) / 2, nearest)
     return made
 
 
-def _loss(error: NDArray[np.float64], gram: NDArray[np.float32]) -> float:
-    """Return the sum of squares by which products with the inputs are off."""
-    return float(((gram @ error) * error).sum())
+def _loss(integers: NDArray[np.uint8], weight: NDArray[np.float32], steps: _Steps, gram: NDArray[np.float32]) -> float:
+    """Return the sum of squares by which products with the inputs are off, some outputs at a time."""
+    total, count = 0.0, max(1, _TOGETHER // len(integers))
+    for start in range(0, integers.shape[1], count):
+        outputs = slice(start, start + count)
+        error = steps.real(integers[:, outputs], outputs) - weight[:, outputs]
+        total += float(((gram @ error) * error).sum())
+    return total

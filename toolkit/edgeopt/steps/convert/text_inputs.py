@@ -18,8 +18,14 @@ from edgeopt.steps.convert.weight_only import large_products, product_inputs
 from edgeopt.steps.quantize.calibration.watching import groups_of, with_outputs
 from edgeopt.system.processes.time_limit import require_time
 
-LEAST_HELD_BYTES, MOST_HELD_BYTES = 64 << 20, 1 << 30
-"""Sums that are held at once; what is beyond that takes another run over the text, beyond the most another session."""
+MOST_HELD_BYTES = 1 << 30
+"""Sums of tensors that one session hands out; what is beyond that takes another session."""
+_LEAST_HELD_BYTES = 64 << 20
+
+
+def most_held_bytes(weights_bytes: int) -> int:
+    """Return how many bytes of sums are held at once: half of the weights, beyond it the text is run over again."""
+    return min(MOST_HELD_BYTES, max(_LEAST_HELD_BYTES, weights_bytes // 2))
 
 
 def grams_of(
