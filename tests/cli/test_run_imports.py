@@ -15,7 +15,7 @@ from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence
 
 SHIPPED = Path(__file__).parents[2] / "models" / "tiny_lm"
-NOT_FOR_ANSWERS = ("onnx", "onnx_ir", "ml_dtypes", "google.protobuf", "torch", "tokenizers", "scipy", "PIL")
+NOT_FOR_ANSWERS = ("onnx", "onnx_ir", "ml_dtypes", "google.protobuf", "torch", "tokenizers", "cv2", "PIL")
 RUN = """
 import json, sys
 from edgeopt.__main__ import main

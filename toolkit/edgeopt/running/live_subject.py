@@ -17,7 +17,7 @@ from edgeopt.measurement.opening.given import open_given
 from edgeopt.measurement.opening.subject import shapes_of
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.given import write_original
-from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
 from edgeopt.running.plain import as_text, plain
 from edgeopt.runtime.bundle import is_bundle, parse_bundle

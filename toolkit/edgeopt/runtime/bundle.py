@@ -44,7 +44,7 @@ from edgeopt.runtime.bundle_targets import (
 from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.files import read_file, write_beside
 from edgeopt.system.machine.affinity import require_cores
-from edgeopt.system.processes.ahead import Ahead
+from edgeopt.system.processes.in_background import InBackground
 from edgeopt.system.toml import Within, parse_table, read_object
 
 SCHEMA = 3
@@ -206,7 +206,7 @@ class Bundle:
     """What the folder holds for other targets, in the order in which this machine tries them."""
     is_asked: bool = False
     """Whether somebody asked for this target: then no other is tried."""
-    hashing: Ahead[None] | None = field(default=None, repr=False, compare=False)
+    hashing: InBackground[None] | None = field(default=None, repr=False, compare=False)
     """Raises where a file with weights is damaged, which a thread finds out; None: all files were hashed."""
 
     @property
@@ -511,7 +511,7 @@ def read_bundle(path: Path, target: str = "", *, hashes_weights: bool = True) ->
         for one in weights:
             require_whole(bundle, one)
 
-    return replace(bundle, hashing=Ahead(hashed))
+    return replace(bundle, hashing=InBackground(hashed))
 
 
 def parse_bundle(path: Path, target: str = "") -> Bundle:

@@ -29,7 +29,7 @@ from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
 from edgeopt.runtime.selftest import StoredTest, check, read_stored
 from edgeopt.system.machine.huge_pages import huge_pages
-from edgeopt.system.processes.ahead import Ahead
+from edgeopt.system.processes.in_background import InBackground
 from edgeopt.tasks import Task, make_task
 
 
@@ -131,7 +131,11 @@ def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> Opene
 
 
 def _open(
-    bundle: Bundle, artefact: Artefact, stored: StoredTest | None, threads: int, hashing: Ahead[None] | None = None
+    bundle: Bundle,
+    artefact: Artefact,
+    stored: StoredTest | None,
+    threads: int,
+    hashing: InBackground[None] | None = None,
 ) -> OpenedArtefact:
     opening = opening_of(artefact)
     opening = opening.with_threads(threads) if threads else opening
@@ -159,7 +163,7 @@ def _open_writer(
     opening: Opening,
     notes: tuple[Note, ...],
     stored: StoredTest | None,
-    hashing: Ahead[None] | None,
+    hashing: InBackground[None] | None,
 ) -> OpenedArtefact:
     """Open a language model: weights are hashed and the tokenizer is read while the engine makes its sessions."""
     recipe = bundle.recipe
@@ -168,7 +172,7 @@ def _open_writer(
     require_memory(size, _token_bytes(artefact), recipe)
     threads, digest = opening.options.threads, "-".join(graph.sha256 for graph in (artefact, *beside))
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
-    tokens = Ahead(lambda: tokens_of(recipe))
+    tokens = InBackground(lambda: tokens_of(recipe))
     with ExitStack() as undone:
         sessions = list[Session]()
         try:

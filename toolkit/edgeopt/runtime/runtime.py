@@ -17,7 +17,7 @@ import numpy as np
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec, require_names
-from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.inputs.input_shapes import beginning_of
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.decoding.binding import with_context

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -108,6 +107,8 @@ def _small(frame: Frame, size: Sequence[int]) -> Frame:
     if factor >= 1:
         return np.ascontiguousarray(frame)
     width, height = (max(round(side * factor), 1) for side in frame.shape[1::-1])
+    import cv2  # which a model of texts does without
+
     return np.asarray(cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
 

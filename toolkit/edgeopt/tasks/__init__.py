@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgeopt import tasks
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Counts, Evidence, find_metric, metrics_of
 from edgeopt.recipes.recipe import Recipe

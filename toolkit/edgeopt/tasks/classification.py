@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT, scaled, write_text
+from edgeopt.recipes.drawings import HEIGHT
+from edgeopt.recipes.drawings.drawing import scaled, write_text
 from edgeopt.recipes.drawings.sample_drawing import draw_classes_of_sound
 from edgeopt.recipes.embedded import CLASSES, SCORES, Embedded, Feed, picture_feed
 from edgeopt.recipes.inputs.preprocess import Geometry

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.drawings.sample_drawing import draw_vector_of_picture, draw_vector_of_sound, draw_vector_of_text
 from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.inputs.sound_input import SoundInput

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT, scaled
+from edgeopt.recipes.drawings import HEIGHT
+from edgeopt.recipes.drawings.drawing import scaled
 from edgeopt.recipes.embedded import FRAME, Embedded, picture_feed
 from edgeopt.recipes.inputs.preprocess import Colour, Geometry, Layout, Resize, letterbox_place
 from edgeopt.recipes.labels import Labels

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT, scaled, write_below
+from edgeopt.recipes.drawings import HEIGHT
+from edgeopt.recipes.drawings.drawing import scaled, write_below
 from edgeopt.recipes.embedded import FRAME, Embedded, Feed, picture_feed
 from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.inputs.sound_input import SoundInput

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT, class_colour, scaled, write_text
+from edgeopt.recipes.drawings import HEIGHT
+from edgeopt.recipes.drawings.drawing import class_colour, scaled, write_text
 from edgeopt.recipes.embedded import CLASS_MAP, FRAME, Embedded, picture_feed
 from edgeopt.recipes.inputs.preprocess import Geometry, Layout, Resize, letterbox_place
 from edgeopt.recipes.labels import Labels

@@ -13,7 +13,7 @@ from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.columns import as_rows, column_axis
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.drawings.sample_drawing import (
     draw_tensors_of_arrays,
     draw_tensors_of_picture,

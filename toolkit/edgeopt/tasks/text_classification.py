@@ -9,7 +9,7 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.drawings.sample_drawing import draw_classes_of_text
 from edgeopt.recipes.inputs.text_input import TextInput
 from edgeopt.recipes.labels import Labels

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.drawings.sample_drawing import Mark, draw_spans_of_text
 from edgeopt.recipes.inputs.text_input import Encoded, TextInput
 from edgeopt.recipes.labels import Labels

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT
+from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.drawings.sample_drawing import draw_stretches_of_sound
 from edgeopt.recipes.inputs.sound_input import SoundInput
 from edgeopt.recipes.labels import Labels

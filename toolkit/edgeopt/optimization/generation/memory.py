@@ -9,8 +9,10 @@ from edgeopt.steps.convert.layer_by_layer import bytes_needed
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 
-JUDGED_COPIES = 4
-"""Times the size of the weights where forms are only judged: original and form are open, and read on their way."""
+JUDGED_COPIES = 3
+"""Times the size of the weights where forms are only judged: original and form are open, and mapped on their way."""
+_MADE_COPIES, _LOADED_COPIES = 3, 8
+"""The same where forms are made, of weights that are mapped where they lie, and of a small model that is loaded."""
 _MATRIX = 2
 """Dimensions of one."""
 
@@ -27,7 +29,9 @@ def require_memory(loaded: Model) -> None:
     products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
     floats = 2 * bytes_in_floats(loaded)
     widest = max((inputs[product] for product in products if product in inputs), default=0)
-    require_room(8 * loaded.size_bytes + (floats if floats < 2 * MOST_IN_FLOATS else 0) + bytes_needed(widest))
+    copies = _MADE_COPIES if loaded.is_outside else _LOADED_COPIES
+    in_floats = floats if floats < 2 * MOST_IN_FLOATS else 0
+    require_room(copies * loaded.size_bytes + in_floats + bytes_needed(widest))
 
 
 def require_room(needed_bytes: int) -> None:

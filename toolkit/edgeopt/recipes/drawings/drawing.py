@@ -8,9 +8,8 @@ import cv2
 import numpy as np
 
 from edgeopt.graph.tensors import Frame
+from edgeopt.recipes.drawings import HEIGHT
 
-HEIGHT = 320
-"""Pixels of a drawn picture."""
 SHOWN_ABOVE = 0.3
 """Score: weaker boxes would bury the picture."""
 Colour = tuple[int, int, int]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -208,6 +207,8 @@ class PictureInput:
         """
         resized, geometry = self._resize(require_picture(frame))
         if self._channels == 1:
+            import cv2  # here and below: 17 MB that a model of texts does without
+
             resized = cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY)
         tensor = self._allocate() if self._shared is None else self._shared
         width, picture = resized.shape[1], tensor if self._layout is Layout.CHW else tensor[0]
@@ -225,6 +226,8 @@ class PictureInput:
 
     def _fill_planes(self, pixels: Frame, tensor: NDArray[Any]) -> None:
         buffers = self._planes if pixels.shape[:2] == self._planes[0].shape else None
+        import cv2
+
         planes = [pixels] if self._channels == 1 else cv2.split(pixels, buffers)
         for position, channel in enumerate(self._order):
             self._normalise(planes[channel], tensor[position], self._gain[position], self._bias[position])
@@ -291,6 +294,8 @@ class PictureInput:
         if (new_width, new_height) == (width, height):
             region[...] = frame
         else:
+            import cv2
+
             cv2.resize(frame, (new_width, new_height), dst=region, interpolation=cv2.INTER_LINEAR)
         return self._canvas, geometry
 
@@ -308,6 +313,8 @@ class PictureInput:
     def _scaled(frame: Frame, width: int, height: int) -> Frame:
         if frame.shape[:2] == (height, width):
             return frame
+        import cv2
+
         return np.asarray(cv2.resize(frame, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
 
 

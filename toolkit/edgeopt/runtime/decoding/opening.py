@@ -25,7 +25,7 @@ from edgeopt.system.disk.files import require_regular
 from edgeopt.system.disk.links import beside
 from edgeopt.system.machine.huge_pages import huge_pages
 from edgeopt.system.machine.threads import engine_threads
-from edgeopt.system.processes.ahead import Ahead
+from edgeopt.system.processes.in_background import InBackground
 
 _FILES = ("model.onnx", "onnx/model.onnx")
 """The decoder in a folder that `export`, optimum or the hub wrote."""
@@ -121,7 +121,7 @@ def open_language_model(
         require_regular(graph, remedy="put it back beside the model")
     size = bytes_of_graphs(graphs)
     require_memory(size, 0, recipe)
-    tokens = Ahead(lambda: tokens_of(recipe))
+    tokens = InBackground(lambda: tokens_of(recipe))
     with huge_pages(), flash_attention(recipe.generation.flash_attention), ExitStack() as undone:
         sessions = list[OnnxRuntimeSession]()
         for graph in graphs:

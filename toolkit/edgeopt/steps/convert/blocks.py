@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ _STEPS = np.linspace(0.7, 1.0, 13, dtype=np.float32)
 """Parts of the largest weight that the range may cover; clipping a lone outlier costs less than a coarse grid."""
 _WIDER = np.linspace(-1.0, 0.9, 20, dtype=np.float32)
 """By how many steps the range of a k-quant may be longer than the block's weights need."""
+_TOGETHER = 1 << 22
+"""Weights that are rounded at once."""
 _SMALLEST = np.float32(1e-12)
 
 
@@ -56,6 +59,22 @@ Rounding = Callable[[str, NDArray[np.float32], int, int], Blocks]
 """Name of a node, its (outputs, inputs) matrix, bits, inputs that share a scale -> its blocks."""
 
 
+def _by_rows(rounding: Rounding) -> Rounding:
+    """Return a rounding that takes some millions of weights at a time: what it tries is several times as large."""
+
+    def rounded(node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
+        count = max(1, _TOGETHER // columns.shape[1])
+        parts = [rounding(node, columns[i : i + count], bits, block) for i in range(0, len(columns), count)]
+        if len(parts) == 1:
+            return parts[0]
+        integers, scale = (np.concatenate([getattr(part, name) for part in parts]) for name in ("integers", "scale"))
+        zeros = [part.zero for part in parts if part.zero is not None]
+        return Blocks(integers, scale, np.concatenate(zeros) if zeros else None, bits)
+
+    return wraps(rounding)(rounded)
+
+
+@_by_rows
 def to_nearest(_node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
     """Return each weight rounded to the nearest step.
 
@@ -81,6 +100,7 @@ def to_nearest(_node: str, columns: NDArray[np.float32], bits: int, block: int) 
     return Blocks(integers, np.ascontiguousarray(best_scale[..., 0]), None, bits)
 
 
+@_by_rows
 def k_quant(_node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
     """Return each weight rounded on a grid of its block with a zero of its own, large weights before small ones.
 

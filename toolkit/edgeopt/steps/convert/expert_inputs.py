@@ -25,6 +25,12 @@ from edgeopt.system.processes.time_limit import require_time
 
 MOST_HELD_BYTES = 1 << 30
 """Sums that are held at once; what is beyond that takes another run over the text."""
+_LEAST_HELD_BYTES = 64 << 20
+
+
+def most_held_bytes(weights_bytes: int) -> int:
+    """Return how many bytes of sums are held at once: half of the weights, beyond it the text is run over again."""
+    return min(MOST_HELD_BYTES, max(_LEAST_HELD_BYTES, weights_bytes // 2))
 
 
 def expert_grams_of(

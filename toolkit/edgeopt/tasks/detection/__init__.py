@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
+from edgeopt.recipes.drawings import HEIGHT
+from edgeopt.recipes.drawings.drawing import SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
 from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.heads import find_head
 from edgeopt.recipes.inputs.preprocess import Geometry

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
-from edgeopt.recipes.drawings.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
+from edgeopt.recipes.drawings import HEIGHT
+from edgeopt.recipes.drawings.drawing import SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
 from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.labels import Labels

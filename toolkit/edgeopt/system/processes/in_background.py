@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Ahead(Generic[T]):
+class InBackground(Generic[T]):
     """One piece of work that is begun at once."""
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -19,7 +19,7 @@ class Ahead(Generic[T]):
             work: Touches nothing that others work on meanwhile.
         """
         self._work, self._result, self._error = work, list[T](), list[BaseException]()
-        self._thread = Thread(target=self._do, name="edgeopt-ahead", daemon=True)
+        self._thread = Thread(target=self._do, name="edgeopt-background", daemon=True)
         self._thread.start()
 
     def take(self) -> T:

@@ -6,7 +6,7 @@ from threading import Event, current_thread
 
 import pytest
 
-from edgeopt.system.processes.ahead import Ahead
+from edgeopt.system.processes.in_background import InBackground
 
 
 def test_it_goes_on_in_a_thread_and_gives_its_result_each_time():
@@ -17,17 +17,17 @@ def test_it_goes_on_in_a_thread_and_gives_its_result_each_time():
         assert free.wait(30)
         return current_thread().name
 
-    ahead = Ahead(work)
+    begun_work = InBackground(work)
     assert begun.wait(30), "it does not wait until it is asked for"
     free.set()
-    assert ahead.take() == ahead.take() == "edgeopt-ahead"
+    assert begun_work.take() == begun_work.take() == "edgeopt-background"
 
 
 def test_its_error_is_raised_where_it_is_taken():
     def work() -> None:
         raise ValueError("damaged")
 
-    ahead = Ahead(work)
+    begun_work = InBackground(work)
     for _ in range(2):
         with pytest.raises(ValueError, match="damaged"):
-            ahead.take()
+            begun_work.take()
