@@ -211,25 +211,23 @@ def strengths_of(model: Model, windows: Sequence[Sequence[int]]) -> dict[str, np
     return {name: np.mean([each[tensor] for each in sums], axis=0) for name, tensor in reads.items()}
 
 
-def of_alone(work: Path, model: Model, judge: Judge, calibration: Sequence[Sequence[int]]) -> Iterator[str]:
-    """Yield what each group of matrices loses in 4 bits with all others in 8."""
-    material = material_of(model, calibration)
+def of_alone(work: Path, model: Model, judge: Judge) -> Iterator[str]:
+    """Yield what each matrix loses in 4 bits, rounded without a text, beyond what all lose in 8."""
     nodes = [node.name or "" for node in large_products(Graph.from_model(model))]
-    blocks = material.four_bits(32)
-    total = 0.0
-    for node in nodes:
-        others = [other for other in nodes if other != node]
-        made = make_weight_only(model, 4, 32, wide=others, wide_block=64, rounding=alone(blocks), tables=True).model
+
+    def lost(four: str) -> float:
+        others = [node for node in nodes if node != four]
+        made = make_weight_only(model, 4, 32, wide=others, wide_block=64, rounding=k_quant, tables=True).model
         with opened(work, "alone", made) as other:
-            lost = judge.divergence(other)
-        total += lost
-        yield f"{node:24} KL {1000 * lost:6.2f}e-3"
+            return judge.divergence(other)
+
+    least, total = lost(""), 0.0
+    yield f"{'all in 8 bits':24} KL {1000 * least:6.2f}e-3"
+    for node in nodes:
+        more = lost(node) - least
+        total += more
+        yield f"{node:24} KL {1000 * more:6.2f}e-3"
     yield f"{'sum':24} KL {1000 * total:6.2f}e-3"
-
-
-def alone(blocks: Rounding) -> Rounding:
-    """Return what rounds matrices in 8 bits to nearest, and others as `blocks`."""
-    return lambda node, columns, bits, length: (to_nearest if bits == 8 else blocks)(node, columns, bits, length)
 
 
 def main() -> None:
@@ -261,7 +259,7 @@ def main() -> None:
         parts = {
             "forms": lambda: of_forms(given.work, model, judge, texts[0]),
             "rewritten": lambda: of_rewritten(given.work, weights, config, judge, texts),
-            "alone": lambda: of_alone(given.work, model, judge, texts[0]),
+            "alone": lambda: of_alone(given.work, model, judge),
         }
         for part in given.parts.split(","):
             print(part, flush=True)
