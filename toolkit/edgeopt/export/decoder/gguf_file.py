@@ -32,6 +32,7 @@ from edgeopt.system.disk.files import require_regular
 _KINDS = ("llama", "qwen2", "qwen3")
 """`general.architecture`; Mistral calls itself llama."""
 _REMEDY = "download or convert it again"
+_OF_TYPE = re.compile(r"(?:np\.\w+\()?(\d+)\)? is not a valid GGMLQuantizationType")
 _MATRIX = 2
 _FLOATS = ("F32", "F16", "BF16", "F64")
 BLOCK_NAMES = {
@@ -89,7 +90,8 @@ class GgufFile:
             self._reader = package.GGUFReader(file)
             self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         except Exception as error:  # the package raises whatever its arithmetic on a damaged file ends in
-            raise InvalidFileError(f"{file} is no GGUF file: {str(error)[:120]}", remedy=_REMEDY) from error
+            text = _OF_TYPE.sub(r"\1 is no type of weights that the package gguf knows", str(error))[:120]
+            raise InvalidFileError(f"{file} is no GGUF file: {text}", remedy=_REMEDY) from error
         self._kind = str(self._told("general.architecture", ""))
         if self._kind not in _KINDS:
             raise UnsupportedError(
