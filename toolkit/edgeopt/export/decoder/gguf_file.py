@@ -104,7 +104,7 @@ class GgufFile:
                 remedy="edgeopt export hf:FOLDER reads them",
             )
         self._config = self._configuration()
-        self._kept, self._widened = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        self._kept, self._read = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
 
     @property
     def config(self) -> LlamaConfiguration:
@@ -126,6 +126,8 @@ class GgufFile:
             UnsupportedError: If the package does not know its blocks.
         """
         one = self._tensor(name)
+        if one.tensor_type.name not in _FLOATS:
+            self._read[one.tensor_type.name].add(one.name)
         try:
             made = np.ascontiguousarray(self._dequantize(one.data, one.tensor_type), np.float32)
         except NotImplementedError as error:
@@ -154,8 +156,6 @@ class GgufFile:
             raise InvalidFileError(f"{self.file}: {stored.name} is empty", remedy=_REMEDY)
         made = pack_gguf(stored.data, stored.tensor_type.name) if stored.data.ndim == len(shape) == _MATRIX else None
         if made is None:
-            if stored.tensor_type.name not in _FLOATS:
-                self._widened[stored.tensor_type.name].add(stored.name)
             return None
         self._require_shape(stored.name, (made.outputs, made.inputs), shape)
         if not all(np.isfinite(array).all() for array in (made.blocks.scale, made.low) if array is not None):
@@ -171,8 +171,8 @@ class GgufFile:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Which matrices were kept in their blocks so far, and which were not."""
-        return kept_notes(self._kept, self._widened)
+        """Which matrices were kept in their blocks so far, and which were read as floats only."""
+        return kept_notes(self._kept, self._read)
 
     def _tensor(self, name: str) -> Any:
         stored = self._tensors.get(gguf_name(name))
