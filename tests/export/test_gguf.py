@@ -287,3 +287,39 @@ def test_a_damaged_file_is_refused_in_a_line(keep, tmp_path):
     (tmp_path / "net.gguf").write_bytes(data[:keep])
     with pytest.raises(EdgeoptError, match=r"net\.gguf"):
         export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (20, 99, "no GGUF file: 99 is no type of weights"),
+        (12, 0, "ffn_up.weight is empty"),
+        (12, 143, "ffn_up.weight is 143x128, not 144x128"),
+        (12, 1 << 40, "no GGUF file"),
+        (4, 0, "ffn_up.weight is empty"),
+        (4, 100, "no GGUF file"),
+        (24, 1 << 50, "no GGUF file"),
+    ],
+)
+def test_a_matrix_in_blocks_whose_head_is_wrong_is_refused_in_a_line(place, value, told, tmp_path):
+    write_gguf(tmp_path / "net.gguf", "qwen2", _TYPES.Q8_0, side=128)
+    data = bytearray((tmp_path / "net.gguf").read_bytes())
+    name = b"blk.1.ffn_up.weight"
+    at = data.index(name) + len(name)  # count of sides, two sides, type, place
+    form = "<I" if place == 20 else "<Q"
+    struct.pack_into(form, data, at + place, value)
+    (tmp_path / "net.gguf").write_bytes(data)
+    with pytest.raises(EdgeoptError, match=told) as raised:
+        export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")
+    assert "\n" not in raised.value.problem
+    assert not (tmp_path / "made" / "model.onnx").exists()
+
+
+def test_blocks_with_scales_that_are_no_numbers_are_refused(tmp_path):
+    write_gguf(tmp_path / "net.gguf", "qwen2", _TYPES.Q8_0, side=128)
+    file = gguf.GGUFReader(tmp_path / "net.gguf", "r+")
+    tensor = next(tensor for tensor in file.tensors if tensor.name == "blk.1.ffn_up.weight")
+    tensor.data[3, :2] = np.array([np.nan], np.float16).view(np.uint8)
+    file.data.flush()
+    with pytest.raises(InvalidFileError, match=r"blk\.1\.ffn_up\.weight holds NaN"):
+        export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")

@@ -32,6 +32,7 @@ from edgeopt.system.disk.files import require_regular
 _KINDS = ("llama", "qwen2", "qwen3")
 """`general.architecture`; Mistral calls itself llama."""
 _REMEDY = "download or convert it again"
+_OF_TYPE = re.compile(r"(?:np\.\w+\()?(\d+)\)? is not a valid GGMLQuantizationType")
 _MATRIX = 2
 _FLOATS = ("F32", "F16", "BF16", "F64")
 BLOCK_NAMES = {
@@ -89,7 +90,8 @@ class GgufFile:
             self._reader = package.GGUFReader(file)
             self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         except Exception as error:  # the package raises whatever its arithmetic on a damaged file ends in
-            raise InvalidFileError(f"{file} is no GGUF file: {str(error)[:120]}", remedy=_REMEDY) from error
+            text = _OF_TYPE.sub(r"\1 is no type of weights that the package gguf knows", str(error))[:120]
+            raise InvalidFileError(f"{file} is no GGUF file: {text}", remedy=_REMEDY) from error
         self._kind = str(self._told("general.architecture", ""))
         if self._kind not in _KINDS:
             raise UnsupportedError(
@@ -102,7 +104,7 @@ class GgufFile:
                 remedy="edgeopt export hf:FOLDER reads them",
             )
         self._config = self._configuration()
-        self._kept, self._widened = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        self._kept, self._read = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
 
     @property
     def config(self) -> LlamaConfiguration:
@@ -124,6 +126,8 @@ class GgufFile:
             UnsupportedError: If the package does not know its blocks.
         """
         one = self._tensor(name)
+        if one.tensor_type.name not in _FLOATS:
+            self._read[one.tensor_type.name].add(one.name)
         try:
             made = np.ascontiguousarray(self._dequantize(one.data, one.tensor_type), np.float32)
         except NotImplementedError as error:
@@ -152,8 +156,6 @@ class GgufFile:
             raise InvalidFileError(f"{self.file}: {stored.name} is empty", remedy=_REMEDY)
         made = pack_gguf(stored.data, stored.tensor_type.name) if stored.data.ndim == len(shape) == _MATRIX else None
         if made is None:
-            if stored.tensor_type.name not in _FLOATS:
-                self._widened[stored.tensor_type.name].add(stored.name)
             return None
         self._require_shape(stored.name, (made.outputs, made.inputs), shape)
         if not all(np.isfinite(array).all() for array in (made.blocks.scale, made.low) if array is not None):
@@ -169,8 +171,8 @@ class GgufFile:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Which matrices were kept in their blocks so far, and which were not."""
-        return kept_notes(self._kept, self._widened)
+        """Which matrices were kept in their blocks so far, and which were read as floats only."""
+        return kept_notes(self._kept, self._read)
 
     def _tensor(self, name: str) -> Any:
         stored = self._tensors.get(gguf_name(name))

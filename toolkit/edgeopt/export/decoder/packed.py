@@ -171,20 +171,23 @@ def grouped(
     return PackedMatrix(blocks, inputs)
 
 
-def kept_notes(kept: Mapping[str, Collection[str]], widened: Mapping[str, Collection[str]]) -> tuple[Note, ...]:
+def kept_notes(kept: Mapping[str, Collection[str]], read: Mapping[str, Collection[str]]) -> tuple[Note, ...]:
     """Return what became of the matrices of a checkpoint.
 
     Args:
         kept: Names of those whose integers and scales are the file's own, by their type.
-        widened: Names of those that were written as floats, by their type.
+        read: Names of those that were read as floats, to be compared with or because nothing else was possible.
     """
+    every = {name for names in kept.values() for name in names}
+    floats = {kind: {*names} - every for kind, names in read.items()}
+    widened = {kind: names for kind, names in floats.items() if names}
     notes = list[Note]()
     if kept:
         text = f"matrices are stored as in the checkpoint, bit for bit: {_counts(kept)}"
         notes.append(Note(NoteKind.INFO, text))
     if widened:
         names = sorted(name for names in widened.values() for name in names)
-        text = f"matrices that blocks of the engine do not hold are floats: {_counts(widened)}, {names[0][:_MOST_TOLD]}"
+        text = f"matrices that are not kept in blocks become floats: {_counts(widened)}, {names[0][:_MOST_TOLD]}"
         notes.append(Note(NoteKind.WARNING, text + (" and others" if len(names) > 1 else "")))
     return tuple(notes)
 

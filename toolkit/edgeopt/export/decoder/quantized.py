@@ -60,7 +60,7 @@ class QuantizedFolder:
     def __init__(self, files: TensorFiles, scheme: StoredScheme) -> None:
         """Take the files, which are read as they are needed."""
         self._files, self._scheme = files, scheme
-        self._kept, self._widened = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        self._kept, self._read = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files or self._is_packed(name)
@@ -75,6 +75,7 @@ class QuantizedFolder:
             return self._files.read(name, shape)
         outputs, inputs = self._sides(name, shape)
         integers, zero, scale, groups = self._parts(name, outputs, inputs)
+        self._read[self._kind(self._bits(name, inputs, outputs))].add(name)
         wide = integers.astype(np.float32) - (zero.astype(np.float32)[:, groups])
         return np.asarray(wide * scale[:, groups], np.float32)
 
@@ -95,8 +96,8 @@ class QuantizedFolder:
         if np.array_equal(groups[order], np.arange(inputs) // group):
             is_half = bool((zero == 1 << (bits - 1)).all())
             made = grouped(integers[:, order], scale, None if is_half else zero, bits, group)
-        kind = f"{self._scheme.method} of {bits} bits"
-        (self._widened if made is None else self._kept)[kind].add(name)
+        if made is not None:
+            self._kept[self._kind(bits)].add(name)
         if made is None or np.array_equal(order, np.arange(inputs)):
             return made
         return PackedMatrix(made.blocks, inputs, None, order)
@@ -108,8 +109,11 @@ class QuantizedFolder:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Which matrices were kept in their blocks so far, and which were not."""
-        return kept_notes(self._kept, self._widened)
+        """Which matrices were kept in their blocks so far, and which were read as floats only."""
+        return kept_notes(self._kept, self._read)
+
+    def _kind(self, bits: int) -> str:
+        return f"{self._scheme.method} of {bits} bits"
 
     def _is_packed(self, name: str) -> bool:
         return name.endswith(_SUFFIX) and self._part(name, _PARTS) in self._files
