@@ -48,7 +48,7 @@ def write_gguf_file(
 
     Raises:
         MissingDependencyError: If the package is not installed.
-        UnsupportedError: If positions are scaled, a query sees a window, or layers have experts or states: they would be lost.
+        UnsupportedError: If positions are scaled, a query sees a window, or layers have experts or states: all is lost.
         InvalidFileError: If weights are missing, or of another shape.
     """
     package, quants = (require(module, extra="gguf", purpose=_PURPOSE) for module in ("gguf", "gguf.quants"))

@@ -74,7 +74,7 @@ class MambaConfiguration:
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """What a layer remembers of one text, by name."""
+        """Shapes of what a layer remembers of one text, by name."""
         return {
             "conv_state": (self.kernel - 1, self.convolved),
             "recurrent_state": (self.heads, self.state, self.head),
@@ -226,13 +226,13 @@ class _Writer(NodeWriter):
         """Return what the scan of Mamba makes of x, times its gate."""
         config, mine, theirs = self._config, f"layer.{i}", f"backbone.layers.{i}.mixer"
         sides = [config.rank, config.state, config.state]
-        told = self._product(x, [f"{theirs}.x_proj"], [sum(sides)], config.inner, f"{mine}.told")
-        low, key, query = self._split(told, sides, [f"{mine}.low", f"{mine}.key", f"{mine}.query"])
+        both = self._product(x, [f"{theirs}.x_proj"], [sum(sides)], config.inner, f"{mine}.told")
+        low, key, query = self._split(both, sides, [f"{mine}.low", f"{mine}.key", f"{mine}.query"])
         raw = self._product(low, [f"{theirs}.dt_proj"], [config.inner], config.rank, f"{mine}.steps")
         step = self._node("Softplus", [raw], f"{mine}.step")
         fades = self._faded(i, (config.inner, config.state))
-        one = self._shaped(step, [0, 0, config.inner, 1], f"{mine}.step_of_channels")
-        each = self._node("Mul", [one, fades], f"{mine}.decay_of_channels")
+        steps = self._shaped(step, [0, 0, config.inner, 1], f"{mine}.step_of_channels")
+        each = self._node("Mul", [steps, fades], f"{mine}.decay_of_channels")
         decay = self._shaped(each, [0, 0, config.inner * config.state], f"{mine}.decay")
         value = self._node("Mul", [x, step], f"{mine}.value")
         seen = self._scan(i, query, key, value, decay)
@@ -248,8 +248,8 @@ class _Writer(NodeWriter):
         step = self._node("Softplus", [self._node("Add", [f"{mine}.steps", bias], f"{mine}.biased")], f"{mine}.step")
         decay = self._node("Mul", [step, self._faded(i, (config.heads,))], f"{mine}.decay")
         heads = self._shaped(fed, [0, 0, config.heads, config.head], f"{mine}.heads")
-        one = self._shaped(step, [0, 0, config.heads, 1], f"{mine}.step_of_heads")
-        stepped = self._node("Mul", [heads, one], f"{mine}.stepped")
+        steps = self._shaped(step, [0, 0, config.heads, 1], f"{mine}.step_of_heads")
+        stepped = self._node("Mul", [heads, steps], f"{mine}.stepped")
         seen = self._scan(i, query, key, self._shaped(stepped, [0, 0, config.inner], f"{mine}.value"), decay)
         through = np.repeat(self._weights.read(f"{theirs}.D", (config.heads,)), config.head)
         skip = self._node("Mul", [fed, self._constant(f"{theirs}.D", through)], f"{mine}.skip")
