@@ -9,14 +9,19 @@ import pytest
 from small_decoders import VOCABULARY
 from small_mixtures import HYBRIDS, logits_of, write_by_transformers
 
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors.onnxruntime.state_parts import state_parts
+from edgeopt.export.decoder.gguf_writing import write_gguf_file
+from edgeopt.export.decoder.graph_weights import read_graph_weights
 from edgeopt.export.decoder.hybrid import in_words_of_llama, read_hybrid
+from edgeopt.export.decoder.llama import read_configuration
+from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.export.export import export
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.forms import FORMS
 from edgeopt.optimization.generation.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
+from edgeopt.recipes.texts.generation import GenerationTable
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -85,6 +90,16 @@ def test_texts_side_by_side_have_the_tokens_of_each_alone(made):
             assert shared.is_together
             answers = [shared.generate(prompt, asked) for prompt in prompts]
             assert [[piece.token for piece in answer] for answer in answers] == alone
+
+
+def test_a_hybrid_is_not_made_a_file_of_llama_cpp(made):
+    with pytest.raises(UnsupportedError, match="layers with states, whose weights"):
+        read_graph_weights(made[2].file, GenerationTable(128))
+    pytest.importorskip("gguf")
+    source = made[1] / "source"
+    weights, tokenizer = TensorFiles(source), source / "tokenizer.json"
+    with pytest.raises(UnsupportedError, match="layers with states, which is not written as GGUF"):
+        write_gguf_file(read_configuration(source), weights, tokenizer, made[1] / "made.gguf", "f32", "small")
 
 
 def test_a_layer_of_another_kind_is_refused(made, tmp_path):

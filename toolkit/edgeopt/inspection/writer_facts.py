@@ -49,8 +49,9 @@ def writer_facts(name: str) -> WriterFacts:
     token_bytes = sum(part.token_bytes for part in cache_parts(model.inputs, model.outputs, generation.head))
     tokens = read_tokens(recipe.folder / recipe.tokenizer.file)
     cache = f"cache {format_bytes(token_bytes)} a token, {format_bytes(token_bytes * generation.context)} in all"
+    cache = cache if token_bytes else "no cache"
     if states := sum(part.text_bytes for part in state_parts(model.inputs, model.outputs)):
-        cache += f"; states of {format_bytes(states)} beside it"
+        cache += f"; states of {format_bytes(states)} for a text of any length"
     return WriterFacts(
         file=file,
         recipe=f"{recipe.name}: a language model{', of its bundle' if bundle else ', beside the model'}",

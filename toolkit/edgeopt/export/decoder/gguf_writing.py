@@ -48,13 +48,13 @@ def write_gguf_file(
 
     Raises:
         MissingDependencyError: If the package is not installed.
-        UnsupportedError: If positions are scaled, a query sees a window, or layers have experts: they would be lost.
+        UnsupportedError: If positions are scaled, a query sees a window, or layers have experts or states: all is lost.
         InvalidFileError: If weights are missing, or of another shape.
     """
     package, quants = (require(module, extra="gguf", purpose=_PURPOSE) for module in ("gguf", "gguf.quants"))
-    if config.positions.scaling != "default" or config.window or config.mixture:
+    if config.positions.scaling != "default" or config.window or config.mixture or config.hybrid:
         what = "a window of attention" if config.window else f"positions scaled as {config.positions.scaling}"
-        what = "a mixture of experts" if config.mixture else what
+        what = "a mixture of experts" if config.mixture else "layers with states" if config.hybrid else what
         raise UnsupportedError(f"{name} has {what}, which is not written as GGUF", remedy="convert it with llama.cpp")
     kind = "llama" if config.kind in _AS_LLAMA else config.kind
     writer = package.GGUFWriter(None, kind)

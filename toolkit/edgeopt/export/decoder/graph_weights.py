@@ -89,10 +89,9 @@ def read_graph_weights(file: Path, table: GenerationTable) -> GraphWeights:
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     attention = next((node for node in proto.graph.node if node.op_type == "GroupQueryAttention"), None)
     floats = {name for name, tensor in stored.items() if tensor.data_type == TensorProto.FLOAT}
-    if any(node.op_type in ("MoE", "QMoE") for node in proto.graph.node):
-        raise UnsupportedError(
-            f"{file} has a mixture of experts, whose weights are not read back from the graph", remedy=_REMEDY
-        )
+    odd = {"MoE": "a mixture of experts", "QMoE": "a mixture of experts", "CausalConvWithState": "layers with states"}
+    if what := next((odd[node.op_type] for node in proto.graph.node if node.op_type in odd), ""):
+        raise UnsupportedError(f"{file} has {what}, whose weights are not read back from the graph", remedy=_REMEDY)
     sizes = ("embedding", "layer.0.gate.weight", "epsilon", "cos_cache")
     if attention is None or not floats.issuperset(sizes) or proto.producer_name != "edgeopt":
         problem = f"{file} does not hold its weights in float as edgeopt export writes them"

@@ -122,8 +122,8 @@ def read_hybrid(values: Mapping[str, Any], kind: str) -> Hybrid | None:
     names = tuple(map(str, layers))
     if kind == "lfm2":
         return Hybrid(names, int(values.get("conv_L_cache") or 3))
-    told = values.get("rope_parameters") or {}
-    share = float(told.get("partial_rotary_factor") or values.get("partial_rotary_factor") or 0.25)
+    positions = values.get("rope_parameters") or {}
+    share = float(positions.get("partial_rotary_factor") or values.get("partial_rotary_factor") or 0.25)
     turned = int(int(values["head_dim"]) * share)
     return Hybrid(names, int(values["linear_conv_kernel_dim"]), DeltaRule.read(values), turned)
 

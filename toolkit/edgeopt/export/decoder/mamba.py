@@ -2,7 +2,7 @@
 
 A scan is the gated rule of linear attention: the state fades by what a token says, takes its outer product of input and
 key (B), and is read by the query (C). Mamba-2 has heads that fade as a whole; in Mamba each channel is a head of one
-number, and each number of its state fades for itself. So `GatedDeltaNet` of com.microsoft computes both.
+number, and each number of its state fades for itself. So `LinearAttention` of com.microsoft computes both.
 
 Source: Gu and Dao, Mamba, 2023, arXiv:2312.00752; Dao and Gu, Transformers are SSMs, ICML 2024, arXiv:2405.21060.
 """
@@ -74,10 +74,10 @@ class MambaConfiguration:
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """What a layer remembers of one text, by name."""
+        """Shapes of what a layer remembers of one text, by name."""
         return {
             "conv_state": (self.kernel - 1, self.convolved),
-            "recurrent_state": (self.heads, self.head, self.state),
+            "recurrent_state": (self.heads, self.state, self.head),
         }
 
 
@@ -226,14 +226,15 @@ class _Writer(NodeWriter):
         """Return what the scan of Mamba makes of x, times its gate."""
         config, mine, theirs = self._config, f"layer.{i}", f"backbone.layers.{i}.mixer"
         sides = [config.rank, config.state, config.state]
-        told = self._product(x, [f"{theirs}.x_proj"], [sum(sides)], config.inner, f"{mine}.told")
-        low, key, query = self._split(told, sides, [f"{mine}.low", f"{mine}.key", f"{mine}.query"])
+        both = self._product(x, [f"{theirs}.x_proj"], [sum(sides)], config.inner, f"{mine}.told")
+        low, key, query = self._split(both, sides, [f"{mine}.low", f"{mine}.key", f"{mine}.query"])
         raw = self._product(low, [f"{theirs}.dt_proj"], [config.inner], config.rank, f"{mine}.steps")
         step = self._node("Softplus", [raw], f"{mine}.step")
         fades = self._faded(i, (config.inner, config.state))
-        one = self._shaped(step, [0, 0, config.inner, 1], f"{mine}.step_of_channels")
-        decay = self._node("Mul", [one, fades], f"{mine}.decay")
-        value = self._shaped(self._node("Mul", [x, step], f"{mine}.stepped"), [0, 0, config.inner, 1], f"{mine}.value")
+        steps = self._shaped(step, [0, 0, config.inner, 1], f"{mine}.step_of_channels")
+        each = self._node("Mul", [steps, fades], f"{mine}.decay_of_channels")
+        decay = self._shaped(each, [0, 0, config.inner * config.state], f"{mine}.decay")
+        value = self._node("Mul", [x, step], f"{mine}.value")
         seen = self._scan(i, query, key, value, decay)
         skip = self._node("Mul", [x, self._read_as(f"{theirs}.D", (config.inner,))], f"{mine}.skip")
         return self._gate(i, self._node("Add", [seen, skip], f"{mine}.scanned"))
@@ -247,8 +248,9 @@ class _Writer(NodeWriter):
         step = self._node("Softplus", [self._node("Add", [f"{mine}.steps", bias], f"{mine}.biased")], f"{mine}.step")
         decay = self._node("Mul", [step, self._faded(i, (config.heads,))], f"{mine}.decay")
         heads = self._shaped(fed, [0, 0, config.heads, config.head], f"{mine}.heads")
-        one = self._shaped(step, [0, 0, config.heads, 1], f"{mine}.step_of_heads")
-        seen = self._scan(i, query, key, self._node("Mul", [heads, one], f"{mine}.value"), decay)
+        steps = self._shaped(step, [0, 0, config.heads, 1], f"{mine}.step_of_heads")
+        stepped = self._node("Mul", [heads, steps], f"{mine}.stepped")
+        seen = self._scan(i, query, key, self._shaped(stepped, [0, 0, config.inner], f"{mine}.value"), decay)
         through = np.repeat(self._weights.read(f"{theirs}.D", (config.heads,)), config.head)
         skip = self._node("Mul", [fed, self._constant(f"{theirs}.D", through)], f"{mine}.skip")
         gated = self._gate(i, self._node("Add", [seen, skip], f"{mine}.scanned"))
@@ -261,12 +263,14 @@ class _Writer(NodeWriter):
     def _scan(self, i: int, query: str, key: str, value: str, decay: str) -> str:
         """Return (batch, sequence, channels) that the state gives for each token."""
         config, mine = self._config, f"layer.{i}"
-        shape = [0, 0, config.groups, config.state]
-        inputs = [self._shaped(part, shape, f"{part}.heads") for part in (query, key)]
+        keys = self._repeated(key, config.groups, config.state, config.heads // config.groups, f"{mine}.every_key")
+        inputs = [query, keys, value, f"past_key_values.{i}.recurrent_state", decay]
         outputs = [f"{mine}.seen", f"present.{i}.recurrent_state"]
-        inputs += [value, "", decay, "", f"past_key_values.{i}.recurrent_state"]
-        self._outputs("GatedDeltaNet", inputs, outputs, MICROSOFT, update_rule="gated", scale=1.0)
-        return self._shaped(outputs[0], [0, 0, config.inner], f"{mine}.seen_channels")
+        self._outputs(
+            "LinearAttention", inputs, outputs, MICROSOFT, update_rule="gated", scale=1.0, q_num_heads=config.groups,
+            kv_num_heads=config.heads,
+        )  # fmt: skip
+        return outputs[0]
 
     def _gate(self, i: int, x: str) -> str:
         mine = f"layer.{i}"

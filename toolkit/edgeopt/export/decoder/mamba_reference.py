@@ -50,14 +50,14 @@ class MambaReference:
             fed = fed + read(f"{name}.conv1d.bias", (config.convolved,))
         fed = _silu(fed)
         if config.rank:
-            told = self._product(fed, f"{name}.x_proj", config.rank + 2 * keys)
-            raw = self._product(told[:, : config.rank], f"{name}.dt_proj", inner)
-            told = told[:, config.rank :]
+            side = self._product(fed, f"{name}.x_proj", config.rank + 2 * keys)
+            raw = self._product(side[:, : config.rank], f"{name}.dt_proj", inner)
+            side = side[:, config.rank :]
             fades = -np.exp(read(f"{name}.A_log", (inner, config.state)))[:, None]
         else:
-            raw, told, fed = steps + read(f"{name}.dt_bias", (config.heads,)), fed[:, inner:], fed[:, :inner]
+            raw, side, fed = steps + read(f"{name}.dt_bias", (config.heads,)), fed[:, inner:], fed[:, :inner]
             fades = -np.exp(read(f"{name}.A_log", (config.heads,)))[:, None, None]
-        seen = self._scanned(fed, np.logaddexp(0, raw), fades, told)
+        seen = self._scanned(fed, np.logaddexp(0, raw), fades, side)
         skip = read(f"{name}.D", (config.heads,))
         seen = (seen + fed * np.repeat(skip, config.head)) * _silu(gate)
         if not config.rank:
@@ -66,12 +66,12 @@ class MambaReference:
             seen = groups.reshape(len(x), inner) * read(f"{name}.norm.weight", (inner,))
         return self._product(np.asarray(seen, np.float32), f"{name}.out_proj", config.hidden)
 
-    def _scanned(self, fed: Numbers, steps: Numbers, fades: Numbers, told: Numbers) -> Numbers:
+    def _scanned(self, fed: Numbers, steps: Numbers, fades: Numbers, keys_and_queries: Numbers) -> Numbers:
         """Return what the state gives for each token, (tokens, channels)."""
         config = self._config
         shared = config.heads // config.groups
         state = np.zeros((config.heads, config.head, config.state), np.float32)
-        keys, queries = np.split(told.reshape(len(fed), 2, config.groups, config.state), 2, axis=1)
+        keys, queries = np.split(keys_and_queries.reshape(len(fed), 2, config.groups, config.state), 2, axis=1)
         result = np.empty((len(fed), config.heads, config.head), np.float32)
         for i, step in enumerate(steps):
             key, query = (np.repeat(side[i, 0], shared, axis=0)[:, None] for side in (keys, queries))

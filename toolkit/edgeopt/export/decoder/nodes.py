@@ -92,11 +92,11 @@ class NodeWriter:
         self._constant("last_axis", np.array([-1], np.int64))
         return self._normal(x, self._read_as(f"{theirs}.weight"), "layer.0.normal")
 
-    def _normal(self, x: str, scale: str, mine: str) -> str:
+    def _normal(self, x: str, scale: str, mine: str, epsilon: str = "epsilon") -> str:
         """Return x over its root mean square, times its scale, in ops of ONNX, which ONNX Runtime fuses into one."""
         power = self._node("Pow", [x, "two"], f"{mine}.squares")
         mean = self._node("ReduceMean", [power, "last_axis"], f"{mine}.mean", keepdims=1)
-        root = self._node("Sqrt", [self._node("Add", [mean, "epsilon"], f"{mine}.above_zero")], f"{mine}.root")
+        root = self._node("Sqrt", [self._node("Add", [mean, epsilon], f"{mine}.above_zero")], f"{mine}.root")
         return self._node("Mul", [self._node("Div", [x, root], f"{mine}.unit"), scale], mine)
 
     def _added(
@@ -111,6 +111,14 @@ class NodeWriter:
     def _read_as(self, name: str, shape: tuple[int, ...] = ()) -> str:
         """Return weights as a constant under their own name; no shape: as many as a token has numbers."""
         return self._constant(name, self._weights.read(name, shape or (self._hidden,)))
+
+    def _repeated(self, x: str, heads: int, head: int, times: int, mine: str) -> str:
+        """Return each head of (batch, sequence, heads * head) so many times, one after the other."""
+        if times == 1:
+            return x
+        apart = self._shaped(x, [0, 0, heads, 1, head], f"{mine}.apart")
+        shape = self._constant(f"{mine}.times", np.array([1, 1, 1, times, 1], np.int64))
+        return self._shaped(self._node("Expand", [apart, shape], f"{mine}.every"), [0, 0, heads * times * head], mine)
 
     def _shaped(self, x: str, shape: Sequence[int], mine: str) -> str:
         return self._node("Reshape", [x, self._constant(f"{mine}.shape", np.array(shape, np.int64))], mine)

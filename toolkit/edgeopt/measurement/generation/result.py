@@ -89,6 +89,8 @@ class GenerationResult(BenchResult):
     """Under the load asked for, one for each number of slots."""
     heard_bytes: int = 0
     """Bytes of the cache for one row of encoder output; 0: there is no encoder."""
+    state_bytes: int = 0
+    """Bytes of the states beside keys and values, for one text of any length; 0: there are none."""
     disturbed: tuple[str, ...] = ()
     """What else the machine did meanwhile."""
     forecast: GuessForecast | None = None

@@ -98,8 +98,13 @@ def _cache(result: GenerationResult) -> str:
     if result.heard_bytes:
         answer, heard = format_bytes(result.token_bytes), format_bytes(result.heard_bytes)
         return f"{answer} a token of the answer, {heard} a row of what was heard"
+    if result.state_bytes and not result.token_bytes:
+        return f"none; states of {format_bytes(result.state_bytes)} for a text of any length"
     whole = format_bytes(result.cache_bytes)
-    return f"{format_bytes(result.token_bytes)} a token, {whole} for the whole context of {result.context} tokens"
+    states = f", states of {format_bytes(result.state_bytes)} beside it" if result.state_bytes else ""
+    return (
+        f"{format_bytes(result.token_bytes)} a token, {whole} for the whole context of {result.context} tokens{states}"
+    )
 
 
 def _cost_under_load(result: GenerationResult) -> tuple[Value, ...]:

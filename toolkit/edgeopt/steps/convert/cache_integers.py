@@ -40,9 +40,11 @@ def cache_ranges(
         free_head: Numbers of a head where the model leaves them free.
 
     Returns:
-        By the name of the past's input: (1, heads, 1, head).
+        By the name of the past's input: (1, heads, 1, head); empty for a decoder without attention.
     """
     cache = cache_parts(model.inputs, model.outputs, free_head)
+    if not cache:
+        return {}
     session = EXECUTOR.open(with_outputs(model, [part.present for part in cache]), SessionOptions(threads=threads))
     arrays = {part.past: np.zeros((1, part.heads, 1, part.head), np.float32) for part in cache}
     for window in windows:
