@@ -115,6 +115,12 @@ def test_what_does_not_fit_is_refused_in_a_line(place, words, why):
     assert "Traceback" not in done.output
 
 
+def test_a_device_elsewhere_does_not_hear_this_standard_input(place):
+    done = run(place, "-", "--on", "ssh://nobody@localhost", data=b"")
+    assert done.exit_code == 1
+    assert "the standard input is that of the machine that you sit at" in done.stderr
+
+
 def test_the_commands_of_the_docs_run(place):
     page = (Path(__file__).parents[2] / "docs" / "generation.md").read_text("utf-8")
     (block,) = re.findall(r"## Speech\n\n```sh\n(.*?)```", page, re.DOTALL)

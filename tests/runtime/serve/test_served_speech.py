@@ -104,6 +104,14 @@ def test_a_client_that_leaves_a_stream_ends_it(audio, server, wav):
     assert audio.transcriptions.create(model="speech", file=wav, **EXACT).text
 
 
+def test_beside_another_model_the_field_model_picks_it(folder, wav):
+    with serving("tiny_lm", Limits(slots=1), beside=(str(folder),)) as running:
+        client = openai.OpenAI(base_url=f"{running.address}/v1", api_key="none", max_retries=0)
+        assert client.audio.translations.create(model="speech", file=wav).text
+        with pytest.raises(openai.BadRequestError, match="does not answer /v1/audio/transcriptions"):
+            client.audio.transcriptions.create(model="tiny_lm", file=wav)
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [

@@ -125,6 +125,10 @@ def run_on_device(
     for name in _OF_THIS_TERMINAL:
         if ctx.params.get(f"option_{name}"):
             raise EdgeoptError(f"--{name} is for the machine that you sit at", remedy=f"leave {_FLAG} out, or --{name}")
+    if ctx.params.get("source") == "-":
+        raise EdgeoptError(
+            "the standard input is that of the machine that you sit at", remedy=f"leave {_FLAG} out, or name a file"
+        )
     if search is None and ctx.params.get("option_resume") and not ctx.params.get("option_out"):
         raise EdgeoptError(
             f"--resume with {_FLAG} does not know which folder to take along", remedy="name it: --out FOLDER"

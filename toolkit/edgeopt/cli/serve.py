@@ -20,10 +20,10 @@ def serve(ctx: click.Context, /, *, bundles: tuple[str, ...], **options: Any) ->
     """Answer requests over HTTP with BUNDLE, until Ctrl-C or SIGTERM; answers on their way are finished.
 
     BUNDLE is a language model (a shipped one, its ONNX file or folder), asked as OpenAI's clients ask:
-    /v1/completions, /v1/chat/completions; an encoder with a decoder: POST a WAV to /v1/audio/transcriptions, or a text
-    to /v1/completions; or the bundle of a model of pictures: POST one to /v1/frames; of one that embeds texts:
-    /v1/embeddings, /v1/rerank; of a cross-encoder: /v1/rerank. Of several models the request's field "model" picks
-    one, which is opened when it is first asked for.
+    /v1/completions, /v1/chat/completions; an encoder with a decoder: POST a WAV to /v1/audio/transcriptions or
+    /v1/audio/translations, or a text to /v1/completions; or the bundle of a model of pictures: POST one to
+    /v1/frames; of one that embeds texts: /v1/embeddings, /v1/rerank; of a cross-encoder: /v1/rerank. Of several
+    models the request's field "model" picks one, which is opened when it is first asked for.
     /v1/models, /healthz and /metrics are always there. It needs: pip install 'edgeopt[serve]'.
     """
     del options
