@@ -66,7 +66,7 @@ def value_of(option: Option) -> Any:
     if option.syntax is Syntax.FLAG:
         return option.flag_value
     value = option.choices[-1] if option.syntax is Syntax.CHOICE else VALUES[option.syntax]
-    return (value,) if option.repeatable and option.syntax is Syntax.TEXT else value
+    return (value,) if option.repeatable and option.syntax in (Syntax.TEXT, Syntax.FILE) else value
 
 
 @pytest.mark.parametrize("verb", RETURNING)

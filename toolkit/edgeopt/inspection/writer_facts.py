@@ -41,8 +41,8 @@ def writer_facts(name: str) -> WriterFacts:
         EdgeoptError: If its parts cannot be read, or it is no decoder with a cache.
     """
     path = find_language_model(name)
-    found = bundle_of(path)
-    bundle = read_bundle(found) if found else None
+    folder = bundle_of(path)
+    bundle = read_bundle(folder) if folder else None
     recipe = bundle.recipe if bundle else recipe_beside(path)
     file = bundle.model if bundle else path
     model, generation = load_model(file), recipe.generation

@@ -115,7 +115,7 @@ class DecoderMaterial:
 
     @cached_property
     def _of_experts(self) -> Rounding:
-        """What rounds experts with the tokens that come to them, and other matrices without a text."""
+        """A rounding of experts by the tokens that come to them, and of other matrices without a text."""
         grams = expert_grams_of(
             self.model,
             self.windows,
