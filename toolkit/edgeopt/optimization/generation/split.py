@@ -13,6 +13,7 @@ from edgeopt.executors.onnxruntime.state_parts import STATE
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.files.outside_weights import read_whole
 from edgeopt.graph.model import Model, load_model
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.workplace import Workplace
 from edgeopt.runtime.bundle import Weights
@@ -29,8 +30,8 @@ _OF_RUNS = "w8a8"
 
 def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant]) -> list[Note]:
     """Let the fastest form for prompts and the fastest for tokens in as one; return why not, where that is no use."""
-    tokens = contest.fastest([other for other in entrants if other.precision != _OF_RUNS], "TPOT")
-    prompts = contest.fastest(entrants, "TTFT")
+    tokens = contest.fastest(_kept(contest, [other for other in entrants if other.precision != _OF_RUNS]), "TPOT")
+    prompts = contest.fastest(_kept(contest, entrants), "TTFT")
     if tokens is None or prompts is None:
         return []
     if tokens is prompts:
@@ -45,6 +46,13 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
         tokens_by=tokens.name,
     )
     return _enter(contest, place, entrant, entrants)
+
+
+def _kept(contest: FormContest, entrants: list[Entrant]) -> list[Entrant]:
+    """Return those that are KEPT by the windows so far, or all where none is: the choice prefers what is KEPT."""
+    left = [entrant for entrant in entrants if entrant.turns and not entrant.out]
+    kept = [entrant for entrant in left if contest.rise(entrant).word(contest.max_rise) == Word.KEPT]
+    return kept or left
 
 
 def enter_split_with_small_cache(
