@@ -148,10 +148,10 @@ def show_bundles(bundles: Sequence[Path], codes: Sequence[str], rounds: int) -> 
         for code in codes:
             least = [[min(column) for column in zip(*times[code, way], strict=True)] for way in ways]
             cells = [f"{wall:.2f} ({cpu:.2f})" for wall, cpu in least]
-            told = memory[code]
+            sizes = memory[code]
             print(
-                f"| {bundle.name} | {Path(code).parent.name if code else 'this'} | {size:.0f} | {told['short']} "
-                f"| {told['full']} | {told['full peak']} | {' | '.join(cells)} |",
+                f"| {bundle.name} | {Path(code).parent.name if code else 'this'} | {size:.0f} | {sizes['short']} "
+                f"| {sizes['full']} | {sizes['full peak']} | {' | '.join(cells)} |",
                 flush=True,
             )
 

@@ -497,9 +497,9 @@ def read_bundle(path: Path, target: str = "", *, hashes_weights: bool = True) ->
     """
     bundle = parse_bundle(path, target)
     checked = set[tuple[str, str, int]]()
-    weights = {one.weights for one in bundle.named if isinstance(one, Artefact) and one.weights}
+    weights = {each.weights for each in bundle.named if isinstance(each, Artefact) and each.weights}
     is_later = not hashes_weights and bundle.recipe.task == GENERATION and not bundle.others and bool(weights)
-    checked |= {(one.file, one.sha256, one.size_bytes) for one in weights} if is_later else set()
+    checked |= {(file.file, file.sha256, file.size_bytes) for file in weights} if is_later else set()
     for each in (bundle, *bundle.others):
         for one in each.named:
             require_whole(each, one, checked)
@@ -508,8 +508,8 @@ def read_bundle(path: Path, target: str = "", *, hashes_weights: bool = True) ->
         return bundle
 
     def hashed() -> None:
-        for one in weights:
-            require_whole(bundle, one)
+        for file in weights:
+            require_whole(bundle, file)
 
     return replace(bundle, hashing=InBackground(hashed))
 

@@ -91,7 +91,7 @@ def _wish(text: str, files: Mapping[str, str]) -> RivalWish:
 def bits_of(model: LanguageModel) -> int:
     """Return the bits of most weights of the first side: those of its blocks, or 16 for floats."""
     counts = dict[int, int]()
-    for node in load_model(model.origin.file).proto.graph.node:
+    for node in load_model(model.origin.file, in_place=True).proto.graph.node:
         if node.op_type == _PACKED:
             bits = next((int(attribute.i) for attribute in node.attribute if attribute.name == "bits"), 4)
             counts[bits] = counts.get(bits, 0) + 1
