@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path("generation-work"))
     parser.add_argument("--tokens", type=int, default=64)
-    names = "fp32,w8a8,w8,w4,w4+k-quant,w4+head,w4+long,w4+mixed,w4+cache8,w4+long+cache8"
+    names = "fp32,w8a8,w8,w4,w4+head,w4+long,w4+mixed,w4+cache8,w4+long+cache8"
     names += ",w8a8-w4+long,w8a8-w8,w8-w4,w8a8-w4+cache8"
     parser.add_argument("--forms", default=names)
     parser.add_argument("--model", type=Path)

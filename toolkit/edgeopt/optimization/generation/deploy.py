@@ -76,7 +76,7 @@ def _stored(
     if form.prompts_by:
         stored = models_in_bundle(file, weights)
     else:
-        model = load_model(file)
+        model = load_model(file, in_place=True)
         stored = [(model, *in_bundle(model, weights))]
     scheme = form.tokens_by.partition("+")[0] or form.precision
     names = (MODEL, scheme), (PREFILL, form.prompts_by.partition("+")[0])

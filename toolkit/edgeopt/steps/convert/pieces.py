@@ -7,6 +7,7 @@ so that each node runs once for each side, and no session holds more than the we
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.tensors import Tensors
+from edgeopt.system.processes.time_limit import require_time
 
 _IR_VERSION = 10
 Held = dict[str, NDArray[Any]]
@@ -52,6 +54,9 @@ class TwoRuns:
         Args:
             value: One of `ends`.
             others: Matrices in place of constants, by their names.
+
+        Raises:
+            OutOfTime: At the end of a time limit.
         """
         nodes = self._piece(value)
         if not nodes:
@@ -87,12 +92,10 @@ class TwoRuns:
         value = self._values[name]
         return value in self._waited or self._is_read(value)
 
-    @property
+    @cached_property
     def _values(self) -> dict[str, Value]:
-        if not hasattr(self, "_by_name"):
-            every = [*self._graph.inputs, *(each for node in self._graph.nodes() for each in node.outputs)]
-            self._by_name = {str(each.name): each for each in every if each.name}
-        return self._by_name
+        every = [*self._graph.inputs, *(each for node in self._graph.nodes() for each in node.outputs)]
+        return {str(each.name): each for each in every if each.name}
 
     def _run(
         self,
@@ -120,6 +123,7 @@ class TwoRuns:
         session = EXECUTOR.open(model.SerializeToString(), SessionOptions(threads=self._threads))
         try:
             for held in texts:
+                require_time()
                 held.update(session.run({name: held[name] for name in given}))
         finally:
             session.close()
