@@ -24,7 +24,7 @@ from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.packed_nodes import PackedNodes
 from edgeopt.export.decoder.positions import Positions, is_written
-from edgeopt.export.decoder.schemes import read_scheme
+from edgeopt.export.decoder.quantized import read_scheme
 from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within
