@@ -380,5 +380,5 @@ def _known_axes(network: Network, dynamic: Axes) -> Axes:
 
 
 def _unread(network: Network, model: Model) -> tuple[Note, ...]:
-    left = {one.name for one in network.inputs} - {one.name for one in model.inputs}
+    left = {port.name for port in network.inputs} - {port.name for port in model.inputs}
     return tuple(Note(NoteKind.WARNING, f"no output depends on input {name}: it is left out") for name in sorted(left))

@@ -125,19 +125,19 @@ class GgufFile:
             InvalidFileError: If it is not there, of another shape, or holds NaN or infinity.
             UnsupportedError: If the package does not know its blocks.
         """
-        one = self._tensor(name)
-        if one.tensor_type.name not in _FLOATS:
-            self._read[one.tensor_type.name].add(one.name)
+        stored = self._tensor(name)
+        if stored.tensor_type.name not in _FLOATS:
+            self._read[stored.tensor_type.name].add(stored.name)
         try:
-            made = np.ascontiguousarray(self._dequantize(one.data, one.tensor_type), np.float32)
+            made = np.ascontiguousarray(self._dequantize(stored.data, stored.tensor_type), np.float32)
         except NotImplementedError as error:
             raise UnsupportedError(
-                f"{self.file}: {one.name} is {one.tensor_type.name}, which is not read",
+                f"{self.file}: {stored.name} is {stored.tensor_type.name}, which is not read",
                 remedy="convert it to Q8_0 or F16",
             ) from error
-        self._require_shape(one.name, made.shape, shape)
+        self._require_shape(stored.name, made.shape, shape)
         if not np.isfinite(made).all():
-            raise InvalidFileError(f"{self.file}: {one.name} holds NaN or infinity", remedy=_REMEDY)
+            raise InvalidFileError(f"{self.file}: {stored.name} holds NaN or infinity", remedy=_REMEDY)
         heads = self._turned_heads(name)
         return _halves(made, heads) if heads else made
 

@@ -36,7 +36,7 @@ from edgeopt.export.decoder.mixture import Mixture, read_mixture, require_mixtur
 from edgeopt.export.decoder.nodes import MICROSOFT, float_port, int_port
 from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.positions import Positions, is_written
-from edgeopt.export.decoder.schemes import read_scheme
+from edgeopt.export.decoder.quantized import read_scheme
 from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within

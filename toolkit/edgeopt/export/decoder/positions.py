@@ -89,7 +89,7 @@ class Positions:
     def tables(self, head: int, context: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the cosines and the sines, (context, head / 2) each."""
         angles = np.outer(np.arange(context, dtype=np.float64), self.turns(head))
-        cos, sin = (np.asarray(self.strength * one(angles), np.float32) for one in (np.cos, np.sin))
+        cos, sin = (np.asarray(self.strength * turn(angles), np.float32) for turn in (np.cos, np.sin))
         return cos, sin
 
     def _pair_of(self, turns: float, head: int) -> float:

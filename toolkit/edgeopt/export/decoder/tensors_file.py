@@ -154,10 +154,10 @@ def _places(file: Path) -> dict[str, _Place]:
             raise InvalidFileError(f"{file} is damaged: {str(error)[:200]}", remedy=_REMEDY) from error
 
 
-def _place(file: Path, one: Mapping[str, Any], after: int, size: int) -> _Place:
-    start, end = (int(place) for place in one["data_offsets"])
-    shape = tuple(int(side) for side in one["shape"])
-    dtype = str(one["dtype"])
+def _place(file: Path, entry: Mapping[str, Any], after: int, size: int) -> _Place:
+    start, end = (int(place) for place in entry["data_offsets"])
+    shape = tuple(int(side) for side in entry["shape"])
+    dtype = str(entry["dtype"])
     numpy_name = (_DTYPES | _INTEGERS).get(dtype)
     width = np.dtype(numpy_name).itemsize if numpy_name else 0
     count = 1

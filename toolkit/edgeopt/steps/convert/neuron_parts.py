@@ -51,13 +51,13 @@ def split_neurons(model: Model, width: int = WIDTH, least_ratio: int = 0) -> Out
 
 def _layer_before(graph: Graph, last: Node, count: int) -> list[Node]:
     """Return the nodes that make the neurons that `last` reads, first ones first; none where others take part."""
-    found, waiting = dict[Node, None](), [last.inputs[0]]
+    seen, waiting = dict[Node, None](), [last.inputs[0]]
     while waiting:
         node = graph.producer(waiting.pop())
         if node is None or len(node.outputs) != 1:
             return []
-        found.pop(node, None)
-        found[node] = None
+        seen.pop(node, None)
+        seen[node] = None
         if _makes_neurons(graph, node, count):
             continue
         inputs = [input_ for input_ in node.inputs if input_ is not None and graph.constant(input_) is None]
@@ -70,7 +70,7 @@ def _layer_before(graph: Graph, last: Node, count: int) -> list[Node]:
         ):
             return []
         waiting += inputs
-    layer = list(reversed(found))
+    layer = list(reversed(seen))
     readers = {consumer for node in layer for consumer in graph.consumers(node.outputs[0])}
     is_closed = readers <= {*layer, last} and not any(graph.is_output(node.outputs[0]) for node in layer)
     return layer if is_closed and any(_makes_neurons(graph, node, count) for node in layer) else []
