@@ -98,10 +98,12 @@ def test_texts_side_by_side_have_a_state_each(hybrid, model, together, monkeypat
         monkeypatch.setattr("edgeopt.runtime.decoding.batching.shared_model.takes_rows", lambda *_: False)
     prompts = [TEXT[i : i + 6 + 5 * i] for i in range(6)]
     prompts.append([*prompts[0], 9, 8])  # begins like another text, whose row holds more by then
+    model.keep_prefix(prompts[3][:10])
     with SharedModel(model, 3, chunk_tokens=4) as shared:
         assert shared.is_together == together
         answers = [shared.generate(prompt, PLAIN) for prompt in prompts]
         found = [[piece.token for piece in answer] for answer in answers]
+        assert answers[3].account.reused_tokens == 10, "the prefix is kept with its states"
     assert found == [written(hybrid[0], prompt) for prompt in prompts]
 
 
