@@ -41,8 +41,8 @@ from edgeopt.export.export import export
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.measurement.generation.perplexity import agreement_between, rise_between, score_text
-from edgeopt.optimization.generation.forms import FORMS
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.kinds import FORMS
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.language_model import LanguageModel

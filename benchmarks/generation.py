@@ -32,8 +32,8 @@ from turns import NEXT, Answer, against, ours, ratio
 
 from edgeopt.executors.onnxruntime import EXECUTOR  # noqa: F401 - telemetry is off before others bring onnxruntime
 from edgeopt.graph.model import load_model, save_model
-from edgeopt.optimization.generation.forms import FORMS, with_chunks
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.kinds import FORMS, with_chunks
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence

@@ -38,7 +38,7 @@ from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.files.large_constants import kept_in
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model, save_model
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle

@@ -25,8 +25,8 @@ from generation import SHIPPED, exported
 
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import Model, load_model, save_model
-from edgeopt.optimization.generation.forms import FORMS
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.kinds import FORMS
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel

@@ -23,7 +23,7 @@ from rivals import model_of
 from same_tokens import forms_of
 
 from edgeopt.graph.model import save_model
-from edgeopt.optimization.generation.forms import CHUNK_TOKENS, SPLIT_CHUNK_TOKENS
+from edgeopt.optimization.generation.forms.kinds import CHUNK_TOKENS, SPLIT_CHUNK_TOKENS
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model

@@ -18,8 +18,8 @@ from edgeopt.export.decoder.llama import read_configuration
 from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.export.export import export
 from edgeopt.graph.model import load_model
-from edgeopt.optimization.generation.forms import FORMS
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.kinds import FORMS
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.texts.generation import GenerationTable
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel

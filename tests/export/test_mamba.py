@@ -14,8 +14,8 @@ from edgeopt.executors.onnxruntime.state_parts import state_parts
 from edgeopt.export.export import export
 from edgeopt.graph.model import load_model
 from edgeopt.inspection.writer_facts import writer_facts
-from edgeopt.optimization.generation.forms import FORMS
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.kinds import FORMS
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions

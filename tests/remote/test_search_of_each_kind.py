@@ -13,7 +13,7 @@ import pytest
 
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.optimization.candidate import RESUMED
-from edgeopt.optimization.generation.forms import FORMS as LANGUAGE_FORMS
+from edgeopt.optimization.generation.forms.kinds import FORMS as LANGUAGE_FORMS
 from edgeopt.optimization.generation.optimize import make_language_forms_for
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence

@@ -15,8 +15,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, load_model
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.optimization.generation import attention
-from edgeopt.optimization.generation.attention import AttentionTrials, alone_in, piece_over_tiles
+from edgeopt.optimization.generation.forms import attention
+from edgeopt.optimization.generation.forms.attention import AttentionTrials, alone_in, piece_over_tiles
 from edgeopt.recipes.recipe import read_recipe
 
 TINY = Path(__file__).parents[3] / "models" / "tiny_lm"

@@ -16,8 +16,8 @@ from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.folder.handover import MadeHere, read_handover
 from edgeopt.optimization.generation import optimize, workplace
-from edgeopt.optimization.generation.forms import FORMS, MatrixForm
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.kinds import FORMS, MatrixForm
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.generation.optimize import make_language_forms_for, optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE, LanguageReport

@@ -19,7 +19,7 @@ from edgeopt.graph.files import in_place, large_constants
 from edgeopt.graph.files.outside_weights import outside_tensors, piece_of
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation import optimize
-from edgeopt.optimization.generation.forms import FORMS
+from edgeopt.optimization.generation.forms.kinds import FORMS
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.workplace import Workplace, prepared, started

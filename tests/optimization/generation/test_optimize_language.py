@@ -23,7 +23,7 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import life, optimize
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, _is_slower
-from edgeopt.optimization.generation.forms import CHUNK_TOKENS, FORMS, SPLIT_CHUNK_TOKENS
+from edgeopt.optimization.generation.forms.kinds import CHUNK_TOKENS, FORMS, SPLIT_CHUNK_TOKENS
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE, STORED, LanguageForm

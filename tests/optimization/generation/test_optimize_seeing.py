@@ -15,7 +15,7 @@ from seeing_models import picture, write_exported
 import edgeopt
 from edgeopt.errors import EdgeoptError, NoteKind, UnavailableError, UnsupportedError
 from edgeopt.optimization.generation.deploy import deploy_language_model
-from edgeopt.optimization.generation.image_encoder import ChosenEncoder, judge_encoder
+from edgeopt.optimization.generation.forms.image_encoder import ChosenEncoder, judge_encoder
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.summary import summarize_language

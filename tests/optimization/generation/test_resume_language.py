@@ -15,10 +15,11 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.optimization.generation import attention, optimize, proof
+from edgeopt.optimization.generation import optimize, proof
 from edgeopt.optimization.generation.choice import choose_form
-from edgeopt.optimization.generation.forms import MatrixForm
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms import attention
+from edgeopt.optimization.generation.forms.kinds import MatrixForm
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm

@@ -21,7 +21,7 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import life, optimize, proof
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import FormContest
-from edgeopt.optimization.generation.forms import FORMS
+from edgeopt.optimization.generation.forms.kinds import FORMS
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE, LanguageForm, LanguageReport

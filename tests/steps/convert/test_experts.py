@@ -17,8 +17,8 @@ from edgeopt.graph.facts.integers import read_integers
 from edgeopt.graph.facts.mixtures import DOWN, UP
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, load_model
-from edgeopt.optimization.generation.forms import FORMS
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.kinds import FORMS
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions

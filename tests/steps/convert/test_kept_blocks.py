@@ -13,7 +13,7 @@ from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
 from edgeopt.export.decoder.llama import read_configuration, write_llama
 from edgeopt.export.decoder.packed import PackedMatrix, grouped, side_by_side, with_low
 from edgeopt.graph.model import Model
-from edgeopt.optimization.generation.forms import precision_of
+from edgeopt.optimization.generation.forms.kinds import precision_of
 from edgeopt.steps.convert.blocks import Blocks
 from edgeopt.steps.convert.decoder_fusion import answers_last
 from edgeopt.steps.convert.kept_blocks import bits_of_blocks, bytes_in_floats, in_floats, round_inputs

@@ -23,7 +23,7 @@ from edgeopt.steps.convert.weight_only import columns_of, large_products, make_w
 
 SHIPPED = load_model(Path(__file__).parents[3] / "models" / "tiny_lm" / "model.onnx")
 CACHE = cache_parts(SHIPPED.inputs, SHIPPED.outputs)
-KNOWN = {spec.name for spec in SHIPPED.inputs}
+KNOWN = SHIPPED.inputs
 
 
 def tokens(seed: int, windows: int) -> list[list[int]]:

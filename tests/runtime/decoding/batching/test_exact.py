@@ -14,7 +14,7 @@ from edgeopt.executors.onnxruntime.decoder import takes_last
 from edgeopt.executors.onnxruntime.rows import SharedRows
 from edgeopt.executors.onnxruntime.sums import Sums, texts_are_alike
 from edgeopt.graph.model import load_model, save_model
-from edgeopt.optimization.generation.forms import EIGHT_BITS_BLOCK
+from edgeopt.optimization.generation.forms.kinds import EIGHT_BITS_BLOCK
 from edgeopt.runtime.decoding.batching import shared_model
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions

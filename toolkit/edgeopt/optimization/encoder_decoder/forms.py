@@ -9,7 +9,7 @@ from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.optimization.generation.forms import WIDE_BLOCK
+from edgeopt.optimization.generation.forms.kinds import WIDE_BLOCK
 from edgeopt.steps.convert.blocks import k_quant
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic

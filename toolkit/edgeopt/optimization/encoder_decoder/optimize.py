@@ -31,6 +31,7 @@ from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import FOLDER, told_of
+from edgeopt.optimization.generation.forms.memory import JUDGED_COPIES, require_room
 from edgeopt.optimization.generation.life import (
     Made,
     WriterRun,
@@ -42,13 +43,13 @@ from edgeopt.optimization.generation.life import (
     prove_and_write,
     require_processor,
 )
-from edgeopt.optimization.generation.memory import JUDGED_COPIES, require_room
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import LanguageReport
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder, recipe_of
-from edgeopt.runtime.bundle import Artefact, Bundle, Expected, is_bundle, make_artefact, write_bundle
+from edgeopt.runtime.bundle import Bundle, is_bundle, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.bundle_parts import Artefact, Expected
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.selftest_pair import record_pair

@@ -9,14 +9,15 @@ from typing import Any
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
+from edgeopt.optimization.generation.forms.image_encoder import ChosenEncoder
+from edgeopt.optimization.generation.forms.split import PREFILL, models_in_bundle
 from edgeopt.optimization.generation.guessing import with_guesses
-from edgeopt.optimization.generation.image_encoder import ChosenEncoder
 from edgeopt.optimization.generation.result import BASELINE, ORIGINALS, LanguageForm, LanguageReport
-from edgeopt.optimization.generation.split import PREFILL, models_in_bundle
 from edgeopt.recipes.drafting.image_drafting import IMAGE_ENCODER
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.runtime.bundle import Artefact, Bundle, Expected, make_artefact, write_bundle
+from edgeopt.runtime.bundle import Bundle, make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.bundle_parts import Artefact, Expected
 from edgeopt.runtime.bundle_targets import MEASURED_ON, ORIGINAL, this_machine
 from edgeopt.runtime.decoding.binding import open_image_reader
 from edgeopt.runtime.decoding.opening import open_language_model

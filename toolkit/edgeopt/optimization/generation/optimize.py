@@ -16,12 +16,13 @@ from edgeopt.graph.model import load_model
 from edgeopt.measurement.generation.sides.turns import PARTS
 from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.generation.ahead import Ahead
-from edgeopt.optimization.generation.attention import AttentionTrials
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import deploy_language_model
-from edgeopt.optimization.generation.forms import FORMS, precision_of, with_chunks
+from edgeopt.optimization.generation.forms.attention import AttentionTrials
+from edgeopt.optimization.generation.forms.image_encoder import IN_FLOAT, encoder_in_int8, require_seeing
+from edgeopt.optimization.generation.forms.kinds import FORMS, precision_of, with_chunks
+from edgeopt.optimization.generation.forms.split import enter_split, enter_split_with_small_cache
 from edgeopt.optimization.generation.guessing import choose_guesses
-from edgeopt.optimization.generation.image_encoder import IN_FLOAT, encoder_in_int8, require_seeing
 from edgeopt.optimization.generation.life import (
     FormMaker,
     Made,
@@ -36,7 +37,6 @@ from edgeopt.optimization.generation.life import (
 )
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import ORIGINALS, GuessChoice, LanguageReport
-from edgeopt.optimization.generation.split import enter_split, enter_split_with_small_cache
 from edgeopt.optimization.generation.texts import TokenWindows, no_text
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.generation.workplace import Workplace, prepared, started, taken_over, write_ranges

@@ -16,10 +16,10 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.graph.files.large_constants import FOLDER, kept_in
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.generation.right_writer import open_right_decoder
-from edgeopt.optimization.generation.attention import AttentionTrials
-from edgeopt.optimization.generation.forms import FUSED, KEPT, MatrixForm, with_chunks
-from edgeopt.optimization.generation.material import DecoderMaterial
-from edgeopt.optimization.generation.memory import JUDGED_COPIES, require_memory, require_room
+from edgeopt.optimization.generation.forms.attention import AttentionTrials
+from edgeopt.optimization.generation.forms.kinds import FUSED, KEPT, MatrixForm, with_chunks
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.memory import JUDGED_COPIES, require_memory, require_room
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.resume import MODEL, Left, take_folder
 from edgeopt.optimization.generation.texts import TokenWindows, read_texts

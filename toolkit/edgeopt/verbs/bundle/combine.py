@@ -22,8 +22,6 @@ from edgeopt.runtime.bundle import (
     MOST_TARGETS,
     SCHEMA,
     SEVERAL,
-    Artefact,
-    Attachment,
     Bundle,
     manifest_of,
     parse_bundle,
@@ -31,6 +29,7 @@ from edgeopt.runtime.bundle import (
     write_manifest,
 )
 from edgeopt.runtime.bundle_folder import MANIFEST, names_in, remove_stale, require_nothing_else
+from edgeopt.runtime.bundle_parts import Artefact, Attachment
 from edgeopt.runtime.bundle_targets import ORIGINAL, MeasuredOn, frame_ms, measured_on
 from edgeopt.system.disk.files import require_space, unwritable
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.optimization.generation.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.generation.result import BASELINE
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.convert.experts import with_experts
