@@ -41,7 +41,7 @@ from edgeopt.graph.model import load_model, save_model
 from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.bundle import make_artefact, write_bundle
-from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.bundles.models import in_bundle
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.runtime.decoding.selftest import record_logits
 from edgeopt.steps.convert.last_logits import keep_last_logits

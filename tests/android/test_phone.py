@@ -23,7 +23,7 @@ from edgeopt.measurement.frames.result import FrameBenchResult
 from edgeopt.measurement.samples import Samples
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.runtime.bundle_targets import this_machine
+from edgeopt.runtime.bundles.targets import this_machine
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "digits_detector" / "model.onnx"

@@ -29,7 +29,7 @@ from edgeopt.optimization.report.verdict import judge
 from edgeopt.optimization.result import read_report
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
-from edgeopt.runtime.bundle_targets import measured_on, this_machine
+from edgeopt.runtime.bundles.targets import measured_on, this_machine
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.system.declared.target import find_target

@@ -22,7 +22,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, NoteKind, NotFoundErr
 from edgeopt.graph.model import Model
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.runtime.bundle import MANIFEST, Bundle, is_bundle, read_bundle, write_bundle
-from edgeopt.runtime.bundle_targets import ORIGINAL, Contender, MeasuredOn, TargetFit, rank, this_machine
+from edgeopt.runtime.bundles.targets import ORIGINAL, Contender, MeasuredOn, TargetFit, rank, this_machine
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.drift.figures import FigureReader
 from edgeopt.runtime.drift.of_bundle import sketch_for

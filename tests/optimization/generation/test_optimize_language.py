@@ -33,7 +33,7 @@ from edgeopt.optimization.run import Silence
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.report.formats import Paper, render
 from edgeopt.runtime.bundle import read_bundle
-from edgeopt.runtime.bundle_targets import measured_on, this_machine
+from edgeopt.runtime.bundles.targets import measured_on, this_machine
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 

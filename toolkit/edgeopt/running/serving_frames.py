@@ -18,7 +18,7 @@ from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.running.serving import Hosted, ServedModel, ServeOptions, bytes_beside
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
-from edgeopt.runtime.bundle_parts import Port
+from edgeopt.runtime.bundles.parts import Port
 from edgeopt.runtime.fallback import least_bytes
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.machine.threads import engine_threads

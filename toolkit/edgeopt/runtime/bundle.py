@@ -20,7 +20,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.chat_template import chat_files
 from edgeopt.recipes.texts.encoder_decoder import configurations
 from edgeopt.recipes.texts.generation import GENERATION
-from edgeopt.runtime.bundle_folder import (
+from edgeopt.runtime.bundles.folder import (
     MANIFEST,
     PIPELINE,
     REMEDY,
@@ -30,8 +30,8 @@ from edgeopt.runtime.bundle_folder import (
     require_inside,
     require_nothing_else,
 )
-from edgeopt.runtime.bundle_parts import Artefact, Attachment, Port, SelfTest, Weights
-from edgeopt.runtime.bundle_targets import (
+from edgeopt.runtime.bundles.parts import Artefact, Attachment, Port, SelfTest, Weights
+from edgeopt.runtime.bundles.targets import (
     ASKED,
     Contender,
     TargetStanding,

@@ -20,7 +20,7 @@ from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.recipes.outputs.tensor_outputs import require_bound
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.runtime.bundle import Bundle, require_whole
-from edgeopt.runtime.bundle_parts import Artefact
+from edgeopt.runtime.bundles.parts import Artefact
 from edgeopt.runtime.decoding.binding import bind_language_model, tokens_of
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin

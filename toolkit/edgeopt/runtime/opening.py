@@ -10,7 +10,7 @@ from typing import Any
 
 from edgeopt import executors
 from edgeopt.executors import Session, SessionOptions, Source, arithmetic
-from edgeopt.runtime.bundle_parts import Artefact
+from edgeopt.runtime.bundles.parts import Artefact
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.affinity import held_processors

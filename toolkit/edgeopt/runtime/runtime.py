@@ -20,7 +20,7 @@ from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec, require_na
 from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.inputs.input_shapes import beginning_of
 from edgeopt.runtime.bundle import Bundle, read_bundle
-from edgeopt.runtime.bundle_parts import Artefact
+from edgeopt.runtime.bundles.parts import Artefact
 from edgeopt.runtime.decoding.binding import with_context
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation

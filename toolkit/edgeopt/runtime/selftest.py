@@ -21,8 +21,8 @@ from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample
 from edgeopt.recipes.inputs.sample_arrays import PICTURE, TEXT, arrays_of, sample_of
 from edgeopt.runtime.bundle import Bundle
-from edgeopt.runtime.bundle_folder import REMEDY
-from edgeopt.runtime.bundle_parts import Artefact, NoiseLimit
+from edgeopt.runtime.bundles.folder import REMEDY
+from edgeopt.runtime.bundles.parts import Artefact, NoiseLimit
 from edgeopt.system.disk.archives import read_archive
 from edgeopt.tasks import FrameTask
 

@@ -12,7 +12,7 @@ from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.measurement.opening.given import OpenedModel, open_given
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.runtime.bundle import make_artefact, write_bundle
-from edgeopt.runtime.bundle_models import in_bundle
+from edgeopt.runtime.bundles.models import in_bundle
 from edgeopt.runtime.devices.availability import require_engine
 from edgeopt.runtime.pipelines.bundle import PipelineBundle, is_pipeline_bundle, read_pipeline, write_pipeline
 from edgeopt.runtime.pipelines.description import Description, Stage, read_description

@@ -28,9 +28,9 @@ from edgeopt.recipes.inputs.made_up import synthetic_like
 from edgeopt.recipes.inputs.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.bundle import Bundle, make_artefact, make_selftest, write_bundle
-from edgeopt.runtime.bundle_models import in_bundle
-from edgeopt.runtime.bundle_parts import Artefact, Expected, SelfTest
-from edgeopt.runtime.bundle_targets import MEASURED_ON, ORIGINAL, this_machine
+from edgeopt.runtime.bundles.models import in_bundle
+from edgeopt.runtime.bundles.parts import Artefact, Expected, SelfTest
+from edgeopt.runtime.bundles.targets import MEASURED_ON, ORIGINAL, this_machine
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.runtime.drift.sketch import FILE as SKETCH_FILE
 from edgeopt.runtime.drift.sketch import Sketch

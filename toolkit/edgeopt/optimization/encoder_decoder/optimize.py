@@ -48,8 +48,8 @@ from edgeopt.optimization.generation.result import LanguageReport
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder, recipe_of
 from edgeopt.runtime.bundle import Bundle, is_bundle, make_artefact, write_bundle
-from edgeopt.runtime.bundle_models import in_bundle
-from edgeopt.runtime.bundle_parts import Artefact, Expected
+from edgeopt.runtime.bundles.models import in_bundle
+from edgeopt.runtime.bundles.parts import Artefact, Expected
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.selftest_pair import record_pair

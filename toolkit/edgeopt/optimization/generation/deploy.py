@@ -16,9 +16,9 @@ from edgeopt.optimization.generation.result import BASELINE, ORIGINALS, Language
 from edgeopt.recipes.drafting.image_drafting import IMAGE_ENCODER
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.bundle import Bundle, make_artefact, write_bundle
-from edgeopt.runtime.bundle_models import in_bundle
-from edgeopt.runtime.bundle_parts import Artefact, Expected
-from edgeopt.runtime.bundle_targets import MEASURED_ON, ORIGINAL, this_machine
+from edgeopt.runtime.bundles.models import in_bundle
+from edgeopt.runtime.bundles.parts import Artefact, Expected
+from edgeopt.runtime.bundles.targets import MEASURED_ON, ORIGINAL, this_machine
 from edgeopt.runtime.decoding.binding import open_image_reader
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.selftest import record_logits

@@ -17,7 +17,7 @@ from edgeopt.executors import arithmetic
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS
 from edgeopt.executors.onnxruntime.image_rows import EncodedPicture
 from edgeopt.runtime.bundle import make_selftest
-from edgeopt.runtime.bundle_parts import Artefact, NoiseLimit, SelfTest
+from edgeopt.runtime.bundles.parts import Artefact, NoiseLimit, SelfTest
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.selftest import (
     FILE,

@@ -15,7 +15,7 @@ from edgeopt.errors import Note
 from edgeopt.graph.sound import Sound
 from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles
 from edgeopt.recipes.texts.tokens import Tokens
-from edgeopt.runtime.bundle_parts import Artefact, NoiseLimit, SelfTest
+from edgeopt.runtime.bundles.parts import Artefact, NoiseLimit, SelfTest
 from edgeopt.runtime.decoding.selftest import made_up_tokens, make_test, require_alike, thinned
 from edgeopt.runtime.selftest import StoredTest
 

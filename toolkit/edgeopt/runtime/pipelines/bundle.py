@@ -17,7 +17,7 @@ from typing import Any
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.runtime.bundle import parse_bundle, seal
-from edgeopt.runtime.bundle_folder import MANIFEST, PIPELINE, remove_stale, require_inside, require_nothing_else
+from edgeopt.runtime.bundles.folder import MANIFEST, PIPELINE, remove_stale, require_inside, require_nothing_else
 from edgeopt.runtime.pipelines.description import Description, parse_description
 from edgeopt.system.disk.files import read_file, write_beside
 from edgeopt.system.text import short

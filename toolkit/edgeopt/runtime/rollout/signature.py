@@ -16,7 +16,7 @@ from time import time
 from typing import Annotated, Any, Final
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
-from edgeopt.runtime.bundle_folder import MANIFEST
+from edgeopt.runtime.bundles.folder import MANIFEST
 from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.files import read_file, require_writable, write_beside
 from edgeopt.system.toml import Within, parse_table, read_object

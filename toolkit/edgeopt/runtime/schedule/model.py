@@ -14,7 +14,7 @@ from edgeopt import executors
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import Sample
 from edgeopt.runtime.bundle import Bundle, read_bundle
-from edgeopt.runtime.bundle_parts import Artefact
+from edgeopt.runtime.bundles.parts import Artefact
 from edgeopt.runtime.opening import opening_of
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule.batch import Batches, why_no_batch

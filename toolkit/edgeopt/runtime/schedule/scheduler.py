@@ -23,7 +23,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample
 from edgeopt.runtime.bundle import Bundle
-from edgeopt.runtime.bundle_parts import Artefact
+from edgeopt.runtime.bundles.parts import Artefact
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule.cores import assign_cores
 from edgeopt.runtime.schedule.lane import Lane

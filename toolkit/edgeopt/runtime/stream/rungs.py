@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from edgeopt.runtime.bundle_parts import Artefact, Expected
+from edgeopt.runtime.bundles.parts import Artefact, Expected
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream.degradation import LevelLoad

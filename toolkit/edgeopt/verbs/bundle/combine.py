@@ -28,9 +28,9 @@ from edgeopt.runtime.bundle import (
     read_bundle,
     write_manifest,
 )
-from edgeopt.runtime.bundle_folder import MANIFEST, names_in, remove_stale, require_nothing_else
-from edgeopt.runtime.bundle_parts import Artefact, Attachment
-from edgeopt.runtime.bundle_targets import ORIGINAL, MeasuredOn, frame_ms, measured_on
+from edgeopt.runtime.bundles.folder import MANIFEST, names_in, remove_stale, require_nothing_else
+from edgeopt.runtime.bundles.parts import Artefact, Attachment
+from edgeopt.runtime.bundles.targets import ORIGINAL, MeasuredOn, frame_ms, measured_on
 from edgeopt.system.disk.files import require_space, unwritable
 
 _HASH_DIGITS = 12

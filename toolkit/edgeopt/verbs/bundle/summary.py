@@ -9,7 +9,7 @@ from typing import Any
 
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 from edgeopt.runtime.bundle import Bundle, ranked
-from edgeopt.runtime.bundle_targets import TargetFit, TargetStanding, frame_ms, measured_on
+from edgeopt.runtime.bundles.targets import TargetFit, TargetStanding, frame_ms, measured_on
 from edgeopt.system.text import format_bytes, format_ms
 from edgeopt.verbs.bundle.combine import size_of
 

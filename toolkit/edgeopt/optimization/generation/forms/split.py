@@ -16,8 +16,8 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.workplace import Workplace
-from edgeopt.runtime.bundle_models import in_bundle_together
-from edgeopt.runtime.bundle_parts import Weights
+from edgeopt.runtime.bundles.models import in_bundle_together
+from edgeopt.runtime.bundles.parts import Weights
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.prefill_graph import write_two_graphs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edgeopt.graph.files.outside import PieceLayout, lay_out
 from edgeopt.graph.files.outside_weights import in_one_file, outside_tensors, piece_of
 from edgeopt.graph.model import Model
-from edgeopt.runtime.bundle_parts import Weights
+from edgeopt.runtime.bundles.parts import Weights
 
 
 def in_bundle(model: Model, weights: dict[str, PieceLayout]) -> tuple[bytes, Weights | None]:

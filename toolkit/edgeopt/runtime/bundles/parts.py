@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.runtime.bundle_folder import FILE_NAME, MANIFEST
+from edgeopt.runtime.bundles.folder import FILE_NAME, MANIFEST
 from edgeopt.system.machine.affinity import require_cores
 from edgeopt.system.toml import Within
 
