@@ -14,9 +14,9 @@ from exported_pairs import unpacked
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.texts.beams import BeamOptions, BeamStop
-from edgeopt.runtime.decoding.beams import BeamSearch
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.searching.beams import BeamSearch
 from edgeopt.runtime.decoding.speech.rules import TokenRules, log_softmax
 
 WORDS, END, MOST = 5, 0, 4

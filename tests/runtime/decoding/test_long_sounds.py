@@ -17,7 +17,7 @@ from edgeopt.recipes.inputs.audio import Audio, Features
 from edgeopt.recipes.inputs.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import AnswerOptions, Long
-from edgeopt.runtime.decoding.long_sounds import fitted_sound
+from edgeopt.runtime.decoding.speech.long_sounds import fitted_sound
 
 RATE = 16000
 NOISE = (0.1 * np.random.default_rng(0).standard_normal(64 * RATE)).astype(np.float32)

@@ -17,7 +17,7 @@ from edgeopt.measurement.generation.sides.turns import Prompt
 from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions, Long
-from edgeopt.runtime.decoding.long_sounds import fitted_sound
+from edgeopt.runtime.decoding.speech.long_sounds import fitted_sound
 from edgeopt.system.disk.files import read_text
 from edgeopt.system.processes.time_limit import require_time, time_left_s
 from edgeopt.system.text import plural

@@ -1,1 +1,1 @@
-"""What a bundle is made of: its folder, the parts of its manifest, stored models, and several targets."""
+"""Bundles on disk: the folder, the parts of a manifest, stored models, several targets."""

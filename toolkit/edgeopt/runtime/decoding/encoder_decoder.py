@@ -27,15 +27,15 @@ from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles, read_enco
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
-from edgeopt.runtime.decoding.beam_generation import BeamGeneration
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing
 from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.runtime.decoding.long import fitted_text
-from edgeopt.runtime.decoding.long_sounds import WindowsInTurn, fitted_sound
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.decoding.searching.beam_generation import BeamGeneration
 from edgeopt.runtime.decoding.selftest_pair import check_pair
 from edgeopt.runtime.decoding.speech.hearing import passages_of
+from edgeopt.runtime.decoding.speech.long_sounds import WindowsInTurn, fitted_sound
 from edgeopt.runtime.decoding.speech.options import SpeechOptions, SpeechWishes
 from edgeopt.runtime.decoding.speech.rules import TokenRules
 from edgeopt.runtime.decoding.speech.transcription import Transcription

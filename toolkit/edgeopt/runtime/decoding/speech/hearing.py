@@ -9,7 +9,7 @@ from edgeopt.graph.sound import Sound
 from edgeopt.recipes.inputs.audio import Audio
 from edgeopt.recipes.texts.speech import SpeechSettings
 from edgeopt.runtime.decoding.generation import Long
-from edgeopt.runtime.decoding.long_sounds import fitted_sound
+from edgeopt.runtime.decoding.speech.long_sounds import fitted_sound
 from edgeopt.runtime.decoding.speech.passages import Passage, SoundFeatures, StreamFeatures
 from edgeopt.runtime.decoding.speech.voice import VoiceDetector, require_voice, utterances, without_silence
 

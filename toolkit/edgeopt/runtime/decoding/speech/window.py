@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.cross_decoder import CrossDecoder
 from edgeopt.recipes.texts.beams import BeamOptions
-from edgeopt.runtime.decoding.beams import BeamSearch
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
+from edgeopt.runtime.decoding.searching.beams import BeamSearch
 from edgeopt.runtime.decoding.speech.rules import TokenRules, log_softmax
 
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.recipes.texts.beams import BeamOptions
-from edgeopt.runtime.decoding.beams import BeamSearch, ForkingDecoder
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Generation, Piece, Writing
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.decoding.searching.beams import BeamSearch, ForkingDecoder
 from edgeopt.runtime.decoding.speech.rules import TokenRules, log_softmax
 
 

@@ -1,0 +1,1 @@
+"""Search for the likeliest answer with several beams."""
