@@ -27,7 +27,7 @@ from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.blocks import k_quant, to_nearest
 from edgeopt.steps.convert.expert_inputs import expert_grams_of
 from edgeopt.steps.convert.experts import expert_name, store_experts
-from edgeopt.steps.convert.grams import rounding_with
+from edgeopt.steps.convert.fitting.grams import rounding_with
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.inspection.tensors import read_tensors
 

@@ -15,9 +15,9 @@ from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import load_model
 from edgeopt.steps.convert import layer_by_layer
 from edgeopt.steps.convert.blocks import k_quant, to_nearest
-from edgeopt.steps.convert.fitted_blocks import Curvature, fit_blocks
-from edgeopt.steps.convert.layer_by_layer import round_layer_by_layer
-from edgeopt.steps.convert.pieces import TwoRuns
+from edgeopt.steps.convert.fitting.fitted_blocks import Curvature, fit_blocks
+from edgeopt.steps.convert.fitting.layer_by_layer import round_layer_by_layer
+from edgeopt.steps.convert.fitting.pieces import TwoRuns
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.convert.weight_only import columns_of, large_products, make_weight_only
 

@@ -18,7 +18,7 @@ from edgeopt.graph.facts.mixtures import DOWN, UP, mixtures
 from edgeopt.graph.graph import Graph, Node, attribute
 from edgeopt.graph.model import Model
 from edgeopt.steps.convert.experts import expert_name
-from edgeopt.steps.convert.grams import Gram
+from edgeopt.steps.convert.fitting.grams import Gram
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.quantize.calibration.watching import groups_of, with_outputs
 from edgeopt.system.processes.time_limit import require_time

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import Model
+from edgeopt.steps.convert.fitting.layer_by_layer import bytes_needed
 from edgeopt.steps.convert.kept_blocks import MOST_IN_FLOATS, bytes_in_floats
-from edgeopt.steps.convert.layer_by_layer import bytes_needed
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 

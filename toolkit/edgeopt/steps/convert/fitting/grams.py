@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.steps.convert.blocks import Blocks, Rounding, k_quant, to_nearest
-from edgeopt.steps.convert.fitted_blocks import Curvature, fit_blocks
+from edgeopt.steps.convert.fitting.fitted_blocks import Curvature, fit_blocks
 
 _MOST_TOGETHER = 1024
 """Inputs of one part: the work grows with their third power."""

@@ -24,8 +24,8 @@ from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.steps.convert.blocks import Blocks, to_nearest
-from edgeopt.steps.convert.fitted_blocks import Curvature, fit_blocks
-from edgeopt.steps.convert.pieces import Held, TwoRuns, has_nested
+from edgeopt.steps.convert.fitting.fitted_blocks import Curvature, fit_blocks
+from edgeopt.steps.convert.fitting.pieces import Held, TwoRuns, has_nested
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.convert.weight_only import columns_of, large_products
 from edgeopt.steps.quantize.formats.matmul_integer import product_bias

@@ -1,0 +1,1 @@
+"""Blocks of 4 bits that are fitted to a calibration text."""
