@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, cache_parts
 from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import load_model
-from edgeopt.steps.convert import layer_by_layer
 from edgeopt.steps.convert.blocks import k_quant, to_nearest
+from edgeopt.steps.convert.fitting import layer_by_layer
 from edgeopt.steps.convert.fitting.fitted_blocks import Curvature, fit_blocks
 from edgeopt.steps.convert.fitting.layer_by_layer import round_layer_by_layer
 from edgeopt.steps.convert.fitting.pieces import TwoRuns
