@@ -45,7 +45,8 @@ def expert_grams_of(
 ) -> dict[str, Gram]:
     """Return X^T X of each expert's matrices, by the names under which they are rounded; empty: there are no experts.
 
-    An expert to which fewer tokens come than its second matrix has inputs has none: it is rounded to nearest.
+    An expert to which fewer tokens come than its second matrix has inputs has no sums for that matrix, which is then
+    rounded as a k-quant.
 
     Args:
         model: A float decoder with a cache.

@@ -23,7 +23,8 @@ SPLIT_CHUNK_TOKENS = 128
 """The same where a graph of its own computes prompts. Where its numbers depend on who runs together, prompts are cut
 there each time, and what is kept of one ends there; fewer make prompts slower: 64 by 7 % (SmolLM2-135M in `w8a8`)."""
 WIDE_BLOCK = 128
-"""In 8 bits a scale for so many weights costs nothing that is seen, and saves a third of the time of one for 32."""
+"""Of 4 bits (`w4+long`): faster with wide matrices, and loses more. Of 8 bits in encoders with decoders: a scale for so
+many weights costs nothing that is seen, and saves a third of the time of one for 32."""
 EIGHT_BITS_BLOCK = 64
 """Longer blocks are 0 to 8 % faster, but with AVX512-VNNI a token's numbers then depend on the texts beside it."""
 
@@ -107,7 +108,7 @@ FUSED = MatrixForm(
     "as given, attention and norms as single ops",
     lambda material: Outcome(material.model, {"": 1}),
 )
-"""Fused form of a model that another exporter wrote (`fusion.py`); the other forms are made of it then."""
+"""Fused form of a model that another exporter wrote (`steps/convert/decoder_fusion.py`); the other forms are made of it then."""
 
 
 def _kept(bits: int) -> MatrixForm:
