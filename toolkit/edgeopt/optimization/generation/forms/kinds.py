@@ -108,7 +108,7 @@ FUSED = MatrixForm(
     "as given, attention and norms as single ops",
     lambda material: Outcome(material.model, {"": 1}),
 )
-"""Fused form of a model that another exporter wrote (`steps/convert/decoder_fusion.py`); the other forms are made of it then."""
+"""Fused form of a model that another exporter wrote (`steps/convert/decoder_fusion.py`); others are made of it then."""
 
 
 def _kept(bits: int) -> MatrixForm:
