@@ -84,6 +84,33 @@ def test_a_prefix_is_kept_and_stored_and_taken_where_a_prompt_begins_with_all_of
         model._idle.clear()
 
 
+def test_slots_begin_behind_a_stored_prefix_each_time_and_not_behind_a_part_of_another_text(hybrid, model):
+    prefix = model.keep_prefix(TEXT[:20])
+    prompts = [prefix.before(TEXT[30:35]), prefix.before(TEXT[40:46]), prefix.before(TEXT[50:53])]
+    with SharedModel(model, 1) as shared:
+        for prompt in prompts:
+            answer = shared.generate(prompt, PLAIN)
+            assert tokens_of(answer) == written(hybrid[0], prompt)
+            assert answer.account.reused_tokens == prefix.held_tokens
+
+
+def test_the_next_turn_is_expected_and_a_shift_begins_anew(hybrid, model):
+    prompt = TEXT[:12]
+    answer = tokens_of(model.generate(prompt, PLAIN))
+    turn = [*prompt, *answer, 7, 8]
+    assert model.expect(turn[:-2]) == 1  # the last token of the answer never ran
+    with model.generate(turn, PLAIN) as again:
+        assert tokens_of(again) == written(hybrid[0], turn)
+    assert again.account.reused_tokens == model.begins_with + len(turn) - 2
+    with open_language_model(hybrid[1], 1, 32)[0] as small:
+        tokens = tokens_of(small.generate(prompt, AnswerOptions(30, ends=False, shifts=True)))
+        room = small.context - small.begins_with - len(prompt)
+        whole = [*prompt, *tokens[:room]]
+        del whole[: (small.context - small.begins_with) // 2]
+        small.forget()
+        assert tokens_of(small.generate(whole, AnswerOptions(4, ends=False))) == tokens[room : room + 4]
+
+
 def test_guesses_are_refused_in_one_line(model):
     with pytest.raises(UnsupportedError, match="a wrong guess cannot be taken back"):
         model.generate(TEXT[:5], AnswerOptions(5, guesses=3))

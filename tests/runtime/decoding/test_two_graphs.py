@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import onnx
@@ -108,6 +109,46 @@ def test_texts_beside_others_have_their_own_tokens(model: LanguageModel):
         before = shared.work.reused_tokens
         assert [piece.token for piece in shared.generate([*PROMPTS[5], 9], PLAIN)] == behind
         assert shared.work.reused_tokens == before + 2 * GRAIN
+
+
+def test_the_next_turn_is_computed_ahead_up_to_the_last_cut(model: LanguageModel):
+    prompt = PROMPTS[2]
+    answer = [piece.token for piece in model.generate(prompt, PLAIN)]
+    turn = [*prompt, *answer, 9, 11]
+    model.forget()
+    alone = [piece.token for piece in model.generate(turn, PLAIN)]
+    begun = len(prompt) + len(answer)
+    model.forget()
+    assert [piece.token for piece in model.generate(prompt, PLAIN)] == answer
+    model.expect(turn[:begun])
+    with model.generate(turn, PLAIN) as again:
+        assert [piece.token for piece in again] == alone
+    assert again.account.reused_tokens == model.plan.reusable(model.begins_with + begun)
+    model.forget()
+    with SharedModel(model, 2) as shared:
+        assert [piece.token for piece in shared.generate(prompt, PLAIN)] == answer
+        shared.expect(turn[:begun], prompt)
+        for _ in range(2000):
+            if shared.work.ahead_tokens and not shared._has_work():
+                break
+            sleep(0.005)
+        beside = shared.generate(turn, PLAIN)
+        assert [piece.token for piece in beside] == alone
+    assert beside.account.reused_tokens == model.plan.reusable(model.begins_with + begun)
+
+
+def test_a_text_beyond_the_context_goes_on_as_behind_a_prompt_of_what_stayed(exported: Path, tmp_path: Path):
+    with open_language_model(written(exported, tmp_path, "w8a8", "w4"), 1, 96)[0] as model:
+        prompt, asked = PROMPTS[2], replace(PLAIN, most_tokens=60, shifts=True, keep=5)
+        with model.generate(prompt, asked) as answer:
+            tokens = [piece.token for piece in answer]
+        assert answer.account.shifts == 1
+        room = model.context - model.begins_with - len(prompt)
+        whole = [*prompt, *tokens[:room]]
+        fixed = 5
+        del whole[fixed : fixed + (model.context - model.begins_with - fixed) // 2]
+        model.forget()
+        assert [piece.token for piece in model.generate(whole, replace(PLAIN, most_tokens=60 - room))] == tokens[room:]
 
 
 def test_guesses_change_no_token_of_an_exact_answer(model: LanguageModel):

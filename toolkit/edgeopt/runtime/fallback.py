@@ -170,7 +170,8 @@ def _open_writer(
     recipe = bundle.recipe
     beside = tuple(part for part in bundle.parts if part.file == recipe.generation.prefill)
     size = _size_of(artefact, *beside)
-    require_memory(size, _token_bytes(artefact), recipe)
+    encoders = tuple(part for part in bundle.parts if part.file == recipe.image.encoder)
+    require_memory(size + _size_of(*encoders), _token_bytes(artefact), recipe)
     threads, digest = opening.options.threads, "-".join(graph.sha256 for graph in (artefact, *beside))
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
     tokens = InBackground(lambda: tokens_of(recipe))
@@ -187,6 +188,7 @@ def _open_writer(
                 hashing.take()  # before anything runs; what the engine says of a damaged file explains nothing
         prefill = sessions[1] if len(sessions) > 1 else None
         writer = bind_language_model(sessions[0], recipe, origin, prefill, tokens.take)
+        undone.callback(writer.close)
         told = check_logits(stored, artefact, writer) if stored else ()
         undone.pop_all()
     writer.origin = replace(writer.origin, notes=(*writer.origin.notes, *told))

@@ -182,7 +182,7 @@ class Decoder:
         self._pair: _BoundTokens | None = None
         self._options = quiet()
         if shares:
-            self._reserve()
+            self._reserve(self._room)
         else:
             self._forget()
 
@@ -240,11 +240,10 @@ class Decoder:
         """Reserve memory for so many tokens, at most the capacity; what the cache holds is copied."""
         if not self._shares or min(tokens, self.capacity) <= self._room:
             return
-        held = self.stored()
-        self._room = min(max(-(-tokens // ROOM) * ROOM, 2 * self._room), self.capacity)
-        self._reserve()
+        held = [self._values[part.past][1] for part in self._parts]
+        self._reserve(min(max(-(-tokens // ROOM) * ROOM, 2 * self._room), self.capacity))
         for part, array in zip(self._parts, held, strict=True):
-            self._values[part.past][1][:, :, : self._past] = array
+            self._values[part.past][1][:, :, : self._past] = array[:, :, : self._past]
 
     def _run(self, tokens: Sequence[int], last: int, *, is_next: bool) -> NDArray[np.float32]:
         after = self._past + len(tokens)
@@ -319,13 +318,15 @@ class Decoder:
         if past <= self._single_from:
             self._single_from = self.capacity
 
-    def _reserve(self) -> None:
+    def _reserve(self, room: int) -> None:
+        """Take memory for so many tokens; where there is none, all stays as it was."""
         import onnxruntime
 
-        for part, flat in zip(self._parts, reserved(self._parts, self._room), strict=True):
-            memory = flat.reshape(1, part.heads, self._room, part.head)
+        for part, flat in zip(self._parts, reserved(self._parts, room), strict=True):
+            memory = flat.reshape(1, part.heads, room, part.head)
             value = onnxruntime.OrtValue.ortvalue_from_numpy(memory)
             self._values[part.past] = value, memory  # the value borrows the array's memory
+        self._room = room
         self._binding = self._bound()
         self._binding.bind_output(LOGITS, "cpu")
         self._single = _BoundTokens.of(self._session, self._bound()) if self.capacity > 1 else None

@@ -123,8 +123,8 @@ class SplitDecoder(Decoder):
         self._past = after
         return np.zeros((0, 0), np.float32)
 
-    def _reserve(self) -> None:
-        super()._reserve()
+    def _reserve(self, room: int) -> None:
+        super()._reserve(room)
         values = [self._values[part.past][0] for part in self._parts]
         self._prompts = bound_cache(self._prefill.engine, self._parts, values)
 

@@ -74,6 +74,10 @@ class Rows(Protocol):
         """Return (rows, vocabulary) logits behind the next token of each of the first rows."""
         ...
 
+    def reusable(self, row: int, past: int) -> int:
+        """Return how many of the first `past` tokens that a row holds another text can begin with."""
+        ...
+
     def rewind(self, row: int, past: int) -> None:
         """Forget all tokens of a row but the first `past`."""
         ...
@@ -215,12 +219,15 @@ class SharedRows:
         self._states.swap(a, b)
         self._past[a], self._past[b] = held[1], held[0]
 
+    def reusable(self, row: int, past: int) -> int:
+        """Return how many of the first `past` tokens that a row holds another text can begin with."""
+        return 0 if self._states.parts and past != self._past[row] else past  # states cannot be cut back
+
     def copy(self, source: int, row: int, past: int) -> int:
         """Begin a row like another one, with its first `past` tokens."""
         if not 0 <= past <= self._past[source]:
             raise ValueError(f"row {source} holds {self._past[source]} tokens, not {past}")
-        if self._states.parts and past != self._past[source]:  # which cannot be cut back
-            past = 0
+        past = self.reusable(source, past)
         if not past:
             self._states.clear(row)
         elif source != row:
@@ -405,10 +412,13 @@ class RowsApart:
 
     def copy(self, source: int, row: int, past: int) -> int:
         """Begin a row with the first tokens that it holds itself; of others, and of older sizes, nothing is taken."""
-        text = self._texts[row]
-        is_kept = source == row and text is not None and text.capacity == self.capacity
-        self.rewind(row, text.reusable(past) if text is not None and is_kept else 0)
+        self.rewind(row, self.reusable(row, past) if source == row else 0)
         return self.past(row)
+
+    def reusable(self, row: int, past: int) -> int:
+        """Return how many of the first `past` tokens that a row holds another text can begin with."""
+        text = self._texts[row]
+        return text.reusable(past) if text is not None and text.capacity == self.capacity else 0
 
     def restore(self, row: int, stored: Sequence[NDArray[Any]], past: int) -> None:
         """Begin a row with the first `past` tokens of a cache."""

@@ -106,13 +106,17 @@ def texts_are_alike(session: Any, parts: Sequence[CachePart], slots: int) -> boo
     """
     most, known = min(max(_TEXTS), slots), _tokens_of(session)
     rows = SharedRows(session, parts, most, 4 * _PROMPT, pairs=True)
-    for row in range(most):
-        rows.run(row, [1 + i * (row + 1) % known for i in range(_PROMPT + row)], is_prompt=True)
+    prompts = [[1 + i * (row + 1) % known for i in range(_PROMPT + row)] for row in range(most)]
     for count in (text for text in _TEXTS if text <= most):
         tokens = [1 + (row * row + count) % known for row in range(count)]
-        alone = [rows.run(row, [token])[-1] for row, token in enumerate(tokens)]
-        for row in range(count):
-            rows.rewind(row, rows.past(row) - 1)
+        alone = list[NDArray[np.float32]]()
+        for row, token in enumerate(tokens):
+            rows.rewind(row, 0)
+            rows.run(row, prompts[row], is_prompt=True)
+            alone.append(rows.run(row, [token])[-1])
+        for row in range(count):  # begun anew: states cannot be cut back by a token
+            rows.rewind(row, 0)
+            rows.run(row, prompts[row], is_prompt=True)
         if not np.array_equal(np.stack(alone), rows.run_first(tokens)):
             return False
     return True

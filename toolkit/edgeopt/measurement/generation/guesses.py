@@ -134,9 +134,11 @@ def forecast_guesses(
         uses_draft: Whether its draft is tried.
 
     Raises:
+        UnsupportedError: If the model has states, which cannot take a wrong guess back.
         EdgeoptError: If the draft does not open, or the model does not run.
         OutOfTime: At the end of a time limit.
     """
+    model.require_takes_back()
     counts = counts or (_ODD_COUNTS if model.sums is Sums.PAIRED else COUNTS)
     texts = list[tuple[list[int], int]]()
     for prompt in prompts:

@@ -47,7 +47,8 @@ def deploy_language_model(
     made, *beside = _stored(best, target, report.threads, weights)
     artefact, data = made
     with open_language_model(Path(best.file), report.threads)[0] as judged:
-        precision = artefact.precision
+        graphs = (artefact, *(graph for graph, _ in beside))
+        precision = next((graph.precision for graph in graphs if graph.precision.startswith("w")), artefact.precision)
         if recipe.image.sees:
             judged.images = open_image_reader(_file_of(recipe, encoder), recipe, judged.tokenizer, report.threads)
             precision = encoder.precision if encoder and not precision.startswith("w") else precision

@@ -484,7 +484,7 @@ class Generation(Closing):
         self._steps.close()
         self._writing.break_off()
         tokens = self._writing.tokens
-        held = self._writing.fixed_tokens if self._writing.is_shifted else len(tokens)
+        held = self._kept() if self._writing.is_shifted else len(tokens)
         self._decoder.rewind(self._decoder.reusable(min(self._decoder.past, held)))
         self._give_back(self._decoder, tokens[: self._decoder.past])
         if self._guesser:
@@ -536,12 +536,16 @@ class Generation(Closing):
         assert logits is not None
         return logits
 
+    def _kept(self) -> int:
+        """Return how many first tokens have the numbers of a prompt's behind a shift too."""
+        return self._plan.kept(self._writing.fixed_tokens, self._writing.prompt_tokens)
+
     def _begin_again(self) -> None:
         """Forget what the cache holds of the text before a shift."""
         writing = self._writing
         writing.is_shifted = False
         writing.opening_tokens = len(writing.tokens)  # with what the form of the answer forced behind it
-        self._decoder.rewind(self._decoder.reusable(min(self._decoder.past, writing.fixed_tokens)))
+        self._decoder.rewind(self._decoder.reusable(min(self._decoder.past, self._kept())))
         if self._guesser:
             self._guesser.restart()
 

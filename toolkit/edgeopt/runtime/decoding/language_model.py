@@ -125,6 +125,8 @@ class LanguageModel(Closing):
         is_free = self.prefill is None or self.prefill.pairs
         self.plan = PromptPlan(self.prefill is not None, 0 if is_free else chunk or context)
         """How prompts are cut into runs."""
+        self.guesses, self.chunk = guesses, chunk
+        """Guesses and chunk of an answer that does not say otherwise."""
         vocabulary = next(output.shape[-1] for output in session.outputs if output.name == "logits")
         if not isinstance(vocabulary, int):  # the model leaves it free: one run tells
             vocabulary = self.logits([0]).shape[-1]
@@ -133,8 +135,6 @@ class LanguageModel(Closing):
         notes = require_vocabulary("the tokenizer", tokenizer.size, vocabulary, special, named)
         self.origin = replace(self.origin, notes=(*self.origin.notes, *notes))
         self._vocabulary = vocabulary
-        self.guesses, self.chunk = guesses, chunk
-        """Guesses and chunk of an answer that does not say otherwise."""
         self.is_exact = guesses > 0
         """Whether answers are exact that do not say otherwise; see `AnswerOptions.exact`."""
         self._open_draft = open_draft
@@ -239,11 +239,8 @@ class LanguageModel(Closing):
         is_exact = self.is_exact if asked.exact is None else asked.exact
         if asked.exact:
             self.require_exact()
-        if asked.guesses and self.states:
-            raise UnsupportedError(
-                "a wrong guess cannot be taken back: this model has states beside keys and values",
-                remedy="leave guesses out (--guesses 0)",
-            )
+        if asked.guesses:
+            self.require_takes_back()
         if asked.guesses and asked.exact is None:
             self._require_same()
         in_pairs = is_exact and self.sums is Sums.PAIRED
@@ -285,6 +282,18 @@ class LanguageModel(Closing):
                 remedy="leave the pictures out, or export one that sees: edgeopt export hf:FOLDER of a SmolVLM",
             )
         return self.images
+
+    def require_takes_back(self) -> None:
+        """Raise where tokens cannot be taken out of the cache again.
+
+        Raises:
+            UnsupportedError: If so.
+        """
+        if self.states:
+            raise UnsupportedError(
+                "a wrong guess cannot be taken back: this model has states beside keys and values",
+                remedy="leave guesses out (--guesses 0)",
+            )
 
     def require_exact(self) -> None:
         """Raise where no answer can be exact, as `AnswerOptions.exact` has it.
@@ -440,15 +449,18 @@ class LanguageModel(Closing):
 
         Raises:
             ValueError: If it has a token that the model has not, or fills the context.
+            UnavailableError: If the model is closed.
         """
+        if self._is_closed:
+            raise UnavailableError("the language model is closed", remedy="open it again")
         _require_tokens(tokens, self._vocabulary)
         whole = [*self._begin, *tokens]
         if not tokens or len(whole) >= self.context:
             raise ValueError(f"{len(whole)} tokens in a context of {self.context}: one or more must be left")
         held = whole[: self.plan.reusable(len(whole))]
-        if not held:
+        if not held or not is_wanted():
             return 0
-        decoder = self._taken(held, is_exact=True)
+        decoder = self._taken(held, is_exact=not self.states)
         begun = decoder.past
         try:
             for part in self.plan.filling(held, begun, _AHEAD_TOKENS):
@@ -532,7 +544,7 @@ class LanguageModel(Closing):
                 tokens of an answer that was not exact, or that another graph than that of prompts computed, are
                 computed anew, as a part of this prompt.
         """
-        most = len(tokens) - 1
+        most, needed = len(tokens) - 1, len(tokens) + more + 1  # the copy behind an odd number of tokens
         with self._lock:
             shared = [min(common_start(held, tokens), most) for _, held in self._idle]
             exact = [min(count, other.exact_past) for count, (other, _) in zip(shared, self._idle, strict=True)]
@@ -543,17 +555,19 @@ class LanguageModel(Closing):
             decoder = self._idle.pop(best)[0] if shared else None
         past = shared[best] if shared else 0
         if decoder is None:
-            decoder = self.decoder(self.context, min(len(tokens) + more, ROOM))
-        decoder.make_room(len(tokens) + more + 1)  # the copy behind an odd number of tokens
+            decoder = self.decoder(self.context, -(-needed // ROOM) * ROOM)
         decoder.is_exact = is_exact
         longest, arrays = self.stored_start(tokens)
         if longest > past:
             decoder.restore(arrays, longest)
         else:
             decoder.rewind(past)
+        decoder.make_room(needed)
         return decoder
 
     def _give_back(self, decoder: Decoder, held: list[int]) -> None:
+        if self._is_closed:
+            return
         with self._lock:
             self._idle.append((decoder, numbers_of(held) if self.images is not None else held))
             del self._idle[:-_KEPT_CACHES]

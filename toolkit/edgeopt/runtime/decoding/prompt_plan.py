@@ -21,6 +21,15 @@ class PromptPlan:
         """Return how many of so many first tokens, computed for another prompt, have the numbers of this one's."""
         return count - count % self.grain if self.grain else count
 
+    def kept(self, fixed: int, prompt_tokens: int) -> int:
+        """Return how many of the tokens that a shift leaves in place keep their numbers.
+
+        Args:
+            fixed: Tokens that stay where they are.
+            prompt_tokens: Of the prompt, whose last one ran as one of the answer where there are two graphs.
+        """
+        return self.reusable(min(fixed, prompt_tokens - self.is_split))
+
     def parts(self, tokens: Sequence[int], past: int, most: int) -> list[Sequence[int]]:
         """Return the parts of a prompt that are left to run; the last one ends it.
 

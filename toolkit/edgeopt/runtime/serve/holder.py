@@ -62,6 +62,24 @@ class Holder(Generic[M]):
             yield model
 
     @contextmanager
+    def held_if_loaded(self) -> Iterator[M | None]:
+        """Give the model where it is open, without a wait; None where it is not. It stays for the block."""
+        with self._turn:
+            is_loaded = self._opened is not None
+            if self._opened is not None:
+                self._opened.users += 1  # so that it is not freed before it is leased
+            opened = self._opened
+        try:
+            yield opened.model if is_loaded and opened is not None else None
+        finally:
+            with self._turn:
+                if opened is not None:
+                    opened.users -= 1
+                is_last = opened is not None and self._opened is not opened and not opened.users
+            if is_last and opened is not None:
+                opened.model.close()
+
+    @contextmanager
     def _leased(self) -> Iterator[M]:
         with self._turn:
             if self._opened is None:

@@ -71,11 +71,12 @@ def bytes_in_floats(model: Model) -> int:
     if not bits_of_blocks(model):
         return 0
     sizes = {stored.name: math.prod(stored.dims) for stored in model.proto.graph.initializer}
+    packed = {stored.name for stored in model.proto.graph.initializer if stored.data_type == TensorProto.UINT8}
     halves = {
         stored.name for stored in model.proto.graph.initializer
         if stored.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
     }  # fmt: skip
-    count = int(sum(4 * sizes[name] for name in sizes if name not in halves))
+    count = int(sum(4 * sizes[name] for name in sizes if name not in halves and name not in packed))
     for node in model.proto.graph.node:
         values = {stored.name: stored.i for stored in node.attribute}
         if node.op_type == _PRODUCT:

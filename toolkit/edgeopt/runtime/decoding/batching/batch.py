@@ -140,7 +140,9 @@ class Batch:
             held: First tokens that a free row must still hold then: where another text took the row, it is too late.
         """
         whole = list(tokens[: self._plan.reusable(len(tokens))])
-        self._ahead = [*self._ahead, (whole, self._plan.reusable(held))][-self._slots :]
+        # of two graphs the last token of a prompt is that of the other one
+        least = self._plan.reusable(max(held - self._plan.is_split, 0))
+        self._ahead = [*self._ahead, (whole, least)][-self._slots :]
 
     @property
     def looks_ahead(self) -> bool:
@@ -150,10 +152,11 @@ class Batch:
     def step_ahead(self) -> None:
         """Run a part of the newest text that is expected. Only where nothing else is to be done."""
         tokens, held = self._ahead[-1]
-        alike = [self._plan.reusable(common_start(left, tokens)) for left in self._left]
+        shared = [self._plan.reusable(common_start(left, tokens)) for left in self._left]
+        alike = [self._rows.reusable(row, count) for row, count in enumerate(shared)]
         row = max(range(len(alike)), key=alike.__getitem__)
         past = alike[row]
-        if past < max(held, 1) or past == len(tokens) or len(tokens) > self._rows.capacity:
+        if past < max(held, 1) or past == len(tokens) or len(tokens) >= self._rows.capacity:
             self._ahead.pop()
             return
         part = next(iter(self._filling(tokens, past, _AHEAD_TOKENS)))
@@ -241,7 +244,7 @@ class Batch:
         free = [row for row, seat in enumerate(self._seats) if seat is None]
         sources = range(self._rows.count) if self._rows.is_together else free
         shared = {row: min(common_start(self._held(row), prompt), len(prompt) - 1) for row in sources}
-        alike = {row: self._plan.reusable(count) for row, count in shared.items()}
+        alike = {row: self._rows.reusable(row, self._plan.reusable(count)) for row, count in shared.items()}
         source = max(alike, key=alike.__getitem__)
         stored, cache = self._stored(prompt)
         is_stored = stored > alike[source]
@@ -264,8 +267,12 @@ class Batch:
         writing = request.writing
         past, count = self._rows.past(row), writing.opening_tokens - self._plan.is_split
         if writing.is_shifted:  # the row holds the text from before
-            past = min(past, writing.fixed_tokens)
+            past = min(past, self._kept(writing))
         return writing.tokens[: past if self._reuses_answers else min(past, count)]
+
+    def _kept(self, writing: Writing) -> int:
+        """Return how many first tokens of a text have the numbers of a prompt's behind a shift too."""
+        return self._plan.kept(writing.fixed_tokens, writing.prompt_tokens)
 
     def _prompt_left(self, request: Request) -> int:
         return request.writing.opening_tokens - self._rows.past(self._seats.index(request))
@@ -373,7 +380,7 @@ class Batch:
         row, writing = self._seats.index(request), request.writing
         writing.is_shifted = False
         writing.opening_tokens = len(writing.tokens)
-        self._rows.copy(row, row, min(self._rows.past(row), writing.fixed_tokens))  # states go back to nothing alone
+        self._rows.copy(row, row, min(self._rows.past(row), self._kept(writing)))  # states go back to nothing alone
         self._writing -= 1
         self._swap(row, self._writing)
 

@@ -7,7 +7,7 @@ from threading import Condition, Thread
 
 from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.rows import Rows, RowsApart, SharedRows, takes_rows
-from edgeopt.executors.onnxruntime.sums import Sums, has_experts, texts_are_alike
+from edgeopt.executors.onnxruntime.sums import Sums, has_experts, rounds_rows, texts_are_alike
 from edgeopt.runtime.decoding.batching.batch import Batch, BatchWork
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.generation import AnswerOptions
@@ -79,7 +79,8 @@ class SharedModel(Closing):
         self._model, self._slots = model, slots
         self._is_exact, self._is_any = model.is_exact if exact is None else exact, exact is False
         wanted = slots * model.context
-        free = memory_bytes or int(_MOST_OF_FREE * free_bytes())
+        self._states_bytes = 2 * slots * sum(part.text_bytes for part in model.states)
+        free = (memory_bytes or int(_MOST_OF_FREE * free_bytes())) - self._states_bytes
         self._tokens = min(wanted, free // max(model.token_bytes, 1))  # a decoder without attention has no cache
         if self._tokens < 2:
             raise UnavailableError(
@@ -114,7 +115,7 @@ class SharedModel(Closing):
     @property
     def cache_bytes(self) -> int:
         """Memory that the cache of all slots takes at most."""
-        return self._tokens * self._model.token_bytes
+        return self._tokens * self._model.token_bytes + self._states_bytes
 
     @property
     def work(self) -> BatchWork:
@@ -188,7 +189,7 @@ class SharedModel(Closing):
         capacity = min(context, self._tokens // count)
         in_pairs = self._is_exact and model.sums is Sums.PAIRED  # which attention takes of one text at a time
         if model.shares and not in_pairs and takes_rows(engine, model.parts):
-            is_alike = not model.pairs or self._is_any or count == 1
+            is_alike = not rounds_rows(model.session) or self._is_any or count == 1
             is_mixed = has_experts(model.session) and model.sums is Sums.APART  # few texts show no order of experts
             if is_alike or (not is_mixed and texts_are_alike(engine, model.parts, count)):
                 return SharedRows(

@@ -180,8 +180,9 @@ class TextRoutes(Generic[W]):
         tokens = self._reader.next_start(wanted, answer)
         if not tokens:
             return
-        with self._holder.held() as model:
-            model.expect(tokens, prompt)
+        with self._holder.held_if_loaded() as model:
+            if model is not None:
+                model.expect(tokens, prompt)
 
     def bytes_of(self, token: int) -> bytes:
         """Return what a token of an answer writes."""
