@@ -11,11 +11,9 @@ from typing import BinaryIO
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.recipes.inputs.wav_files import read_wav
 from edgeopt.recipes.inputs.wav_stream import read_wav_stream
 from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder
-from edgeopt.running.live_subject import opened_subject
 from edgeopt.running.writing import WrittenResult
 from edgeopt.runtime.bundle import is_bundle, parse_bundle
 from edgeopt.runtime.decoding.generation import Account
@@ -53,6 +51,8 @@ def transcribe_source(
     """
     with ExitStack() as stack:
         detector = stack.enter_context(_opened_voice(voice, threads)) if voice else None
+        from edgeopt.measurement.generation.right_writer import open_right_pair  # with onnx, which others do without
+
         opened = stack.enter_context(open_right_pair(folder, threads))
         sound = _streamed(sys.stdin.buffer) if source == STREAM else read_wav(Path(source))
         transcription = stack.enter_context(opened.transcribe(sound, options, voice=detector))
@@ -85,6 +85,8 @@ def _opened_voice(model: str, threads: int) -> Iterator[Runtime]:
     Raises:
         EdgeoptError: If it does not open, or is of another task.
     """
+    from edgeopt.running.live_subject import opened_subject  # with OpenCV, which others do without
+
     with opened_subject(Path(model), "", None, threads or None, None, None) as subject:
         if not isinstance(subject.served, Runtime):
             raise EdgeoptError(f"{model} is a pipeline", remedy="name a model of voice activity")

@@ -10,7 +10,6 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.inputs.pictures import decode_picture
 from edgeopt.recipes.inputs.tiles import ImageTable, Tiles, grid_of, marks_of, tiles_of
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.system.text import plural
@@ -45,6 +44,8 @@ class PromptPicture:
         """
         if not isinstance(self.source, bytes):
             return tiles_of(self.source, table)
+        from edgeopt.recipes.inputs.pictures import decode_picture  # with OpenCV, which a model of texts does without
+
         frame = decode_picture(self.source)
         if frame is None:
             raise InvalidFileError("a picture does not decode", remedy="store it anew")

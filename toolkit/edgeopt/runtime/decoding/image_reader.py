@@ -17,7 +17,6 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.image_rows import EncodedPicture
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.inputs.pictures import read_picture
 from edgeopt.recipes.inputs.tiles import ImageTable, pixels_of
 from edgeopt.recipes.texts.chat_template import ChatMessage, read_chat_template
 from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
@@ -194,6 +193,8 @@ def frame_of(image: Image) -> Frame:
         InvalidFileError: If the file cannot be read as a picture.
     """
     if isinstance(image, str | Path):
+        from edgeopt.recipes.inputs.pictures import read_picture  # with OpenCV, which a model of texts does without
+
         return read_picture(Path(image))
     is_array = isinstance(image, np.ndarray)
     if not is_array or image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:

@@ -34,11 +34,10 @@ from edgeopt.runtime.decoding.image_reader import Image, ImageReader, ReadPictur
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
-from edgeopt.runtime.decoding.prompt_plan import PromptPlan
+from edgeopt.runtime.decoding.prompt_plan import PromptPlan, common_start, require_tokens
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.system.processes.closing import Closing
-from edgeopt.system.text import short
 
 _KEPT_PREFIXES = 4
 """In memory."""
@@ -351,7 +350,7 @@ class LanguageModel(Closing):
         if asked.beams > 1:
             raise UnsupportedError("a language model searches with no beams", remedy="leave beams out")
         if not isinstance(prompt, str):
-            _require_tokens(prompt, self._vocabulary)
+            require_tokens(prompt, self._vocabulary)
         tokens = [*self._begin, *(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)]
         tokenize_ns = perf_counter_ns() - begun_ns
         if not tokens:
@@ -453,7 +452,7 @@ class LanguageModel(Closing):
         """
         if self._is_closed:
             raise UnavailableError("the language model is closed", remedy="open it again")
-        _require_tokens(tokens, self._vocabulary)
+        require_tokens(tokens, self._vocabulary)
         whole = [*self._begin, *tokens]
         if not tokens or len(whole) >= self.context:
             raise ValueError(f"{len(whole)} tokens in a context of {self.context}: one or more must be left")
@@ -571,31 +570,6 @@ class LanguageModel(Closing):
         with self._lock:
             self._idle.append((decoder, numbers_of(held) if self.images is not None else held))
             del self._idle[:-_KEPT_CACHES]
-
-
-def _require_tokens(prompt: Sequence[int], vocabulary: int) -> None:
-    """Raise where a prompt has what is no token of the model.
-
-    Raises:
-        ValueError: If so.
-    """
-    try:
-        numbers = np.asarray(prompt)
-    except ValueError:  # lists of several lengths
-        numbers = np.empty((1, 1))
-    if not numbers.size:
-        return  # told as empty
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise ValueError(f"a prompt is a text, or a list of its tokens as whole numbers, not {short(prompt)}")
-    wrong = numbers[(numbers < 0) | (numbers >= vocabulary)]
-    if wrong.size:
-        raise ValueError(f"the token {wrong[0]} of the prompt is none of the model's, 0 to {vocabulary - 1}")
-
-
-def common_start(held: Sequence[int], tokens: Sequence[int]) -> int:
-    """Return how many first tokens are the same."""
-    pairs = enumerate(zip(held, tokens, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(held), len(tokens)))
 
 
 def _unlike(mine: Tokens, other: Tokens) -> str:

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
+from edgeopt.system.text import short
+
 
 @dataclass(frozen=True, slots=True)
 class PromptPlan:
@@ -57,3 +61,28 @@ def parts_of(tokens: Sequence[int], most: int) -> list[Sequence[int]]:
     count = -(-len(tokens) // most) if most else 1
     limits = [i * len(tokens) // count for i in range(count + 1)]
     return [tokens[start:after] for start, after in pairwise(limits)]
+
+
+def require_tokens(prompt: Sequence[int], vocabulary: int) -> None:
+    """Raise where a prompt has what is no token of the model.
+
+    Raises:
+        ValueError: If so.
+    """
+    try:
+        numbers = np.asarray(prompt)
+    except ValueError:  # lists of several lengths
+        numbers = np.empty((1, 1))
+    if not numbers.size:
+        return  # told as empty
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise ValueError(f"a prompt is a text, or a list of its tokens as whole numbers, not {short(prompt)}")
+    wrong = numbers[(numbers < 0) | (numbers >= vocabulary)]
+    if wrong.size:
+        raise ValueError(f"the token {wrong[0]} of the prompt is none of the model's, 0 to {vocabulary - 1}")
+
+
+def common_start(held: Sequence[int], tokens: Sequence[int]) -> int:
+    """Return how many first tokens are the same."""
+    pairs = enumerate(zip(held, tokens, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(held), len(tokens)))

@@ -12,7 +12,7 @@ from edgeopt.recipes.texts.chat_template import ChatMessage, ChatTemplate
 from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
 from edgeopt.recipes.texts.seen_prompt import ImageMarks, PromptPicture, SeenPrompt
 from edgeopt.recipes.texts.tokens import Tokens
-from edgeopt.runtime.decoding.language_model import common_start
+from edgeopt.runtime.decoding.prompt_plan import common_start
 from edgeopt.runtime.serve.refused import RefusedError
 from edgeopt.runtime.serve.routes.pictures import read_frame
 from edgeopt.runtime.serve.wanted import Wanted

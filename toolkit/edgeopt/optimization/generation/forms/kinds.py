@@ -23,7 +23,7 @@ SPLIT_CHUNK_TOKENS = 128
 """The same where a graph of its own computes prompts. Where its numbers depend on who runs together, prompts are cut
 there each time, and what is kept of one ends there; fewer make prompts slower: 64 by 7 % (SmolLM2-135M in `w8a8`)."""
 WIDE_BLOCK = 128
-"""Of 4 bits (`w4+long`): faster with wide matrices, and loses more. Of 8 bits in encoders with decoders: a scale for so
+"""In 4 bits (`w4+long`): faster with wide matrices, and loses more. In 8 bits, encoders with decoders: a scale for so
 many weights costs nothing that is seen, and saves a third of the time of one for 32."""
 EIGHT_BITS_BLOCK = 64
 """Longer blocks are 0 to 8 % faster, but with AVX512-VNNI a token's numbers then depend on the texts beside it."""

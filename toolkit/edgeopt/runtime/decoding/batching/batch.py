@@ -14,8 +14,7 @@ from edgeopt.executors.onnxruntime.image_rows import numbers_of
 from edgeopt.executors.onnxruntime.rows import Rows
 from edgeopt.runtime.decoding.batching.request import Request
 from edgeopt.runtime.decoding.generation import Writing
-from edgeopt.runtime.decoding.language_model import common_start
-from edgeopt.runtime.decoding.prompt_plan import PromptPlan
+from edgeopt.runtime.decoding.prompt_plan import PromptPlan, common_start
 
 MOST_OVERTAKEN = 8
 """Requests that came later and got a slot before; after so many it is one's turn."""

@@ -11,7 +11,8 @@ from edgeopt.executors.onnxruntime.sums import Sums, has_experts, rounds_rows, t
 from edgeopt.runtime.decoding.batching.batch import Batch, BatchWork
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.generation import AnswerOptions
-from edgeopt.runtime.decoding.language_model import LanguageModel, common_start
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.prompt_plan import common_start
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.processes.closing import Closing
 from edgeopt.system.text import format_bytes, plural
