@@ -64,7 +64,8 @@ def test_forms_of_a_language_model_are_made_here_and_the_device_judges_measures_
     device = find_device_elsewhere("cpu", "ssh://board", this_processor())
     make_language_forms_for("tiny_lm", device, named="cpu", out=again, options=options, listener=Silence())
     assert {*hashes(again)} == FORMS
-    assert hashes(out) == {name: each for name, each in hashes(again).items() if name in made}
+    single = {name: each for name, each in hashes(out).items() if "-" not in name}  # two as one the device puts together
+    assert single == {name: each for name, each in hashes(again).items() if name in made}
     report = json.loads((out / "report.json").read_text("utf-8"))
     assert any("candidates were made on another machine" in json.dumps(note) for note in report["notes"])
     assert read_bundle(out).expected["form"] == report["chosen"]
