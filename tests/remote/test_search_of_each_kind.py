@@ -41,12 +41,13 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def names_from_disk(said: str) -> set[str]:
-    """Return the forms whose line, which a terminal may wrap, says that they were taken from disk."""
-    names, taken = {form.name for form in LANGUAGE_FORMS}, set[str]()
-    name = ""
+    """Return what says of itself that it was taken from disk; a terminal wraps long lines of forms."""
+    forms, taken, name = {form.name for form in LANGUAGE_FORMS}, set[str](), ""
     for line in said.splitlines():
-        name = line.split()[0] if line.split() and line.split()[0] in names else name
-        taken |= {name} if line.endswith("from disk") and name else set()
+        first = line.split()[0] if line.split() else ""
+        name = first if first in forms else name
+        if line.endswith("from disk"):
+            taken.add(name or first)
     return taken
 
 
