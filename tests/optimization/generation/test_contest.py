@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -89,6 +90,14 @@ def test_the_fastest_in_each_part_of_an_answer_is_picked_and_what_memory_does_no
     prompts.needs_bytes, judged.most_bytes = 300 << 20, 200 << 20
     judged.drop_large([prompts, tokens])
     assert (prompts.out, tokens.out) == ("it takes 300.00 MiB, more than --memory allows", "")
+
+
+def test_memory_counts_the_encoder_of_pictures_with_each_form_once_and_the_states_of_a_text():
+    judged = contest()
+    judged.image_bytes, judged.answer_tokens = 1000, 3
+    parts = {"token_bytes": 7, "state_bytes": 50, "origin": SimpleNamespace(size_bytes=100)}
+    assert judged.needs_bytes(SimpleNamespace(images=None, **parts)) == 1000 + 100 + 3 * 7 + 50
+    assert judged.needs_bytes(SimpleNamespace(images="open, and counted in its size", **parts)) == 100 + 3 * 7 + 50
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def bench_generation(
             load_ms=load_ms,
             first_ttft_ms=first_ttft_ms,
             token_bytes=opened.token_bytes,
-            state_bytes=sum(part.text_bytes for part in opened.states),
+            state_bytes=opened.state_bytes,
             context=opened.context,
             lengths=tuple(each.summary(options) for each in measured),
             seconds=monotonic() - began_s,

@@ -94,6 +94,8 @@ class FormContest:
     """What judges a model by windows."""
     answer_tokens: int = 0
     """Tokens of a prompt and its answer, of the lengths asked for."""
+    image_bytes: int = 0
+    """Size of the encoder of pictures that goes with each form; 0: the model sees none."""
     most_bytes: float = math.inf
     """Most memory that weights and the cache of one answer may take."""
     judged_s: float = math.inf
@@ -203,8 +205,9 @@ class FormContest:
                 entrant.out = told_large(entrant.needs_bytes)
 
     def needs_bytes(self, opened: Any) -> int:
-        """Return the memory of a model's weights, and of the cache of an answer of the lengths asked for."""
-        return int(opened.origin.size_bytes + self.answer_tokens * opened.token_bytes)
+        """Return the memory of a language model and of one answer of the lengths asked for, its states too."""
+        encoder = self.image_bytes if opened.images is None else 0  # which the original alone is opened with
+        return int(opened.origin.size_bytes + encoder + self.answer_tokens * opened.token_bytes + opened.state_bytes)
 
     def drop_unproven(self, entrants: Sequence[Entrant]) -> None:
         """Take out two graphs unless they are proven faster than each form that is left, which take less memory.

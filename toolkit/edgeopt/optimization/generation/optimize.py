@@ -103,7 +103,9 @@ def optimize_language_model(
                 listener=listener,
             )
             seen = [note]
-        contest = _contest(original, texts, options, threads, shares)
+        image_file = encoder.file if encoder else recipe.folder / recipe.image.encoder if recipe.image.sees else None
+        image_bytes = image_file.stat().st_size if image_file else 0
+        contest = _contest(original, texts, options, threads, shares, image_bytes)
         trials = AttentionTrials(options.prompt_tokens, threads)
         place, made = Workplace(start, of, trials), Made()
         run = WriterRun(options, device, start.left.folder, threads, shares, began_s)
@@ -202,7 +204,12 @@ def _file_of(model: str, target: str, out: Path | None, options: LanguageOptions
 
 
 def _contest(
-    original: LanguageModel, texts: TokenWindows, options: LanguageOptions, threads: int, shares: TimeShares
+    original: LanguageModel,
+    texts: TokenWindows,
+    options: LanguageOptions,
+    threads: int,
+    shares: TimeShares,
+    image_bytes: int,
 ) -> FormContest:
     own_tokens = max(1, options.prompt_tokens - original.begins_with)
     contest = FormContest(
@@ -217,6 +224,7 @@ def _contest(
         listener=shares.listener,
         judged_s=shares.end_s(TimeShare.JUDGED),
         answer_tokens=options.prompt_tokens + options.output_tokens,
+        image_bytes=image_bytes,
         most_bytes=math.inf if options.memory_bytes is None else options.memory_bytes,
     )
     if len(contest.windows) < len(texts.windows):

@@ -83,7 +83,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A file with weights of a model above 2 GB; models of a bundle may share it."""
+    """A file with weights that stand outside of a model's graph; models of a bundle may share it."""
 
     file: str
     sha256: str

@@ -153,6 +153,11 @@ class LanguageModel(Closing):
         return sum(part.token_bytes for part in self.parts)
 
     @property
+    def state_bytes(self) -> int:
+        """Memory that the states of one text take, however long it is; 0: there are none."""
+        return sum(part.text_bytes for part in self.states)
+
+    @property
     def begin_tokens(self) -> list[int]:
         """Tokens that stand before every prompt."""
         return list(self._begin)

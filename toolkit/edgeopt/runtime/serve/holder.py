@@ -65,19 +65,14 @@ class Holder(Generic[M]):
     def held_if_loaded(self) -> Iterator[M | None]:
         """Give the model where it is open, without a wait; None where it is not. It stays for the block."""
         with self._turn:
-            is_loaded = self._opened is not None
-            if self._opened is not None:
-                self._opened.users += 1  # so that it is not freed before it is leased
             opened = self._opened
-        try:
-            yield opened.model if is_loaded and opened is not None else None
-        finally:
-            with self._turn:
-                if opened is not None:
-                    opened.users -= 1
-                is_last = opened is not None and self._opened is not opened and not opened.users
-            if is_last and opened is not None:
-                opened.model.close()
+            if opened is not None:
+                opened.users += 1
+        if opened is None:
+            yield None
+            return
+        with self._used(opened) as model:
+            yield model
 
     @contextmanager
     def _leased(self) -> Iterator[M]:
@@ -87,6 +82,12 @@ class Holder(Generic[M]):
                 self.loads += 1
             opened = self._opened
             opened.users += 1
+        with self._used(opened) as model:
+            yield model
+
+    @contextmanager
+    def _used(self, opened: _Opened[M]) -> Iterator[M]:
+        """Give a model that counts one more user, which is gone behind the block."""
         is_broken = False
         try:
             yield opened.model

@@ -80,7 +80,7 @@ class SharedModel(Closing):
         self._model, self._slots = model, slots
         self._is_exact, self._is_any = model.is_exact if exact is None else exact, exact is False
         wanted = slots * model.context
-        self._states_bytes = 2 * slots * sum(part.text_bytes for part in model.states)
+        self._states_bytes = 2 * slots * model.state_bytes  # what a run reads, and what it writes
         free = (memory_bytes or int(_MOST_OF_FREE * free_bytes())) - self._states_bytes
         self._tokens = min(wanted, free // max(model.token_bytes, 1))  # a decoder without attention has no cache
         if self._tokens < 2:

@@ -175,8 +175,6 @@ class TextRoutes(Generic[W]):
             self._conversations.submit(self._expect, wanted, "".join(choice.said), choice.tokens)
 
     def _expect(self, wanted: Wanted, answer: str, prompt: Sequence[int]) -> None:
-        if not self._holder.is_loaded:
-            return
         tokens = self._reader.next_start(wanted, answer)
         if not tokens:
             return
