@@ -58,10 +58,12 @@ class AdbStream:
             ) from error
         self.socket.settimeout(_SILENT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a sample is several messages
+        self._longest_s = math.inf
         self._until_s = math.inf
 
     def limit(self, seconds: float) -> None:
         """Let whatever comes from now on take no longer: a server that sends a byte now and then holds nobody."""
+        self._longest_s = seconds
         self._until_s = time.monotonic() + seconds
 
     def __enter__(self) -> AdbStream:
@@ -88,12 +90,13 @@ class AdbStream:
         parts = list[bytes]()
         while count:
             if (left_s := self._until_s - time.monotonic()) <= 0:
-                raise self.lost("it goes on without end")
+                raise self._late()
             self.socket.settimeout(min(_SILENT_S, left_s))
             try:
                 part = self.socket.recv(min(count, 1 << 20))
             except TimeoutError as error:
-                raise self.lost(f"nothing came for {min(_SILENT_S, left_s):.0f} s") from error
+                # How long it was silent says nothing where the limit came first: a busy phone was cut off in a pause.
+                raise self._late() if left_s < _SILENT_S else self.lost(f"nothing came for {_SILENT_S:.0f} s") from error
             except OSError as error:
                 raise self.lost(str(error)) from error
             if not part:
@@ -101,6 +104,9 @@ class AdbStream:
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
+
+    def _late(self) -> UnpluggedError:
+        return self.lost(f"it has not ended after {self._longest_s:g} s")
 
     def lost(self, why: str) -> UnpluggedError:
         """Return the error of a connection that ended."""
