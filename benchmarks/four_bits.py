@@ -202,10 +202,13 @@ def strengths_of(model: Model, windows: Sequence[Sequence[int]]) -> dict[str, np
         _, number, part = (node.name or "").partition("/")[0].split(".") if "layer." in (node.name or "") else "   "
         if part in theirs and node.inputs[0] is not None:
             reads[f"model.layers.{number}.{theirs[part]}.weight"] = str(node.inputs[0].name)
-    cache, known = cache_parts(model.inputs, model.outputs), {spec.name for spec in model.inputs}
+    cache = cache_parts(model.inputs, model.outputs)
     session = EXECUTOR.open(with_outputs(model, list(dict.fromkeys(reads.values()))), SessionOptions(threads=1))
     sums = [
-        {name: np.abs(array[0]).mean(axis=0) for name, array in session.run(feeds_of(window, cache, known)).items()}
+        {
+            name: np.abs(array[0]).mean(axis=0)
+            for name, array in session.run(feeds_of(window, cache, session.inputs)).items()
+        }
         for window in windows
     ]
     return {name: np.mean([each[tensor] for each in sums], axis=0) for name, tensor in reads.items()}

@@ -116,13 +116,15 @@ def prompt_tokens_option(default: int, shown: str = "") -> Any:
 
 def prompt_lengths_option(default: int) -> Any:
     """Return `prompt_tokens`, several lengths of a language model's prompts."""
-    text = "Of a language model: lengths of its prompts, such as 128,512."
+    text = "Prompt lengths to measure, such as 128,512 (language models)."
     return option((default,), text, group="Language models", syntax=Syntax.COUNTS, shown=str(default))
 
 
 def answer_tokens_option(default: int) -> Any:
     """Return `output_tokens` beside several lengths of prompts."""
-    return option(default, "Tokens of each such answer.", group="Language models", syntax=Syntax.WHOLE, least=2)
+    return option(
+        default, "Tokens of each answer (language models).", group="Language models", syntax=Syntax.WHOLE, least=2
+    )
 
 
 def output_tokens_option(default: int, shown: str = "") -> Any:

@@ -119,16 +119,26 @@ def score_text(model: Predicts, windows: Sequence[Sequence[int]]) -> TextScore:
     Raises:
         OutOfTime: At the end of a time limit.
     """
-    nats, likeliest = list[NDArray[np.float64]](), list[NDArray[np.int64]]()
+    score = TextScore((), ())
     for window in windows:
         require_time()
-        logits = model.logits(window).astype(np.float64)
-        logits -= logits.max(axis=-1, keepdims=True)
-        found = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-        predicted = window[len(window) - len(found) + 1 :]
-        nats.append(-found[np.arange(len(predicted)), predicted])
-        likeliest.append(logits.argmax(axis=-1))
-    return TextScore(tuple(float(array.mean()) for array in nats), tuple(likeliest), tuple(nats))
+        logits = model.logits(window)
+        score = score.joined(score_rows(logits, window[len(window) - len(logits) + 1 :]))
+    return score
+
+
+def score_rows(logits: NDArray[np.float32], tokens: Sequence[int]) -> TextScore:
+    """Return how well logits predict tokens.
+
+    Args:
+        logits: (rows, vocabulary), the first ones behind which the tokens stand; a last row may predict nothing.
+        tokens: That come behind the first rows.
+    """
+    rows = logits.astype(np.float64)
+    rows -= rows.max(axis=-1, keepdims=True)
+    shares = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))
+    nats = -shares[np.arange(len(tokens)), list(tokens)]
+    return TextScore((float(nats.mean()),), (rows.argmax(axis=-1),), (nats,))
 
 
 def rise_between(original: TextScore, other: TextScore) -> Rise:

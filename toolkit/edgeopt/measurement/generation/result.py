@@ -140,12 +140,16 @@ class GenerationResult(BenchResult):
         return tuple((name, verdict) for name, verdict in (*alone, *loaded) if verdict)
 
     @property
-    def judged(self) -> tuple[JudgedLimit, ...]:
+    def decisive(self) -> tuple[tuple[str, AnswerVerdict], ...]:
         """The answers on which the verdict rests: under a load those of the best slots."""
         best = self.best_slots
-        decisive = self.limited if best is None else [pair for pair in self.limited if pair[1] is best.judged]
+        return tuple(pair for pair in self.limited if best is None or pair[1] is best.judged)
+
+    @property
+    def judged(self) -> tuple[JudgedLimit, ...]:
+        """The verdicts that decide, as every kind tells them."""
         return tuple(
-            JudgedLimit(name, verdict.verdict, "; ".join(map(str, verdict.limits))) for name, verdict in decisive
+            JudgedLimit(name, verdict.verdict, "; ".join(map(str, verdict.limits))) for name, verdict in self.decisive
         )
 
     def own_figures(self) -> dict[str, Any]:

@@ -82,13 +82,11 @@ def view_generation(result: GenerationResult) -> BenchView:
         *(load_sections(result.loads) if result.loads else ()),
         *(_cold(result.cold, result.lengths[0]) if result.cold else ()),
     )
-    best = result.best_slots
-    decisive = [pair for pair in result.limited if best is None or pair[1] is best.judged]
     return BenchView(
         title=f"{result.model}: first token and next",
         ran=values,
         sections=sections,
-        sentence="; ".join(f"{name}: {verdict.sentence}" for name, verdict in decisive),
+        sentence="; ".join(f"{name}: {verdict.sentence}" for name, verdict in result.decisive),
         facts=tuple(Value(name, str(limit)) for name, verdict in result.limited for limit in verdict.limits),
         key_figures=tuple(_key_figures(result)),
     )

@@ -288,8 +288,8 @@ class _PairForms:
             return
         entrant = Entrant(name, text, name, self.place.left.place(name))
         self.contest.listener.say(line_of_form(name, entrant.file, text, is_known=name in self.place.known))
-        self.contest.enter([entrant])
-        self.made.take([entrant])
+        self.contest.enter(entrant)
+        self.made.take(entrant)
 
 
 def _kind(held: Sequence[HeldOut]) -> str:

@@ -154,24 +154,17 @@ class FormContest:
                 self._time(entrant, _FEW_ROUNDS)
         return None
 
-    def enter(self, group: Sequence[Entrant]) -> None:
-        """Judge entrants of one kind for a moment, and time the one that agrees with the original most often.
-
-        One on which the engine aborts is out without a score.
-        """
-        for entrant in group:
-            try:
-                with self._open(entrant) as opened:
-                    self._judge(entrant, opened, min(_FEW_WINDOWS, len(self.windows)))
-            except EngineAbortError as abort:
-                entrant.out = abort.problem
-                continue
-            if self.rise(entrant).low > self.max_rise:
-                self._refuse(entrant)
-        fit = sorted((entrant for entrant in group if not entrant.out), key=lambda entrant: -self.agreement(entrant))
-        for entrant in fit[1:]:
-            entrant.out = f"{fit[0].name} agrees more, and is as fast"
-        for entrant in fit[:1]:
+    def enter(self, entrant: Entrant) -> None:
+        """Judge and time an entrant for a moment; one on which the engine aborts is out without a score."""
+        try:
+            with self._open(entrant) as opened:
+                self._judge(entrant, opened, min(_FEW_WINDOWS, len(self.windows)))
+        except EngineAbortError as abort:
+            entrant.out = abort.problem
+            return
+        if self.rise(entrant).low > self.max_rise:
+            self._refuse(entrant)
+        else:
             self._time(entrant, _FEW_ROUNDS)
 
     def hold(self, entrants: Sequence[Entrant], seconds: float) -> None:
@@ -206,8 +199,8 @@ class FormContest:
 
     def needs_bytes(self, opened: Any) -> int:
         """Return the memory of a language model and of one answer of the lengths asked for, its states too."""
-        encoder = self.image_bytes if opened.images is None else 0  # which the original alone is opened with
-        return int(opened.origin.size_bytes + encoder + self.answer_tokens * opened.token_bytes + opened.state_bytes)
+        alone = opened.origin.size_bytes - (opened.images.size_bytes if opened.images else 0)
+        return int(alone + self.image_bytes + self.answer_tokens * opened.token_bytes + opened.state_bytes)
 
     def drop_unproven(self, entrants: Sequence[Entrant]) -> None:
         """Take out two graphs unless they are proven faster than each form that is left, which take less memory.

@@ -9,7 +9,7 @@ from typing import Any
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
-from edgeopt.optimization.generation.forms.image_encoder import ChosenEncoder
+from edgeopt.optimization.generation.forms.image_encoder import ChosenEncoder, file_of_encoder
 from edgeopt.optimization.generation.forms.split import PREFILL, models_in_bundle
 from edgeopt.optimization.generation.guessing import with_guesses
 from edgeopt.optimization.generation.result import BASELINE, ORIGINALS, LanguageForm, LanguageReport
@@ -50,7 +50,10 @@ def deploy_language_model(
         graphs = (artefact, *(graph for graph, _ in beside))
         precision = next((graph.precision for graph in graphs if graph.precision.startswith("w")), artefact.precision)
         if recipe.image.sees:
-            judged.images = open_image_reader(_file_of(recipe, encoder), recipe, judged.tokenizer, report.threads)
+            if judged.images is not None:  # of the original, where it was chosen
+                judged.images.close()
+            file = file_of_encoder(recipe, encoder)
+            judged.images = open_image_reader(file, recipe, judged.tokenizer, report.threads)
             precision = encoder.precision if encoder and not precision.startswith("w") else precision
         test, numbers, limit = record_logits(judged, precision)
     artefact = replace(artefact, expected=Expected(agreement=best.agreement), noise_limits={LOGITS: limit})
@@ -95,15 +98,11 @@ def _image_encoder(
     recipe: Recipe, chosen: ChosenEncoder | None, target: Target, threads: int, weights: dict[str, PieceLayout]
 ) -> tuple[Artefact, bytes]:
     """Return the encoder of pictures as it lies in the bundle: the form that was chosen, or the one that was given."""
-    model = load_model(_file_of(recipe, chosen))
+    model = load_model(file_of_encoder(recipe, chosen))
     data, beside = in_bundle(model, weights)
     precision = BASELINE if chosen is None else chosen.precision
     made = make_artefact(IMAGE_ENCODER, data, precision, target, threads, model.inputs, model.outputs)
     return replace(made, weights=beside), data
-
-
-def _file_of(recipe: Recipe, chosen: ChosenEncoder | None) -> Path:
-    return recipe.folder / recipe.image.encoder if chosen is None else chosen.file
 
 
 def told_of(report: LanguageReport, best: LanguageForm) -> dict[str, Any]:

@@ -67,12 +67,12 @@ class Made:
         """Tell that a form was left out."""
         self.left_out.setdefault(why, []).append(name)
 
-    def take(self, group: Sequence[Entrant]) -> None:
-        """Keep what was judged; one on which the engine aborted has no score, and is left out."""
-        self.entrants += [entrant for entrant in group if entrant.score is not None]
-        for other in group:
-            if other.score is None:
-                self.leave_out(other.name, other.out)
+    def take(self, entrant: Entrant) -> None:
+        """Keep an entrant that was judged; one on which the engine aborted has no score, and is left out."""
+        if entrant.score is None:
+            self.leave_out(entrant.name, entrant.out)
+        else:
+            self.entrants.append(entrant)
 
     def missing_of(self, names: Sequence[str]) -> list[str]:
         """Return those of some names that were neither judged nor left out."""

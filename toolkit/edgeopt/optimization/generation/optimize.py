@@ -19,7 +19,13 @@ from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import deploy_language_model
 from edgeopt.optimization.generation.forms.attention import AttentionTrials
-from edgeopt.optimization.generation.forms.image_encoder import IN_FLOAT, encoder_in_int8, require_seeing
+from edgeopt.optimization.generation.forms.image_encoder import (
+    IN_FLOAT,
+    NOT_JUDGED,
+    encoder_in_int8,
+    file_of_encoder,
+    require_seeing,
+)
 from edgeopt.optimization.generation.forms.kinds import FORMS, precision_of, with_chunks
 from edgeopt.optimization.generation.forms.split import enter_split, enter_split_with_small_cache
 from edgeopt.optimization.generation.guessing import choose_guesses
@@ -45,6 +51,7 @@ from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.bundle import Bundle
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.memory import bytes_of_graphs
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.cache_integers import make_integer_cache
@@ -84,27 +91,28 @@ def optimize_language_model(
     threads, file = engine_threads(options.threads), _file_of(model, target, out, options, listener)
     shares = TimeShares(options.time_limit_s, listener, began_s)
     with started(file, device, named=target, out=out, options=options, threads=threads) as start:
+        require_seeing(start.original, options)
         shares.say()
         if start.left.handover is None:
             of = prepared(start, FORMS, device, options.max_rise, listener)
         else:
             of = taken_over(start, FORMS, listener)
         original, recipe, texts = start.original, start.recipe, start.texts
-        require_seeing(original, options)
         encoder, seen = None, [IN_FLOAT] if original.images is not None else []
         if options.pictures:
-            encoder, note = encoder_in_int8(
-                original,
-                recipe,
-                options,
-                target=target,
-                folder=start.left.folder,
-                threads=threads,
-                listener=listener,
-            )
-            seen = [note]
-        image_file = encoder.file if encoder else recipe.folder / recipe.image.encoder if recipe.image.sees else None
-        image_bytes = image_file.stat().st_size if image_file else 0
+            seen = [NOT_JUDGED]
+            with shares.part(TimeShare.FORMS):
+                encoder, note = encoder_in_int8(
+                    original,
+                    recipe,
+                    options,
+                    target=target,
+                    folder=start.left.folder,
+                    threads=threads,
+                    listener=listener,
+                )
+                seen = [note]
+        image_bytes = bytes_of_graphs([file_of_encoder(recipe, encoder)]) if recipe.image.sees else 0
         contest = _contest(original, texts, options, threads, shares, image_bytes)
         trials = AttentionTrials(options.prompt_tokens, threads)
         place, made = Workplace(start, of, trials), Made()
@@ -178,6 +186,7 @@ def make_language_forms_for(
     is_exported, file = names_decoder(model), _file_of(model, named, out, options, listener)
     shares = TimeShares(options.time_limit_s, listener, began_s)
     with started(file, target, named=named, out=out, options=options, threads=threads) as start:
+        require_seeing(start.original, options)
         if not start.left.is_complete:
             shares.say_here(target.address)
             start.ranges_file.unlink(missing_ok=True)
@@ -247,8 +256,8 @@ def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> 
             continue
         entrant = Entrant(form.name, form.told, form.precision, place.file_of(form.name))
         listener.say(line_of_form(form.name, entrant.file, form.told, is_known=form.name in place.known))
-        contest.enter([entrant])
-        made.take([entrant])
+        contest.enter(entrant)
+        made.take(entrant)
     made.more += enter_split(contest, place, made.entrants)
     contest.drop_large(made.entrants)
     leader = contest.leader(made.entrants)
@@ -272,7 +281,7 @@ def _enter_with_small_cache(
         return [Note(NoteKind.INFO, f"{name} is left out: only GroupQueryAttention reads a cache in integers")]
     entrant = Entrant(name, text, leader.precision, place.write(name, made.model))
     try:
-        contest.enter([entrant])
+        contest.enter(entrant)
     except EdgeoptError as error:
         return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", "ONNX Runtime 1.32 reads such a cache")]
     if entrant.score is None:

@@ -52,7 +52,7 @@ class LanguageOptions:
     """File of text that calibrates roundings; empty: see `read_texts`."""
     pictures: str = option(
         "",
-        "Of a language model that sees: a folder of pictures that calibrate and judge its encoder in INT8.",
+        "Folder of pictures that calibrate and judge an INT8 encoder (language models that see).",
         group=LABELS,
         metavar="FOLDER",
         file_use=FileUse.READ,
@@ -72,7 +72,7 @@ class LanguageOptions:
     """Limits that the chosen form is to keep; None: no gate."""
     memory_bytes: int | None = option(
         None,
-        "Of a language model: the most that weights and the cache of an answer may take, such as 300MiB.",
+        "The most that weights and the cache of one answer may take, such as 300MiB (language models).",
         "--memory",
         group=LABELS,
         syntax=Syntax.BYTES,

@@ -18,7 +18,8 @@ from edgeopt.optimization.generation.contest import Entrant, FormContest, speeds
 from edgeopt.optimization.generation.result import BASELINE, ORIGINALS, STORED, LanguageForm
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
-from edgeopt.runtime.decoding.opening import bytes_of_graphs, recipe_beside
+from edgeopt.runtime.decoding.memory import bytes_of_graphs
+from edgeopt.runtime.decoding.opening import recipe_beside
 from edgeopt.system.processes.time_limit import LONGER, require_time
 
 _MOST_PROVEN = 2

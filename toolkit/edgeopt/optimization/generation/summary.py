@@ -81,7 +81,10 @@ def _verdict(report: LanguageReport) -> VerdictLines:
     command, facts = f"edgeopt run {written} {report.asks}", list[Value]()
     if best.name in ORIGINALS:
         outcome = CommandOutcome.DONE
-        sentence = f"No form of {report.model} is proven faster for these lengths: the original stays"
+        why = "is proven faster for these lengths"
+        if report.memory_bytes is not None and best.needs_bytes > report.memory_bytes:
+            why = f"that may be chosen fits into {format_bytes(report.memory_bytes)}"
+        sentence = f"No form of {report.model} {why}: the original stays"
         facts = _memory(report)
     else:
         speed = best.speed["answer"]
@@ -106,7 +109,10 @@ def _memory(report: LanguageReport) -> list[Value]:
     if report.memory_bytes is None:
         return []
     needs, most = format_bytes(report.best.needs_bytes), format_bytes(report.memory_bytes)
-    return [Value("memory", f"{needs} of weights and of the cache of one answer, {most} allowed")]
+    text = f"{needs} of weights and of the cache of one answer, {most} allowed"
+    if report.best.needs_bytes > report.memory_bytes:
+        text += "; ask for shorter prompts or answers, or allow more"
+    return [Value("memory", text)]
 
 
 def _accuracy(report: LanguageReport) -> list[Value]:

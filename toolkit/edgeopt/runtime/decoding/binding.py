@@ -19,7 +19,7 @@ from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.recipes.texts.tokens import Tokens, read_tokens
 from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
-from edgeopt.runtime.decoding.memory import require_memory
+from edgeopt.runtime.decoding.memory import bytes_of_graphs, require_memory
 from edgeopt.system.disk.files import require_regular
 from edgeopt.system.machine.huge_pages import huge_pages
 
@@ -105,9 +105,8 @@ def bind_language_model(
     begins = generation.context, generation.end, generation.begin
     images = None
     if recipe.image.sees:
-        encoder = recipe.folder / recipe.image.encoder
-        images = open_image_reader(encoder, recipe, tokenizer, origin.threads)
-        origin = replace(origin, size_bytes=origin.size_bytes + encoder.stat().st_size)
+        images = open_image_reader(recipe.folder / recipe.image.encoder, recipe, tokenizer, origin.threads)
+        origin = replace(origin, size_bytes=origin.size_bytes + images.size_bytes)
     try:
         made = LanguageModel(
             session,
@@ -150,7 +149,8 @@ def open_image_reader(file: Path, recipe: Recipe, tokenizer: Tokens, threads: in
     assert isinstance(opened, OnnxRuntimeSession)
     try:
         folder = (recipe.folder / recipe.tokenizer.file).parent
-        return ImageReader(opened, recipe.image, tokenizer, recipe.generation.begin, folder)
+        size = bytes_of_graphs([file])
+        return ImageReader(opened, recipe.image, tokenizer, recipe.generation.begin, folder, size_bytes=size)
     except BaseException:
         opened.close()
         raise

@@ -54,6 +54,7 @@ class ImageReader(Closing):
         begin: Sequence[int] = (),
         folder: Path = Path(),
         kept_bytes: int = KEPT_BYTES,
+        size_bytes: int = 0,
     ) -> None:
         """Bind an encoder to the recipe that feeds it.
 
@@ -64,12 +65,13 @@ class ImageReader(Closing):
             begin: Tokens that the model puts before every prompt.
             folder: Where the tokenizer lies, with the template of conversations.
             kept_bytes: Rows that are kept at most.
+            size_bytes: Of its files.
 
         Raises:
             UnsupportedError: If they do not fit each other.
         """
         self.marks, self.table = ImageMarks(table, tokenizer), table
-        self.session = session
+        self.session, self.size_bytes = session, size_bytes
         self._tokenizer, self._begin, self._folder = tokenizer, tuple(begin), folder
         (picture,), output = session.inputs, session.outputs[0]
         wanted, rows = (1, 3, table.tile, table.tile), (1, table.rows)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.machine.memory import free_bytes
@@ -35,3 +38,9 @@ def require_memory(weights_bytes: int, token_bytes: int, recipe: Recipe) -> None
         f"{' and '.join(parts)} do not fit: {format_bytes(free)} are free",
         remedy=f"{shorter}close other programs, or take a smaller form or model",
     )
+
+
+def bytes_of_graphs(graphs: Sequence[Path]) -> int:
+    """Return the size of ONNX files with the weights that lie beside them under their names."""
+    files = {other for graph in graphs for other in graph.parent.glob(f"{graph.name}*") if other.is_file()}
+    return sum(file.stat().st_size for file in files)

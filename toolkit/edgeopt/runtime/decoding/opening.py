@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from edgeopt.runtime.bundle import is_bundle, read_bundle
 from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, require_writing, tokens_of, with_context
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
-from edgeopt.runtime.decoding.memory import require_memory
+from edgeopt.runtime.decoding.memory import bytes_of_graphs, require_memory
 from edgeopt.runtime.fallback import open_first
 from edgeopt.system.disk.files import require_regular
 from edgeopt.system.disk.links import beside
@@ -132,9 +132,3 @@ def open_language_model(
         opened = bind_language_model(sessions[0], recipe, origin, prefill, tokens.take)
         undone.pop_all()
     return opened, recipe
-
-
-def bytes_of_graphs(graphs: Sequence[Path]) -> int:
-    """Return the size of ONNX files with the weights that lie beside them under their names."""
-    files = {other for graph in graphs for other in graph.parent.glob(f"{graph.name}*") if other.is_file()}
-    return sum(file.stat().st_size for file in files)

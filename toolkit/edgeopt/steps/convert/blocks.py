@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 
@@ -55,6 +55,24 @@ class Blocks:
         return np.ascontiguousarray(array.reshape(len(array), -1)[:, :inputs])
 
 
+def joined(parts: Sequence[Blocks], axis: int = 0) -> Blocks:
+    """Return blocks of the same kind as those of one matrix.
+
+    Args:
+        parts: One or more.
+        axis: 0: their outputs come one after the other; 1: their inputs.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    zeros = [part.zero for part in parts if part.zero is not None]
+    return Blocks(
+        np.concatenate([part.integers for part in parts], axis),
+        np.concatenate([part.scale for part in parts], axis),
+        np.concatenate(zeros, axis) if zeros else None,
+        parts[0].bits,
+    )
+
+
 Rounding = Callable[[str, NDArray[np.float32], int, int], Blocks]
 """Name of a node, its (outputs, inputs) matrix, bits, inputs that share a scale -> its blocks."""
 
@@ -65,11 +83,7 @@ def _by_rows(rounding: Rounding) -> Rounding:
     def rounded(node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
         count = max(1, _TOGETHER // columns.shape[1])
         parts = [rounding(node, columns[i : i + count], bits, block) for i in range(0, len(columns), count)]
-        if len(parts) == 1:
-            return parts[0]
-        integers, scale = (np.concatenate([getattr(part, name) for part in parts]) for name in ("integers", "scale"))
-        zeros = [part.zero for part in parts if part.zero is not None]
-        return Blocks(integers, scale, np.concatenate(zeros) if zeros else None, bits)
+        return joined(parts)
 
     return wraps(rounding)(rounded)
 

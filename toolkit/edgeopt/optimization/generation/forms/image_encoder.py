@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import Frame
+from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement_between, rise_between, score_rows
 from edgeopt.measurement.statistics.ratio import LEAST_RANKED, Change, Ratio, ratio_of_rounds
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.one_step.quantize import TIME_LIMIT_S, quantize
@@ -33,6 +34,7 @@ from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.steps._context import Listener
 from edgeopt.system.disk.files import write_beside
+from edgeopt.system.processes.time_limit import LONGER, require_time
 from edgeopt.system.text import plural
 
 FOLDER = "image-encoder"
@@ -56,6 +58,11 @@ class ChosenEncoder:
     precision: str
     speed: str = ""
     """How many times as fast it is, with its interval."""
+
+
+def file_of_encoder(recipe: Recipe, chosen: ChosenEncoder | None) -> Path:
+    """Return the file of the encoder that goes into the bundle."""
+    return recipe.folder / recipe.image.encoder if chosen is None else chosen.file
 
 
 def encoder_in_int8(
@@ -109,10 +116,11 @@ def encoder_in_int8(
     judged = judge_encoder(original, recipe, made.file, judging, options.output_tokens, threads)
     told = (
         f"{judged.speed} as fast in turns, rows agree by {made.chosen.agreement:.4f}; behind the "
-        f"original's answers to {plural(len(judging), 'picture')} the perplexity changes by {100 * judged.rise:+.2f} % "
-        f"and {100 * judged.agreement:.1f} % of tokens stay the likeliest"
+        f"original's answers to {plural(len(judging), 'picture')} the perplexity changes by {judged.rise}, "
+        f"{options.max_rise:.1%} allowed ({judged.rise.word(options.max_rise)}), and {100 * judged.agreement:.1f} % of "
+        "tokens stay the likeliest"
     )
-    if not judged.rise <= options.max_rise or judged.speed.verdict is not Change.FASTER:
+    if not judged.rise.value <= options.max_rise or judged.speed.verdict is not Change.FASTER:
         return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: in INT8 {told}")
     note = Note(NoteKind.CHOICE, f"the encoder of pictures in INT8 ({made.chosen.name}): {told}")
     return ChosenEncoder(made.file, "w8a8", str(judged.speed)), note
@@ -164,8 +172,8 @@ def _recipe_of(recipe: Recipe) -> Recipe:
 class JudgedEncoder:
     """The change that an encoder makes to the answers that the original gave."""
 
-    rise: float
-    """Share by which the perplexity of the original's answers changes."""
+    rise: Rise
+    """Rise of the perplexity of the original's answers, picture by picture."""
     agreement: float
     """Share of their tokens that stay the likeliest."""
     speed: Ratio
@@ -186,24 +194,24 @@ def judge_encoder(
         threads: Of the engine.
     """
     assert original.images is not None
-    losses, same = list[float](), list[bool]()
+    before, after = TextScore((), ()), TextScore((), ())
     with open_image_reader(file, recipe, original.tokenizer, threads) as reader:
         for frame in frames:
+            require_time()
             prompt = original.seen(_QUESTION, [frame])
             with original.generate(prompt, AnswerOptions(most_tokens=most_tokens, ends=False)) as answer:
                 tokens = [piece.token for piece in answer]
-            before = _logits(original, original.images, prompt, recipe, tokens)
-            after = _logits(original, reader, prompt, recipe, tokens)
-            losses.append(_loss(after, tokens) - _loss(before, tokens))
-            same += (before.argmax(-1) == after.argmax(-1)).tolist()
+            before = before.joined(_scored(original, original.images, prompt, recipe, tokens))
+            after = after.joined(_scored(original, reader, prompt, recipe, tokens))
         speed = _speed(original.images, reader, [tiles_of(frame, recipe.image).pixels[-1] for frame in frames])
-    return JudgedEncoder(float(np.exp(np.mean(losses)) - 1), float(np.mean(same)), speed)
+    return JudgedEncoder(rise_between(before, after), agreement_between(before, after), speed)
 
 
 def _speed(before: ImageReader, after: ImageReader, tiles: Sequence[NDArray[np.uint8]]) -> Ratio:
     """Return how many times as fast one encoder is as the other, tile by tile in turns."""
     logs, began_s = list[float](), monotonic()
     while len(logs) < _ROUNDS and (len(logs) < LEAST_RANKED or monotonic() - began_s < _SECONDS):
+        require_time()
         tile = tiles[len(logs) % len(tiles)]
         order = (before, after, after, before) if len(logs) % 2 else (after, before, before, after)
         took_ns = {before: 0, after: 0}
@@ -215,19 +223,12 @@ def _speed(before: ImageReader, after: ImageReader, tiles: Sequence[NDArray[np.u
     return ratio_of_rounds(np.array(logs), pairs=2 * len(logs))
 
 
-def _logits(
+def _scored(
     original: LanguageModel, reader: ImageReader, prompt: SeenPrompt, recipe: Recipe, answer: Sequence[int]
-) -> NDArray[np.float64]:
-    """Return (answer's tokens, vocabulary): what is chosen in place of each token of an answer."""
+) -> TextScore:
+    """Return how well an answer is predicted behind a picture that an encoder reads."""
     before = [*recipe.generation.begin, *reader.read(prompt).tokens]
-    logits = original.logits([*before, *answer[:-1]])
-    return logits[len(before) - 1 :].astype(np.float64)
-
-
-def _loss(logits: NDArray[np.float64], answer: Sequence[int]) -> float:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    shares = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return -float(shares[np.arange(len(answer)), list(answer)].mean())
+    return score_rows(original.logits([*before, *answer[:-1]])[len(before) - 1 :], answer)
 
 
 def require_seeing(model: LanguageModel, options: LanguageOptions) -> None:
@@ -238,7 +239,7 @@ def require_seeing(model: LanguageModel, options: LanguageOptions) -> None:
     """
     if options.pictures and model.images is None:
         raise UnsupportedError(
-            "--pictures are for a model that sees, and this one reads text alone", remedy="leave it out"
+            "--pictures applies to language models that see; this one reads text alone", remedy="leave it out"
         )
 
 
@@ -246,3 +247,6 @@ IN_FLOAT = Note(
     NoteKind.INFO, "the encoder of pictures stays as it is", "--pictures FOLDER lets an INT8 form of it take its place"
 )
 """Where nobody named pictures."""
+NOT_JUDGED = Note(
+    NoteKind.WARNING, "the encoder of pictures stays as it is: an INT8 form of it was not judged to its end", LONGER
+)

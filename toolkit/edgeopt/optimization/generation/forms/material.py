@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from edgeopt.steps.convert.fitting.layer_by_layer import round_layer_by_layer
 from edgeopt.steps.convert.sensitivity import sensitive_products
 from edgeopt.system.declared.target import Target
 
-_EIGHT = 8
 _LOST_OTHERWISE = 0.001
 """Nats a token that 8 bits lose, of activations and of the other matrices."""
 _LOST_UNFITTED = 1.5
@@ -94,16 +93,16 @@ class DecoderMaterial:
         inner = frozenset(wide) - {self.head}
         known = block, inner
         if known not in self._rounded or (self.head not in wide and self.head not in self._rounded[known]):
-            made = round_layer_by_layer(
+            self._rounded[known] = round_layer_by_layer(
                 self.model,
                 self.windows,
-                lambda node: (_EIGHT, wide_block or block) if node in inner else (4, block),
+                lambda node: (8, wide_block or block) if node in inner else (4, block),
                 threads=self.threads,
                 free_head=self.free_head,
                 left_out=() if self.head not in wide else (self.head,),
                 tell=lambda done, of: self.listener.progress("fit matrices to the calibration text", done, of),
+                keep=self._held,
             )
-            self._rounded[known] = {node: self._kept(blocks) for node, blocks in made.items()}
         blocks = self._rounded[known]
 
         def rounded(node: str, columns: NDArray[np.float32], bits: int, length: int) -> Blocks:
@@ -126,9 +125,6 @@ class DecoderMaterial:
             keep=self._held,
         )
         return rounding_with(grams)
-
-    def _kept(self, blocks: Blocks) -> Blocks:
-        return replace(blocks, integers=self._held(blocks.integers), scale=self._held(blocks.scale))
 
     def _held(self, array: NDArray[Any]) -> NDArray[Any]:
         return array if self.folder is None else held_outside(array, self.folder)

@@ -95,13 +95,13 @@ def _enter(
     try:
         models = [load_model(place.file_of(name)) for name in (entrant.prompts_by, entrant.tokens_by)]
         if not all(model.op_counts.get(SHARING_OP) for model in models):
-            return [Note(NoteKind.INFO, f"{entrant.name} is left out: graphs share a cache by {SHARING_OP} alone")]
+            return [Note(NoteKind.INFO, f"{entrant.name} is left out: two graphs share a cache only with {SHARING_OP}")]
         if any(spec.name == IMAGE_ROWS or STATE.fullmatch(spec.name) for spec in models[0].inputs):
-            return [Note(NoteKind.INFO, f"{entrant.name} is left out: two graphs share neither pictures nor states")]
+            return [Note(NoteKind.INFO, f"{entrant.name} is left out: none is made for models that see or have states")]
         if has_small_cache:
             models = [_with_small_cache(model, place.cache_ranges()) for model in models]
         _write(place, entrant.name, *models)
-        contest.enter([entrant])
+        contest.enter(entrant)
     except EdgeoptError as error:
         return [Note(NoteKind.INFO, f"{entrant.name} is left out: {error.problem}", error.remedy)]
     if entrant.score is None:

@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.steps.convert.blocks import Blocks, Rounding, k_quant, to_nearest
-from edgeopt.steps.convert.fitting.fitted_blocks import Curvature, fit_blocks
+from edgeopt.steps.convert.blocks import Blocks, Rounding, joined, k_quant, to_nearest
+from edgeopt.steps.convert.fitting.fitted_blocks import MOST_TOGETHER, Curvature, fit_blocks
 
-_MOST_TOGETHER = 1024
-"""Inputs of one part: the work grows with their third power."""
 _GRAIN = 128
 """Parts begin at multiples of the longest block."""
-_EIGHT = 8
 
 
 class Gram:
@@ -29,7 +26,7 @@ class Gram:
         Args:
             inputs: Of the matrix.
         """
-        parts = -(-inputs // _MOST_TOGETHER)
+        parts = -(-inputs // MOST_TOGETHER)
         limits = [inputs * i // parts // _GRAIN * _GRAIN for i in range(parts)]
         self.inputs = inputs
         self.bounds: Sequence[tuple[int, int]] = list(zip(limits, [*limits[1:], inputs], strict=True))
@@ -39,7 +36,7 @@ class Gram:
     @staticmethod
     def bytes_of(inputs: int) -> int:
         """Return the memory that it takes."""
-        return 4 * inputs * min(inputs, _MOST_TOGETHER)
+        return 4 * inputs * min(inputs, MOST_TOGETHER)
 
     def add(self, rows: NDArray[np.float32]) -> None:
         """Add (rows, inputs)."""
@@ -57,7 +54,7 @@ def rounding_with(grams: Mapping[str, Gram]) -> Rounding:
     curvatures = dict[tuple[int, int], list[Curvature]]()
 
     def rounded(node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
-        if bits == _EIGHT:
+        if bits == 8:
             return to_nearest(node, columns, bits, block)
         if node not in grams:
             return k_quant(node, columns, bits, block)
@@ -70,12 +67,6 @@ def rounding_with(grams: Mapping[str, Gram]) -> Rounding:
             fit_blocks(np.ascontiguousarray(columns[:, start:stop]), curvature, bits, block)
             for curvature, (start, stop) in zip(curvatures[key], gram.bounds, strict=True)
         ]
-        zeros = [each.zero for each in made if each.zero is not None]
-        return Blocks(
-            np.concatenate([each.integers for each in made], axis=1),
-            np.concatenate([each.scale for each in made], axis=1),
-            np.concatenate(zeros, axis=1) if zeros else None,
-            bits,
-        )
+        return joined(made, axis=1)
 
     return rounded

@@ -15,7 +15,9 @@ where the next layer reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +25,8 @@ from numpy.typing import NDArray
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
-from edgeopt.steps.convert.blocks import Blocks, to_nearest
-from edgeopt.steps.convert.fitting.fitted_blocks import Curvature, fit_blocks
+from edgeopt.steps.convert.blocks import Blocks, joined, to_nearest
+from edgeopt.steps.convert.fitting.fitted_blocks import MOST_TOGETHER, Curvature, fit_blocks
 from edgeopt.steps.convert.fitting.pieces import Held, TwoRuns, has_nested
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.convert.weight_only import columns_of, large_products
@@ -33,8 +35,6 @@ from edgeopt.system.processes.time_limit import require_time
 
 Matrix = NDArray[np.float32]
 
-_MOST_TOGETHER = 1024
-"""Inputs of a part: the work grows with their third power."""
 _MOST_COLUMNS = 4096
 """Outputs whose losses are held at once."""
 _SUMS = ("Add", "SkipSimplifiedLayerNormalization", "SkipLayerNormalization")
@@ -46,7 +46,7 @@ def bytes_needed(inputs: int) -> int:
     Args:
         inputs: Of the widest matrix.
     """
-    return 8 * inputs * min(inputs, _MOST_TOGETHER)
+    return 8 * inputs * min(inputs, MOST_TOGETHER)
 
 
 def round_layer_by_layer(
@@ -58,6 +58,7 @@ def round_layer_by_layer(
     free_head: int = 0,
     left_out: Collection[str] = (),
     tell: Callable[[int, int], None] = lambda *_: None,
+    keep: Callable[[NDArray[Any]], NDArray[Any]] = lambda array: array,
 ) -> dict[str, Blocks]:
     """Return the blocks of each large matrix by the name of its node; none where the graph cannot be cut.
 
@@ -69,6 +70,7 @@ def round_layer_by_layer(
         free_head: Numbers of a head where the model leaves them free.
         left_out: Nodes behind all others whose matrix is not rounded.
         tell: Hears how many tensors of how many are done.
+        keep: Returns what is made of a matrix as it is kept until the end, in a file for example.
 
     Raises:
         UnsupportedError: If it is no decoder with a cache.
@@ -96,9 +98,9 @@ def round_layer_by_layer(
             if weight not in stored:
                 columns = columns_of(graph, node)
                 made = _rounded(columns, rows, _stream(graph, node, len(columns), runs), *form(name))
-                stored[weight] = made
+                stored[weight] = replace(made, integers=keep(made.integers), scale=keep(made.scale))
                 real = made.real(columns.shape[1])
-                others[str(weight.name)] = real if attribute(node, "transB", 0) else np.ascontiguousarray(real.T)
+                others[str(weight.name)] = keep(real if attribute(node, "transB", 0) else np.ascontiguousarray(real.T))
             result[name] = stored[weight]
         runs.forget(value)
     tell(len(stages), len(stages))
@@ -111,7 +113,7 @@ class _Rows:
     def __init__(self, own: Sequence[Held], other: Sequence[Held], value: Value) -> None:
         self.own, self.other = ([_flat(held[str(value.name)]) for held in side] for side in (own, other))
         inputs = self.own[0].shape[1]
-        count = -(-inputs // _MOST_TOGETHER)
+        count = -(-inputs // MOST_TOGETHER)
         limits = [inputs * i // count for i in range(count + 1)]
         self._inputs, self._limits = inputs, limits
         self._curvatures = dict[tuple[int, int], Curvature]()
@@ -148,13 +150,7 @@ def _rounded(
     for start in range(0, len(columns), _MOST_COLUMNS):
         some = slice(start, start + _MOST_COLUMNS)
         parts.append(_rounded_columns(columns[some], rows, stream, some, bits, block))
-    zeros = [part.zero for part in parts if part.zero is not None]
-    return Blocks(
-        np.concatenate([part.integers for part in parts]),
-        np.concatenate([part.scale for part in parts]),
-        np.concatenate(zeros) if zeros else None,
-        bits,
-    )
+    return joined(parts)
 
 
 def _rounded_columns(
@@ -176,13 +172,7 @@ def _rounded_columns(
             moved = (made[-1].real(part.stop - part.start) - weights).T
             for read, text in zip(rows.other, lost, strict=True):
                 text -= read[:, part] @ moved
-    zeros = [each.zero for each in made if each.zero is not None]
-    return Blocks(
-        np.concatenate([each.integers for each in made], axis=1),
-        np.concatenate([each.scale for each in made], axis=1),
-        np.concatenate(zeros, axis=1) if zeros else None,
-        bits,
-    )
+    return joined(made, axis=1)
 
 
 def _stream(graph: Graph, node: Node, outputs: int, runs: TwoRuns) -> list[tuple[Matrix, Matrix]] | None:
