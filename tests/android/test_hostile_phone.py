@@ -146,7 +146,7 @@ def test_output_without_end_ends(kind, monkeypatch):
             while True:
                 client.sendall(packet(kind, bytes(1 << 16)))
 
-    with server(polite(shell), monkeypatch), pytest.raises(UnpluggedError, match="without end|after 2 s"):
+    with server(polite(shell), monkeypatch), pytest.raises(UnpluggedError, match=r"without end|after 2 s"):
         Link(SERIAL).shell("true", longest_s=2.0)
 
 
