@@ -153,7 +153,7 @@ def test_long_columns_in_parts_make_up_for_those_before_them(monkeypatch):
     held = [{"x": rows}]
     losses = []
     for most in (inputs, 256):
-        monkeypatch.setattr(layer_by_layer, "_MOST_TOGETHER", most)
+        monkeypatch.setattr(layer_by_layer, "MOST_TOGETHER", most)
         made = layer_by_layer._rounded(columns, layer_by_layer._Rows(held, held, Value(name="x")), None, 4, 32)
         losses.append(np.square(rows @ (made.real(inputs) - columns).T).sum())
     nearest = np.square(rows @ (to_nearest("", columns, 4, 32).real(inputs) - columns).T).sum()
