@@ -123,6 +123,11 @@ class SharedModel(Closing):
         """The runs so far."""
         return self._batch.work
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to do: no answer is written or waits, and nothing is computed ahead."""
+        return not self._has_work()
+
     def generate(
         self, prompt: str | Sequence[int], asked: AnswerOptions | None = None, priority: int = 0
     ) -> SharedAnswer:
