@@ -4,12 +4,13 @@
     python benchmarks/language_memory.py [--work FOLDER] [--forms fp32,w8a8,w8,w4+head] [--rounds 5] [--code FOLDER,...]
     python benchmarks/language_memory.py --optimize large:TEXT
 
-The model has the shape of SmolLM2-135M with random weights (`write_smol` of rivals.py); its forms are made as
-`optimize` makes them, and put into bundles. Memory: resident (RSS) after a prompt of 128 tokens and 64 of answer with
-one thread, and after a text that fills the context; the peak (VmHWM) until then. Cold start: from starting the
-process to its first token with a warm page cache, by `Runtime.load(...).generate(...)` and by `edgeopt run --prompt`,
-wall and CPU, the least of the rounds, since another program can only add. Bytecode is compiled before. `--code` names
-further checkouts (their folders `toolkit`), whose processes take turns with ours.
+The model has the shape of SmolLM2-135M with random weights (`write_smol` of rivals.py); its forms lie in memory as
+those of `optimize` do, but without a text that blocks of 4 bits are fitted to, and are put into bundles. Memory:
+resident (RSS) after a prompt of 128 tokens and 64 of answer with one thread, and after a text that fills the context;
+the peak (VmHWM) until then. Cold start: from starting the process to its first token with a warm page cache, by
+`Runtime.load(...).generate(...)` and by `edgeopt run --prompt`, wall and CPU, the least of the rounds, since another
+program can only add. Bytecode is compiled before. `--code` names further checkouts (their folders `toolkit`), whose
+processes take turns with ours.
 
 `--optimize SHAPE:TEXT` runs `edgeopt optimize` of that shape (`large` has 51 million weights, `smol` 135) judged by
 that text, and tells the most memory of one process, and of all together.
@@ -44,6 +45,7 @@ from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.bundles.models import in_bundle
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.runtime.decoding.selftest import record_logits
+from edgeopt.steps.convert.fitting.grams import rounding_with
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
@@ -88,7 +90,11 @@ def make_form(work: Path, name: str) -> Path:
         elif name == "w8":
             made = make_weight_only(model, 8, 64, tables=True).model
         elif name == "w4+head":
-            made = make_weight_only(model, 4, wide=(material.head,), wide_block=64, tables=True).model
+            # zeros of their own, as blocks have that optimize fits: which integers they are costs no memory and no time
+            rounding = rounding_with({})
+            made = make_weight_only(
+                model, 4, wide=(material.head,), wide_block=64, tables=True, rounding=rounding
+            ).model
         else:
             made = model
         save_model(keep_last_logits(made).model, file)

@@ -82,6 +82,7 @@ def write_gguf(
     side: int = 64,
     *,
     is_tied: bool = False,
+    kinds: list[int] | None = None,
     **more: Any,
 ) -> dict[str, np.ndarray]:
     """Write a file; return its weights in float32 as Hugging Face orders them."""
@@ -100,12 +101,13 @@ def write_gguf(
     writer.add_tokenizer_model(model)
     writer.add_tokenizer_pre(words)
     writer.add_token_list(tokens)
-    writer.add_token_types([3 if i == 256 else 5 if i > 258 else 1 for i in range(VOCABULARY)])
+    writer.add_token_types(kinds or [3 if i == 256 else 5 if i > 258 else 1 for i in range(VOCABULARY)])
     writer.add_token_merges(["t h", "th e"])
     writer.add_eos_token_id(256)
     writer.add_bos_token_id(256)
     for name, value in more.items():
-        writer.add_string(name.replace("__", "."), value)
+        add = writer.add_uint32 if isinstance(value, int) else writer.add_string
+        add(name.replace("__", "."), value)
     for name, array in random_weights(
         kind=kind, hidden=side, inner=side + 16 if side < K_BLOCK else side, is_tied=is_tied
     ).items():
@@ -237,6 +239,11 @@ def test_the_command_exports_and_the_model_writes(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "more", "told"),
     [
+        ("llama", {"split__count": 3}, "one of several files"),
+        ("llama", {"llama__expert_count": 8}, "a mixture of experts"),
+        ("llama", {"llama__rope__dimension_count": 8}, "turns a part of each head"),
+        ("llama", {"llama__rope__scale_linear": 4}, "scales its positions"),
+        ("llama", {"kinds": [1, 3]}, f"has {VOCABULARY} tokens, and tells the kinds of 2"),
         ("llama", {"model": "llama"}, "SentencePiece"),
         ("llama", {"words": "other"}, "cut as other"),
         ("llama", {"llama__rope__scaling__type": "yarn"}, "scales its positions"),
@@ -248,6 +255,23 @@ def test_what_is_not_read_is_refused_in_a_line(kind, more, told, tmp_path):
     with pytest.raises(EdgeoptError, match=told):
         export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")
     assert not (tmp_path / "made" / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("the", "\xff\xffe", "tokenizer.ggml.tokens is no text in UTF-8"),
+        ("th e", "\xff\xff e", "tokenizer.ggml.merges is no text in UTF-8"),
+    ],
+)
+def test_texts_that_are_none_are_refused_in_a_line(before, after, told, tmp_path):
+    write_gguf(tmp_path / "net.gguf", "qwen2", _TYPES.F16)
+    data = (tmp_path / "net.gguf").read_bytes()
+    there, damaged = (struct.pack("<Q", len(text)) + text.encode("latin-1") for text in (before, after))
+    assert data.count(there) == 1
+    (tmp_path / "net.gguf").write_bytes(data.replace(there, damaged))
+    with pytest.raises(InvalidFileError, match=told):
+        export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")
 
 
 def head(*parts: tuple[str, Any]) -> bytes:
@@ -313,6 +337,17 @@ def test_a_matrix_in_blocks_whose_head_is_wrong_is_refused_in_a_line(place, valu
         export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")
     assert "\n" not in raised.value.problem
     assert not (tmp_path / "made" / "model.onnx").exists()
+
+
+def test_a_matrix_in_blocks_of_another_kind_that_is_empty_is_refused_in_a_line(tmp_path):
+    write_gguf(tmp_path / "net.gguf", "qwen2", _TYPES.IQ2_XS, side=K_BLOCK)
+    data = bytearray((tmp_path / "net.gguf").read_bytes())
+    name = b"blk.1.ffn_up.weight"
+    struct.pack_into("<Q", data, data.index(name) + len(name) + 4, 0)
+    (tmp_path / "net.gguf").write_bytes(data)
+    file = GgufFile(tmp_path / "net.gguf")
+    with pytest.raises(InvalidFileError, match=r"ffn_up\.weight is empty"):
+        file.read("model.layers.1.mlp.up_proj.weight", (K_BLOCK, K_BLOCK))
 
 
 def test_blocks_with_scales_that_are_no_numbers_are_refused(tmp_path):

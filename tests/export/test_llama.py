@@ -18,6 +18,7 @@ from edgeopt.export.decoder.reference import Reference
 from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.export.export import export
 
+FULL = "full_attention"
 KINDS = {
     "llama": {},
     "a head of its own shape": {"is_tied": True},
@@ -123,6 +124,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
         ({"rope_scaling": {"type": "yarn", "factor": 8.0, "mscale": 0.7}}, "rope_scaling"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"attention_bias": True}, "attention_bias"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"head_dim": 12}, "heads of 12 numbers"),
         ({"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
@@ -134,6 +136,31 @@ def test_what_the_graph_does_not_compute_is_refused(more, told, tmp_path):
         read_configuration(write_decoder(tmp_path, **more))
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "qwen2_moe", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "more", [{}, {"use_sliding_window": False}, {"max_window_layers": 28}, {"layer_types": [FULL]}]
+)
+def test_a_window_that_no_layer_of_a_qwen_has_hides_no_token(kind, more, tmp_path):
+    if "max_window_layers" in more and kind in ("qwen2", "qwen3"):  # all layers are before the first that has one
+        more = more | {"use_sliding_window": True}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 16}
+    folder = write_decoder(tmp_path, kind=kind, sliding_window=7, **experts, **more)
+    assert read_configuration(folder).window == 0
+
+
+@pytest.mark.parametrize("more", [{"max_window_layers": 0}, {"layer_types": ["sliding_attention"] * 2}])
+def test_a_window_that_all_layers_of_a_qwen_have_is_kept(more, tmp_path):
+    folder = write_decoder(tmp_path, kind="qwen2", sliding_window=7, use_sliding_window=True, **more)
+    assert read_configuration(folder).window == 7
+
+
+@pytest.mark.parametrize(("kind", "least"), [("qwen2", 1), ("qwen2_moe", 2)])
+def test_a_window_in_some_layers_is_refused(kind, least, tmp_path):
+    folder = write_decoder(tmp_path, kind=kind, sliding_window=7, use_sliding_window=True, max_window_layers=least)
+    with pytest.raises(UnsupportedError, match="some of 2 layers"):
+        read_configuration(folder)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -142,6 +169,12 @@ def test_what_the_graph_does_not_compute_is_refused(more, told, tmp_path):
         lambda values: values.update(num_attention_heads=0),
         lambda values: values.update(vocab_size=-1),
         lambda values: values.update(rms_norm_eps="no"),
+        lambda values: values.update(vocab_size=1e400),
+        lambda values: values.update(max_position_embeddings=1 << 31),
+        lambda values: values.update(partial_rotary_factor="half"),
+        lambda values: values.update(layer_types=7),
+        lambda values: values.update(model_type="qwen3_moe", num_hidden_layers=10**12, num_experts=4),
+        lambda values: values.update(model_type="lfm2", num_hidden_layers=10**12),
     ],
 )
 def test_a_damaged_configuration_is_one_line(damage, tmp_path):
@@ -186,12 +219,21 @@ def test_angles_are_those_of_transformers(kind):
         np.testing.assert_allclose(mine, theirs[0, :, :16].numpy(), atol=5e-5)
 
 
-@pytest.mark.parametrize("kind", ["llama3", "mistral"])
-def test_logits_are_those_of_transformers(kind, tmp_path):
+LIKE_TRANSFORMERS = {
+    "llama3": ("llama", {"rope_scaling": {"rope_type": "llama3", **SCALED["llama3"]}}),
+    "mistral": ("mistral", {"sliding_window": 7}),
+    "a window that is not used": ("qwen2", {"sliding_window": 7}),
+    "a window behind all layers": ("qwen2", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 2}),
+    "a window in all layers": ("qwen2", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0}),
+}
+
+
+@pytest.mark.parametrize("way", LIKE_TRANSFORMERS)
+def test_logits_are_those_of_transformers(way, tmp_path):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-    more = {"sliding_window": 7} if kind == "mistral" else {"rope_scaling": {"rope_type": kind, **SCALED[kind]}}
-    folder = write_decoder(tmp_path, kind="mistral" if kind == "mistral" else "llama", **more)
+    kind, more = LIKE_TRANSFORMERS[way]
+    folder = write_decoder(tmp_path, kind=kind, **more)
     module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40).tolist()
     with torch.no_grad():

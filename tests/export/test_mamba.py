@@ -97,6 +97,8 @@ def test_what_the_graph_does_not_compute_is_refused(made, tmp_path):
         ({"time_step_limit": [0.0, 0.1]}, UnsupportedError, "time_step_limit"),
         ({"hidden_act": "gelu"}, UnsupportedError, "hidden_act"),
         ({"state_size": "many"}, InvalidFileError, "lacks a size"),
+        ({"state_size": 1e400}, InvalidFileError, "lacks a size"),
+        ({"time_step_limit": "none"}, InvalidFileError, "lacks a size"),
         ({"conv_kernel": 1}, InvalidFileError, "do not fit each other"),
     ):
         (tmp_path / "config.json").write_text(json.dumps({**values, **changed}), "utf-8")

@@ -23,7 +23,7 @@ from edgeopt.export.decoder.quantized import QuantizedFolder, open_weights
 from edgeopt.export.decoder.reference import Reference
 from edgeopt.export.export import export
 from edgeopt.graph.model import Model, load_model
-from edgeopt.steps.convert.kept_blocks import in_floats, round_inputs
+from edgeopt.steps.convert.kept_blocks import bits_of_blocks, in_floats, round_inputs
 from edgeopt.steps.convert.last_logits import keep_last_logits
 
 GROUP = 32
@@ -262,6 +262,19 @@ def test_rounding_inputs_leaves_the_matrices(tmp_path):
     assert 1e-4 < np.abs(exact - rough).mean() < 0.1
 
 
+def test_products_that_do_not_say_their_bits_have_four(tmp_path):
+    folder, _ = write_quantized(tmp_path, "awq")
+    model = write_llama(read_configuration(folder), open_weights(folder), "small")
+    expected, count = in_floats(model).model.data, bits_of_blocks(model)
+    for node in model.proto.graph.node:
+        for place in reversed([i for i, stored in enumerate(node.attribute) if stored.name == "bits"]):
+            del node.attribute[place]
+    silent = Model(model.proto, "small")
+    assert bits_of_blocks(silent) == count == 4
+    assert round_inputs(silent).changes == {"products of rounded inputs": 10}
+    assert in_floats(silent).model.data == expected
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [
@@ -271,6 +284,7 @@ def test_rounding_inputs_leaves_the_matrices(tmp_path):
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version = gemv"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format = marlin"),
         ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "format = float-quantized"),
+        ({"quant_method": "compressed-tensors", "transform_config": {"config_groups": {}}}, "with transform_config"),
         ({"quant_method": "bitsandbytes"}, "quant_method = bitsandbytes"),
         ({"quant_method": "gptq", "bits": "four"}, "holds no number"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "groups of 0"),
@@ -332,6 +346,7 @@ PART = "model.layers.1.mlp.up_proj"
         ("gptq", "g_idx", np.zeros(127, np.int32), "I32 of 127, not integers of 128"),
         ("awq", "qweight", np.zeros((127, 20), np.int32), "127x20, which is no matrix"),
         ("awq", "qweight", np.zeros((0, 0), np.int32), "0x0, which is no matrix"),
+        ("compressed-tensors", "weight_scale", np.ones((160, 3), np.float32), "160x3, which fits no groups"),
         ("compressed-tensors", "weight_packed", np.zeros((160, 8), np.int32), "integers of 2 bits"),
     ],
 )

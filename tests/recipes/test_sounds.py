@@ -17,6 +17,7 @@ from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.inputs.resampling import resampled
 from edgeopt.recipes.inputs.sound_input import window_of
 from edgeopt.recipes.inputs.wav_files import read_wav, write_wav
+from edgeopt.recipes.inputs.wav_stream import read_wav_stream
 from edgeopt.recipes.labels import read_labels
 from edgeopt.recipes.sources.sound import windows_of
 
@@ -87,6 +88,16 @@ def test_what_is_no_wav_is_told_in_one_line(data, told, tmp_path):
     assert "\n" not in str(error.value.problem)
     with pytest.raises(InvalidFileError, match=r"none of 1 file in .* is read"):
         open_frames(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("channels", "rate", "block"), [(1, 0xFFFFFFFF, 2), (0xFFFF, 0xFFFFFFFF, 0xFFFF), (0, 16000, 0), (2, 16000, 2)]
+)
+def test_a_stream_whose_head_is_wrong_is_told_before_so_much_is_read(channels, rate, block, tmp_path):
+    form = struct.pack("<IHHIIHH", 16, 1, channels, rate, 0, block, 8 if block == 0xFFFF else 16)
+    (tmp_path / "stream.wav").write_bytes(b"RIFF\xff\xff\xff\xffWAVEfmt " + form + b"data\xff\xff\xff\xff" + bytes(100))
+    with (tmp_path / "stream.wav").open("rb") as file, pytest.raises(InvalidFileError, match="its head is wrong"):
+        list(read_wav_stream(file, "the standard input"))
 
 
 def test_a_folder_leaves_out_what_it_cannot_read_and_says_so(tmp_path):

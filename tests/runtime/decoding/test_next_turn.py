@@ -100,7 +100,7 @@ def test_slots_compute_an_expected_turn_while_nobody_asks(model):
         assert [piece.token for piece in shared.generate(prompt, ASKED)] == answer
         shared.expect(turn[:begun], prompt)
         for _ in range(2000):
-            if shared.work.ahead_tokens and not shared._has_work():
+            if shared.work.ahead_tokens and shared.is_idle:
                 break
             sleep(0.005)
         next_answer = shared.generate(turn, ASKED)
@@ -115,10 +115,10 @@ def test_a_turn_whose_row_another_text_took_is_not_computed_ahead(model):
         shared.generate(model.tokenizer.encode("import os"), ASKED).text()
         shared.expect(turn, prompt)
         for _ in range(2000):
-            if not shared._has_work():
+            if shared.is_idle:
                 break
             sleep(0.005)
-        assert not shared._has_work()
+        assert shared.is_idle
         assert shared.work.ahead_tokens == 0
 
 

@@ -129,7 +129,7 @@ def test_the_next_turn_is_computed_ahead_up_to_the_last_cut(model: LanguageModel
         assert [piece.token for piece in shared.generate(prompt, PLAIN)] == answer
         shared.expect(turn[:begun], prompt)
         for _ in range(2000):
-            if shared.work.ahead_tokens and not shared._has_work():
+            if shared.work.ahead_tokens and shared.is_idle:
                 break
             sleep(0.005)
         beside = shared.generate(turn, PLAIN)

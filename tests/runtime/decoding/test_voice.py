@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,17 @@ from voice_net import voice_net
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.sound import Sound
+from edgeopt.recipes.inputs.audio import Audio, Features
+from edgeopt.recipes.inputs.features import FeatureMaker
+from edgeopt.recipes.texts.speech import SpeechSettings
 from edgeopt.running.live_subject import opened_subject
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
+from edgeopt.runtime.decoding.speech.hearing import passages_of
 from edgeopt.runtime.decoding.speech.voice import KeptSound, VoiceGate, utterances, without_silence
 from edgeopt.runtime.runtime import Runtime
 
 PAD_S = 0.4
+AUDIO = Audio(features=Features.WHISPER, rate_hz=RATE, samples=30 * RATE)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +98,40 @@ def test_an_utterance_comes_when_a_pause_follows_it(voice):
     assert [round(begin_s + PAD_S) for begin_s, _ in rest] == [6, 8, 12]  # six seconds are more than four
     offset = round(begin_s * RATE)
     np.testing.assert_array_equal(first.samples, sound.samples[offset : offset + len(first.samples)])
+
+
+class CountedVoice:
+    """A detector, and whose states it keeps."""
+
+    def __init__(self, voice: Runtime) -> None:
+        self.bundle, self._voice, self.streams = voice.bundle, voice, set[Any]()
+
+    def predict(self, frame: Sound, *, stream: Any = 0) -> Any:
+        self.streams.add(stream)
+        return self._voice.predict(frame, stream=stream)
+
+    def reset(self, stream: Any = None) -> None:
+        self.streams.discard(stream)
+        self._voice.reset(stream)
+
+
+def test_a_stream_that_nobody_hears_to_its_end_leaves_no_states(voice):
+    counted, sound = CountedVoice(voice), sound_of((1, 2), (5, 6), seconds=8)
+    parts = (Sound(sound.samples[i : i + 1600], RATE) for i in range(0, len(sound.samples), 1600))
+    heard = utterances(parts, RATE, counted, most_s=30)
+    next(heard)
+    assert len(counted.streams) == 1
+    heard.close()
+    assert not counted.streams
+
+
+def test_an_utterance_with_its_margins_fits_in_a_window(voice):
+    sound, audio = sound_of((1, 40), seconds=45), AUDIO
+    parts = (Sound(sound.samples[i : i + 1600], RATE) for i in range(0, len(sound.samples), 1600))
+    passages, _ = passages_of(parts, audio, None, SpeechSettings(), voice)
+    frames = FeatureMaker(audio).shape[1]
+    rest = [passage.features.window(frames)[1] for passage in passages]
+    assert rest == [0, 0]
 
 
 def test_another_task_or_rate_tells_no_voice(voice, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from pathlib import Path
 
@@ -90,6 +91,15 @@ def test_a_long_sound_is_heard_in_windows(server, folder, tmp_path):
     told = json.loads(server.ask("POST", PLACE, form([(tmp_path / "long.wav").read_bytes()]), KIND)[2])
     assert told["edgeopt"]["windows"] == 2
     assert told["text"] == text_of(folder, sent)
+
+
+def test_few_bytes_do_not_become_hours_of_sound(server):
+    head = struct.pack("<IHHIIHH", 16, 1, 1, 1000, 1000, 1, 8)
+    data = bytes(1_100_000)
+    slow = b"RIFF" + bytes(4) + b"WAVEfmt " + head + b"data" + struct.pack("<I", len(data)) + data
+    status, _, said = server.ask("POST", PLACE, form([slow]), KIND)
+    assert (status, json.loads(said)["error"]["code"]) == (413, "sound_too_long")
+    assert "1100 s, more than 1049 s" in json.loads(said)["error"]["message"]
 
 
 def test_openais_client_transcribes(server, wav):

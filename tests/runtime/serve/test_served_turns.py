@@ -38,7 +38,7 @@ class Watched:
 
     @property
     def is_done(self) -> bool:
-        return bool(self.models) and not self.models[-1]._has_work()
+        return bool(self.models) and self.models[-1].is_idle
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from edgeopt.system.disk.files import require_regular
 _KINDS = ("llama", "qwen2", "qwen3")
 """`general.architecture`; Mistral calls itself llama."""
 _REMEDY = "download or convert it again"
+_OTHER = "edgeopt export hf:FOLDER, of the folder from which it was converted"
 _OF_TYPE = re.compile(r"(?:np\.\w+\()?(\d+)\)? is not a valid GGMLQuantizationType")
 _MATRIX = 2
 _FLOATS = ("F32", "F16", "BF16", "F64")
@@ -53,6 +54,7 @@ BLOCK_NAMES = {
 }
 """Hugging Face's names of parts to llama.cpp's."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_PLURALS = {str: "texts", int: "numbers"}
 NORMAL, CONTROL, _OWN = 1, 3, 4
 """Kinds of tokens: text, those that stand for none, and those that a user defined."""
 _OF_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
@@ -98,12 +100,12 @@ class GgufFile:
                 f"{file}: a {self._kind[:40] or 'file without a type'} is not written here",
                 remedy=f"those are: {', '.join(_KINDS)}",
             )
-        if "rope_freqs.weight" in self._tensors or str(self._own("rope.scaling.type", "none")) != "none":
-            raise UnsupportedError(
-                f"{file} scales its positions, which is not read from GGUF",
-                remedy="edgeopt export hf:FOLDER reads them",
-            )
+        self._require_plain()
         self._config = self._configuration()
+        if self._own("rope.dimension_count", self._config.head) != self._config.head:
+            raise UnsupportedError(
+                f"{file} turns a part of each head by its position, which is not read from GGUF", remedy=_OTHER
+            )
         self._kept, self._read = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
 
     @property
@@ -152,8 +154,6 @@ class GgufFile:
             InvalidFileError: If it is not there, of another shape, or has scales that are no numbers.
         """
         stored = self._tensor(name)
-        if not stored.data.size:
-            raise InvalidFileError(f"{self.file}: {stored.name} is empty", remedy=_REMEDY)
         made = pack_gguf(stored.data, stored.tensor_type.name) if stored.data.ndim == len(shape) == _MATRIX else None
         if made is None:
             return None
@@ -178,6 +178,8 @@ class GgufFile:
         stored = self._tensors.get(gguf_name(name))
         if stored is None:
             raise InvalidFileError(f"{self.file} lacks the weights {gguf_name(name)}", remedy=_REMEDY)
+        if not stored.data.size:
+            raise InvalidFileError(f"{self.file}: {stored.name} is empty", remedy=_REMEDY)
         return stored
 
     def _require_shape(self, name: str, here: tuple[int, ...], shape: tuple[int, ...]) -> None:
@@ -202,10 +204,13 @@ class GgufFile:
             text = "SentencePiece's" if kind == "llama" else f"{kind[:40]}, cut as {words[:40]}"
             raise UnsupportedError(
                 f"{self.file}: its tokenizer is {text}, which is not read from GGUF",
-                remedy="edgeopt export hf:FOLDER, of the folder from which it was converted",
+                remedy=_OTHER,
             )
-        tokens, kinds = self._told("tokenizer.ggml.tokens"), self._told("tokenizer.ggml.token_type", [])
-        merges = self._told("tokenizer.ggml.merges")
+        tokens, merges = self._list("tokenizer.ggml.tokens", str), self._list("tokenizer.ggml.merges", str)
+        kinds = self._list("tokenizer.ggml.token_type", int, []) or [NORMAL] * len(tokens)
+        if len(kinds) != len(tokens):
+            text = f"{self.file} has {len(tokens)} tokens, and tells the kinds of {len(kinds)}"
+            raise InvalidFileError(text, remedy=_REMEDY)
         marked = {number for number, kind in enumerate(kinds) if kind in (CONTROL, _OWN)}
         added = [
             {"id": i, "content": tokens[i], "special": kinds[i] == CONTROL, "single_word": False, "lstrip": False,
@@ -238,6 +243,19 @@ class GgufFile:
                 if number is not None and 0 <= int(number) < len(tokens):
                     settings[name] = tokens[int(number)]
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+
+    def _require_plain(self) -> None:
+        """Raise where weights lie in other files too, or layers are others than those that are written here."""
+        if self._told("split.count", 0) not in (0, 1):
+            raise UnsupportedError(
+                f"{self.file} is one of several files of a model",
+                remedy="join them with llama.cpp: llama-gguf-split --merge FIRST.gguf WHOLE.gguf",
+            )
+        if self._own("expert_count", 0):
+            raise UnsupportedError(f"{self.file} is a mixture of experts, which is not read from GGUF", remedy=_OTHER)
+        scaling = str(self._own("rope.scaling.type", "none")) != "none" or self._own("rope.scale_linear", 1) != 1
+        if scaling or "rope_freqs.weight" in self._tensors:
+            raise UnsupportedError(f"{self.file} scales its positions, which is not read from GGUF", remedy=_OTHER)
 
     def _configuration(self) -> LlamaConfiguration:
         try:
@@ -279,10 +297,24 @@ class GgufFile:
         """
         field = self._reader.fields.get(name)
         if field is not None:
-            return field.contents()
+            try:
+                return field.contents()
+            except ValueError as error:
+                raise InvalidFileError(f"{self.file}: {name} is no text in UTF-8", remedy=_REMEDY) from error
         if not other:
             raise InvalidFileError(f"{self.file} does not tell {name}", remedy=_REMEDY)
         return other[0]
+
+    def _list(self, name: str, kind: type, *other: list[Any]) -> list[Any]:
+        """Return what the head says as a list.
+
+        Raises:
+            InvalidFileError: If it is none, or its values are no texts or numbers, as `kind` asks.
+        """
+        values = self._told(name, *other)
+        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+            raise InvalidFileError(f"{self.file}: {name} is no list of {_PLURALS[kind]}", remedy=_REMEDY)
+        return values
 
 
 def gguf_name(name: str) -> str:

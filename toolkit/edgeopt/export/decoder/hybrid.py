@@ -83,6 +83,8 @@ def in_words_of_llama(values: Mapping[str, Any], kind: str) -> dict[str, Any]:
     if kind in KINDS:
         made.pop("layer_types", None)
         made.pop("partial_rotary_factor", None)
+        if isinstance(positions := values.get("rope_parameters"), Mapping):
+            made["rope_parameters"] = {k: v for k, v in positions.items() if k != "partial_rotary_factor"}
     return made
 
 
@@ -92,7 +94,7 @@ def _neurons(values: Mapping[str, Any]) -> int:
     if not values.get("block_auto_adjust_ff_dim", True):
         return count
     count = int(2 * count / 3)
-    factor, step = values.get("block_ffn_dim_multiplier", 1.0), int(values.get("block_multiple_of") or 1)
+    factor, step = values.get("block_ffn_dim_multiplier", 1.0), int(values.get("block_multiple_of") or 256)
     if factor is None:
         return count
     return -(-int(factor * count) // step) * step

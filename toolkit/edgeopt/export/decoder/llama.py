@@ -38,13 +38,16 @@ from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of,
 from edgeopt.export.decoder.positions import Positions, is_written
 from edgeopt.export.decoder.quantized import read_scheme
 from edgeopt.export.decoder.tensors_file import NamedTensors
+from edgeopt.export.decoder.windows import read_window
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3", *MIXTURES, *HYBRIDS)
 """`model_type` of what is written here; Qwen2 adds a bias to queries, keys and values, Qwen3 norms them."""
 _OPSET, _IR = 21, 10
-_Side = Annotated[int, Within(1, 1 << 20)]
+_MOST = 1 << 20
+"""No size of a decoder is larger: the tables of its positions would take gigabytes."""
+_Side = Annotated[int, Within(1, _MOST)]
 _HEAD_STEP = 16
 _REMEDY = "copy the folder again"
 
@@ -125,11 +128,10 @@ def configuration_of(values: Mapping[str, Any], kind: str, file: Path) -> LlamaC
     if kind not in KINDS:
         raise UnsupportedError(f"{file}: a {kind} is not written here", remedy=f"those are: {', '.join(KINDS)}")
     try:
+        if (layers := int(values["num_hidden_layers"])) > _MOST:  # before anybody counts them
+            raise ValueError(f"{layers} layers")
         hybrid, values = read_hybrid(values, kind), in_words_of_llama(values, kind)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
-    _require_plain(values, file)
-    try:
+        _require_plain(values, file)
         heads, context = int(values["num_attention_heads"]), int(values.get("max_position_embeddings", 2048))
         end, begin = values.get("eos_token_id"), values.get("bos_token_id")
         configuration = LlamaConfiguration(
@@ -137,7 +139,7 @@ def configuration_of(values: Mapping[str, Any], kind: str, file: Path) -> LlamaC
             vocabulary=int(values["vocab_size"]),
             hidden=int(values["hidden_size"]),
             inner=int(values["intermediate_size"]),
-            layers=int(values["num_hidden_layers"]),
+            layers=layers,
             heads=heads,
             kv_heads=int(values.get("num_key_value_heads") or heads),
             head=int(values.get("head_dim") or int(values["hidden_size"]) // heads),
@@ -145,13 +147,13 @@ def configuration_of(values: Mapping[str, Any], kind: str, file: Path) -> LlamaC
             positions=Positions.read(values, context),
             context=context,
             is_tied=bool(values.get("tie_word_embeddings", False)),
-            window=_window(values),
+            window=read_window(values, kind, layers, file),
             end=tuple(int(value) for value in (end if isinstance(end, list) else [end] if end is not None else [])),
             begin=() if begin is None else (int(begin),),
             mixture=read_mixture(values, kind),
             hybrid=hybrid,
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
     require_sizes(configuration, file)
     if configuration.mixture is not None:
@@ -169,16 +171,14 @@ def require_sizes(config: LlamaConfiguration, path: Path) -> None:
         path: Where it stands.
 
     Raises:
-        InvalidFileError: If one is below 1, or heads are not shared evenly.
+        InvalidFileError: If one is below 1 or beyond all that there are, or heads are not shared evenly.
         UnsupportedError: If no graph is written for such heads.
     """
-    if (
-        min(
-            config.vocabulary, config.hidden, config.inner, config.layers, config.heads, config.kv_heads, config.context
-        )
-        < 1
-    ):
+    sizes = (config.vocabulary, config.hidden, config.inner, config.layers, config.heads, config.kv_heads)
+    if min(*sizes, config.head, config.context) < 1:
         raise InvalidFileError(f"{path} holds a size below 1", remedy=_REMEDY)
+    if (largest := max(*sizes, config.head, config.context)) > _MOST:
+        raise InvalidFileError(f"{path} holds the size {largest}: no decoder has one above {_MOST}", remedy=_REMEDY)
     if config.heads % config.kv_heads:
         raise InvalidFileError(f"{path}: {config.heads} heads do not share {config.kv_heads} evenly", remedy=_REMEDY)
     if config.head % _HEAD_STEP:
@@ -188,21 +188,17 @@ def require_sizes(config: LlamaConfiguration, path: Path) -> None:
         )
 
 
-def _window(values: Mapping[str, Any]) -> int:
-    is_off = values.get("use_sliding_window") is False
-    return 0 if is_off else int(values.get("sliding_window") or 0)
-
-
 def _require_plain(values: Mapping[str, Any], file: Path) -> None:
     """Raise where a configuration asks for more than known positions, plain gates and one kind of layer."""
     read_scheme(values, file)
     scaling = values.get("rope_scaling") or values.get("rope_parameters") or {}
+    share = values.get("partial_rotary_factor") or (values.get("rope_parameters") or {}).get("partial_rotary_factor")
     odd = {
         "hidden_act": values.get("hidden_act", "silu") not in ("silu", "swish"),
         "rope_scaling": not is_written(scaling),
         "attention_bias": bool(values.get("attention_bias")),
         "mlp_bias": bool(values.get("mlp_bias")),
-        "partial_rotary_factor": float(values.get("partial_rotary_factor") or 1) != 1,
+        "partial_rotary_factor": float(share or 1) != 1,
         "layer_types": len(set(values.get("layer_types") or [])) > 1,
         "clip_qkv": values.get("clip_qkv") is not None,
     }

@@ -98,10 +98,10 @@ def read_mamba(folder: Path) -> MambaConfiguration:
     """
     file = folder / "config.json"
     values = json.loads(file.read_text("utf-8"))
-    _require_plain(values, file)
     try:
+        _require_plain(values, file)
         config = _read(values)
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
     sizes = (config.vocabulary, config.hidden, config.layers, config.state, config.heads, config.groups, config.context)
     if min(sizes) < 1 or config.kernel < 2 or config.inner % config.heads or config.heads % config.groups:

@@ -88,6 +88,8 @@ def read_scheme(values: Mapping[str, Any], file: Path) -> StoredScheme | None:
     if form not in _FORMATS[method] or bool(table.get("is_marlin_format")):
         raise _refused(file, f"{method} and {key} = {'marlin' if table.get('is_marlin_format') else form}")
     if method == COMPRESSED:
+        if table.get("transform_config"):  # inputs are turned before each product, as the weights were
+            raise _refused(file, "transform_config")
         return StoredScheme(method, 0)
     try:
         bits = int(table.get("bits", table.get("w_bit", 0)))
@@ -246,7 +248,8 @@ class QuantizedFolder:
         scales = self._part(name, _SCALES)
         sides = self._files.shape_of(scales)
         groups = sides[1 if is_by_row else 0] if len(sides) == 2 else 0
-        if not 0 < groups <= inputs or groups != -(-inputs // self._group(inputs, groups)):
+        is_uneven = groups > 0 and not self._scheme.group and inputs % groups  # the shapes tell no length of groups
+        if not 0 < groups <= inputs or is_uneven or groups != -(-inputs // self._group(inputs, groups)):
             text = f"{'x'.join(map(str, sides))}" if sides else "not there"
             raise InvalidFileError(f"{self._files.folder}: {scales} is {text}, which fits no groups", remedy=_REMEDY)
         scale = self._files.read(scales, (outputs, groups) if is_by_row else (groups, outputs))

@@ -16,18 +16,9 @@ from edgeopt.graph.subgraphs import subgraphs
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
 _LAYERS = frozenset(
     {"BatchNormalization", "Conv", "ConvTranspose", "DequantizeLinear", "Einsum", "FusedConv", "FusedMatMul", "GRU"}
-    | {
-        "Gemm",
-        "GroupNormalization",
-        "InstanceNormalization",
-        "LSTM",
-        "LayerNormalization",
-        "MatMul",
-        "MatMulNBits",
-        "MoE",
-    }
-    | {"PRelu", "QLinearConv", "QLinearMatMul", "RNN", "SimplifiedLayerNormalization", "SkipLayerNormalization"}
-    | {"MoE", "QMoE", "SkipSimplifiedLayerNormalization"}
+    | {"Gemm", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "MatMul", "MatMulNBits"}
+    | {"MoE", "PRelu", "QLinearConv", "QLinearMatMul", "QMoE", "RNN", "SimplifiedLayerNormalization"}
+    | {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 )
 """Ops whose constants are weights, however many numbers they hold."""
 _HAND_ON = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Reshape", "Sub", "Transpose"})

@@ -43,9 +43,10 @@ def read_wav_stream(file: BinaryIO, text: str) -> Iterator[Sound]:
     if len(form) < 16:
         raise InvalidFileError(f"{text}: it has no chunk fmt", remedy="write a WAV, for example with ffmpeg -f wav -")
     rate, _, block = struct.unpack_from("<IIH", form, 4)
-    size = max(block, 1) * max(round(rate * _PART_S), 1)
     before = b"RIFF" + _UNKNOWN + b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"\0" * (len(form) % 2)
-    while len(part := file.read(size)) >= max(block, 1):
+    decode_wav(before + b"data" + _UNKNOWN + bytes(block), text)  # refuses a head that asks for terabytes at once
+    size = block * max(round(rate * _PART_S), 1)
+    while len(part := file.read(size)) >= block:
         yield decode_wav(before + b"data" + _UNKNOWN + part, text)
 
 

@@ -16,6 +16,8 @@ _WIDER = np.linspace(-1.0, 0.9, 20, dtype=np.float32)
 _TOGETHER = 1 << 22
 """Weights that are rounded at once."""
 _SMALLEST = np.float32(1e-12)
+INT8_ACTIVATIONS = 4
+"""`accuracy_level` with which kernels of com.microsoft round what a matrix reads to 8 bits, in blocks like its own."""
 
 
 @dataclass(frozen=True, slots=True)

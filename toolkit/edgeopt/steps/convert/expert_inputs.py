@@ -23,14 +23,9 @@ from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.quantize.calibration.watching import groups_of, with_outputs
 from edgeopt.system.processes.time_limit import require_time
 
-MOST_HELD_BYTES = 1 << 30
-"""Sums that are held at once; what is beyond that takes another run over the text."""
-_LEAST_HELD_BYTES = 64 << 20
-
-
-def most_held_bytes(weights_bytes: int) -> int:
-    """Return how many bytes of sums are held at once: half of the weights, beyond it the text is run over again."""
-    return min(MOST_HELD_BYTES, max(_LEAST_HELD_BYTES, weights_bytes // 2))
+_HELD = (64 << 20, 1 << 30)
+"""Least and most bytes of sums that are held at once, half of the weights between them: so much comes on top of a model
+that is open in float, and of one with gigabytes no more than a search of others takes."""
 
 
 def expert_grams_of(
@@ -39,7 +34,7 @@ def expert_grams_of(
     *,
     threads: int,
     free_head: int = 0,
-    most_bytes: int = MOST_HELD_BYTES,
+    most_bytes: int = 0,
     tell: Callable[[int, int], None] = lambda *_: None,
     keep: Callable[[NDArray[np.float32]], NDArray[np.float32]] = lambda array: array,
 ) -> dict[str, Gram]:
@@ -53,7 +48,7 @@ def expert_grams_of(
         windows: Tokens; each is a text that begins with its first token.
         threads: Of the engine.
         free_head: Numbers of a head where the model leaves them free.
-        most_bytes: Sums that are held at once.
+        most_bytes: Sums that are held at once, beyond them the text is run over again; 0: half of the weights.
         tell: Hears how many windows of how many are done.
         keep: Returns finished sums as they are kept, in a file for example.
     """
@@ -62,19 +57,22 @@ def expert_grams_of(
     if not nodes:
         return {}
     cache = cache_parts(model.inputs, model.outputs, free_head)
+    most_bytes = most_bytes or min(max(model.size_bytes // 2, _HELD[0]), _HELD[1])
     groups = groups_of({name: _bytes_of(graph, node) for name, node in nodes.items()}, most_bytes)
     result = dict[str, Gram]()
     for i, group in enumerate(groups):
         sums = [_MixtureSums(graph, nodes[name]) for name in group]
         watched = sorted({tensor for each in sums for tensor in (each.reads, each.scores)})
         session = EXECUTOR.open(with_outputs(model, watched), SessionOptions(threads=threads))
-        for j, window in enumerate(windows):
-            require_time()
-            tell(i * len(windows) + j, len(groups) * len(windows))
-            values = session.run(feeds_of(window, cache, session.inputs))
-            for each in sums:
-                each.add(values[each.reads], values[each.scores])
-        session.close()
+        try:
+            for j, window in enumerate(windows):
+                require_time()
+                tell(i * len(windows) + j, len(groups) * len(windows))
+                values = session.run(feeds_of(window, cache, session.inputs))
+                for each in sums:
+                    each.add(values[each.reads], values[each.scores])
+        finally:
+            session.close()
         for each in sums:
             made = each.grams()
             for gram in {id(gram): gram for gram in made.values()}.values():  # experts share those of their input

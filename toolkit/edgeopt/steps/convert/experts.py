@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from edgeopt.graph.facts.mixtures import DOWN, SCORES, UP, mixtures
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.outcome import Outcome
-from edgeopt.steps.convert.blocks import Blocks, Rounding, to_nearest
+from edgeopt.steps.convert.blocks import INT8_ACTIVATIONS, Blocks, Rounding, to_nearest
 from edgeopt.steps.quantize.calibration.findings import require_finite_weights
 from edgeopt.system.processes.time_limit import require_time
 
 _LEAST_BLOCK = 16
-_INT8_ACTIVATIONS = 4
 
 
 def expert_name(node: Node, place: int, expert: int) -> str:
@@ -119,7 +118,7 @@ def _rewrite(
         "normalize_routing_weights": int(is_normed),
         "expert_weight_bits": bits,
         "block_size": block,
-        "accuracy_level": _INT8_ACTIVATIONS,
+        "accuracy_level": INT8_ACTIVATIONS,
     }
     made = graph.insert("QMoE", inputs, attributes, domain="com.microsoft", name=f"{node.name}_QMoE")
     graph.replace(node.outputs[0], made.outputs[0])

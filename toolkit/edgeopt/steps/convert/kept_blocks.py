@@ -20,17 +20,17 @@ from onnx import TensorProto
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.steps.convert.blocks import Blocks
+from edgeopt.steps.convert.blocks import INT8_ACTIVATIONS, Blocks
 
 _PRODUCT, _TABLE, _LEVEL = "MatMulNBits", "GatherBlockQuantized", "accuracy_level"
 _MICROSOFT, _BITS = "com.microsoft", (4, 8)
+_USUAL_BITS = 4
+"""`bits` of a product that does not say them."""
 MOST_IN_FLOATS = 1_900_000_000
 """Bytes of matrices in floats: a graph of 2 GB is not held in one piece."""
 _HALVES = ("float16", "bfloat16")
 _SCALE, _ORDER, _BIAS = 2, 4, 5
 """Places of inputs of `MatMulNBits`."""
-_ROUNDED = 4
-"""`accuracy_level` with which a kernel rounds its inputs to 8 bits, in blocks as long as the matrix's."""
 
 
 def round_inputs(model: Model, *, of_bits: tuple[int, ...] = (4, 8)) -> Outcome:
@@ -45,13 +45,13 @@ def round_inputs(model: Model, *, of_bits: tuple[int, ...] = (4, 8)) -> Outcome:
     count = 0
     for node in proto.graph.node:
         values = {stored.name: stored for stored in node.attribute}
-        if node.op_type != _PRODUCT or values["bits"].i not in of_bits:
+        if node.op_type != _PRODUCT or (values["bits"].i if "bits" in values else _USUAL_BITS) not in of_bits:
             continue
         if _LEVEL not in values:
-            node.attribute.append(onnx.helper.make_attribute(_LEVEL, _ROUNDED))
+            node.attribute.append(onnx.helper.make_attribute(_LEVEL, INT8_ACTIVATIONS))
             count += 1
-        elif values[_LEVEL].i != _ROUNDED:
-            values[_LEVEL].i = _ROUNDED
+        elif values[_LEVEL].i != INT8_ACTIVATIONS:
+            values[_LEVEL].i = INT8_ACTIVATIONS
             count += 1
     return Outcome(Model(proto, model.name), {"products of rounded inputs": count}) if count else Outcome(model, {})
 
@@ -62,7 +62,8 @@ def bits_of_blocks(model: Model) -> int:
     for node in model.proto.graph.node:
         if node.op_type == _PRODUCT:
             values = {stored.name: stored.i for stored in node.attribute}
-            sizes[values["bits"]] = sizes.get(values["bits"], 0) + values["K"] * values["N"]
+            bits = values.get("bits", _USUAL_BITS)
+            sizes[bits] = sizes.get(bits, 0) + values["K"] * values["N"]
     return max(sizes, key=lambda bits: sizes[bits], default=0)
 
 
@@ -142,7 +143,7 @@ def _widen(graph: Graph) -> None:
 
 def _blocks(graph: Graph, node: Node, stored: Value | None) -> Blocks | None:
     """Return the blocks that a node reads; None where they are no constants, or their zeros are floats."""
-    bits, block = attribute(node, "bits", 4), attribute(node, "block_size", 128)
+    bits, block = attribute(node, "bits", _USUAL_BITS), attribute(node, "block_size", 128)
     data, scale = graph.constant(stored), graph.constant(node.inputs[2])
     zero_value = node.inputs[3] if len(node.inputs) > 3 else None
     zero = graph.constant(zero_value)

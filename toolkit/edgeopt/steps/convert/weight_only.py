@@ -16,7 +16,7 @@ from edgeopt.graph.facts.mixtures import DOWN, UP, mixtures, routers
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.steps.convert.blocks import Rounding, to_nearest
+from edgeopt.steps.convert.blocks import INT8_ACTIVATIONS, Rounding, to_nearest
 from edgeopt.steps.convert.experts import store_experts
 from edgeopt.steps.convert.tables import StoredBlocks, place, store_tables
 from edgeopt.steps.quantize.calibration.findings import require_finite_weights
@@ -27,7 +27,6 @@ BLOCK = 32
 LEAST_ROWS = 64
 """A matrix with fewer inputs has next to nothing to store."""
 _MOST = 0.5
-_INT8_ACTIVATIONS = 4
 
 
 def make_weight_only(
@@ -120,6 +119,6 @@ def _rewrite(
     while inputs[-1] is None:
         inputs.pop()
     sizes = {"K": columns.shape[1], "N": columns.shape[0], "bits": bits, "block_size": block}
-    attributes = {**sizes, "accuracy_level": _INT8_ACTIVATIONS}
+    attributes = {**sizes, "accuracy_level": INT8_ACTIVATIONS}
     made = graph.insert("MatMulNBits", inputs, attributes, domain="com.microsoft", name=f"{node.name}_MatMulNBits")
     graph.replace(last, made.outputs[0])

@@ -18,7 +18,7 @@ from edgeopt.graph.model import Model
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.blocks import Blocks, Rounding, k_quant
 from edgeopt.steps.convert.cache_integers import cache_ranges
-from edgeopt.steps.convert.expert_inputs import expert_grams_of, most_held_bytes
+from edgeopt.steps.convert.expert_inputs import expert_grams_of
 from edgeopt.steps.convert.fitting.grams import rounding_with
 from edgeopt.steps.convert.fitting.layer_by_layer import round_layer_by_layer
 from edgeopt.steps.convert.sensitivity import sensitive_products
@@ -120,7 +120,6 @@ class DecoderMaterial:
             self.windows,
             threads=self.threads,
             free_head=self.free_head,
-            most_bytes=most_held_bytes(self.model.size_bytes),
             tell=lambda done, of: self.listener.progress("read the calibration text", done, of),
             keep=self._held,
         )

@@ -104,7 +104,7 @@ class SharedModel(Closing):
         )
         self._change, self._arrived = Condition(), list[Request]()
         self._expected = list[tuple[list[int], int]]()
-        self._order, self._is_closed, self._forgets = 0, False, False
+        self._order, self._is_closed, self._forgets, self._rests = 0, False, False, False
         self._thread = Thread(target=self._write, name="edgeopt-batching", daemon=True)
         self._thread.start()
 
@@ -122,6 +122,12 @@ class SharedModel(Closing):
     def work(self) -> BatchWork:
         """The runs so far."""
         return self._batch.work
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to do: no answer is written or waits, and nothing is computed ahead."""
+        with self._change:
+            return self._rests and not self._has_work()
 
     def generate(
         self, prompt: str | Sequence[int], asked: AnswerOptions | None = None, priority: int = 0
@@ -226,7 +232,9 @@ class SharedModel(Closing):
         batch, error = self._batch, None
         while True:
             with self._change:
+                self._rests = True
                 self._change.wait_for(self._has_work)
+                self._rests = False
                 if self._is_closed:
                     break
                 arrived, self._arrived = self._arrived, []

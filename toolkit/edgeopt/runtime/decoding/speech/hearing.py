@@ -11,7 +11,7 @@ from edgeopt.recipes.texts.speech import SpeechSettings
 from edgeopt.runtime.decoding.generation import Long
 from edgeopt.runtime.decoding.speech.long_sounds import fitted_sound
 from edgeopt.runtime.decoding.speech.passages import Passage, SoundFeatures, StreamFeatures
-from edgeopt.runtime.decoding.speech.voice import VoiceDetector, require_voice, utterances, without_silence
+from edgeopt.runtime.decoding.speech.voice import PAD_S, VoiceDetector, require_voice, utterances, without_silence
 
 
 def passages_of(
@@ -66,7 +66,7 @@ def _of_stream(
     if voice is None:
         yield Passage(StreamFeatures(heard, audio))
         return
-    for sound, begin_s in utterances(heard, audio.rate_hz, voice, window_s):
+    for sound, begin_s in utterances(heard, audio.rate_hz, voice, max(window_s - 2 * PAD_S, PAD_S)):
         yield Passage(SoundFeatures(sound, audio), lambda seconds, begin_s=begin_s: begin_s + seconds)  # type: ignore[misc]
 
 

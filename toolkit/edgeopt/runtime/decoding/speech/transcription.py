@@ -165,9 +165,8 @@ class Transcription(Closing):
                 if not answer.is_silent:
                     segments, until_s = self._cut(answer, frame * self._frame_s, heard_s, passage)
                 yield from segments
-                frame += max(round(until_s / self._frame_s), 0) if self._times else count
-                if not until_s:  # two times of 0: no step is made, and none would ever be
-                    frame += count
+                step = round(until_s / self._frame_s) if self._times else count
+                frame += step if step > 0 else count  # two times of 0: no step would ever be made
             if self._is_cancelled:
                 break
         self._reason = "cancelled" if self._is_cancelled else "length" if is_cut else "end"

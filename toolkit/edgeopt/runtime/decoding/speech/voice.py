@@ -7,6 +7,7 @@ padding); the joined stretches of faster-whisper's `vad_filter`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from edgeopt.runtime.bundle import Bundle
 TASK = "voice_activity"
 _LOWER = 0.15
 """A stretch goes on while its probability is no further than this below the threshold that began it."""
-_PAD_S = 0.4
+PAD_S = 0.4
 """Heard before and behind each stretch: words begin and end softly."""
 _LEAST_S = 0.1
 """What is shorter is no speech."""
@@ -111,8 +112,12 @@ class VoiceGate:
         if len(self._held) > self._audio.context:
             missing = self._audio.context + self._audio.samples - len(self._held)
             over = self._look(np.pad(self._held, (0, max(missing, 0))))
-        self._voice.reset(self._stream)
+        self.close()
         return over + self._closed()
+
+    def close(self) -> None:
+        """Free what the detector keeps of the sound, wherever it ended."""
+        self._voice.reset(self._stream)
 
     def _look(self, window: NDArray[np.float32]) -> list[tuple[int, int]]:
         answer = self._voice.predict(Sound(window, self.rate_hz), stream=self._stream)
@@ -166,11 +171,12 @@ def without_silence(sound: Sound, voice: VoiceDetector) -> KeptSound:
         UnsupportedError: If the detector is of another task, or the rate differs and soxr is not installed.
     """
     gate = VoiceGate(voice, PAUSE_S)
-    stretches = [*gate.feed(resampled(sound, gate.rate_hz).samples), *gate.end()]
+    with closing(gate):
+        stretches = [*gate.feed(resampled(sound, gate.rate_hz).samples), *gate.end()]
     seconds = sound.seconds
     padded = list[tuple[float, float]]()
     for begin, end in stretches:
-        begin_s, end_s = max(begin / gate.rate_hz - _PAD_S, 0.0), min(end / gate.rate_hz + _PAD_S, seconds)
+        begin_s, end_s = max(begin / gate.rate_hz - PAD_S, 0.0), min(end / gate.rate_hz + PAD_S, seconds)
         if padded and begin_s <= padded[-1][1]:
             padded[-1] = (padded[-1][0], end_s)
         elif begin_s < end_s:
@@ -189,7 +195,7 @@ def utterances(
         sounds: That follow each other, at the model's rate.
         rate_hz: That rate.
         voice: Tells how probable speech is.
-        most_s: An utterance that is longer is cut.
+        most_s: An utterance that is longer is cut; `PAD_S` before and behind it come on top.
 
     Raises:
         UnsupportedError: If the detector is of another task, or hears another rate.
@@ -200,16 +206,17 @@ def utterances(
             f"{voice.bundle.recipe.name} hears {gate.rate_hz} Hz, the stream has {rate_hz} Hz",
             remedy="name a detector of that rate",
         )
-    pad = round(_PAD_S * rate_hz)
+    pad = round(PAD_S * rate_hz)
     held, first = np.zeros(0, np.float32), 0
-    for sound in _with_end(sounds):
-        if sound is not None:
-            held = np.concatenate([held, sound.samples])
-        for begin, end in gate.end() if sound is None else gate.feed(sound.samples):
-            since = max(begin - pad, first)
-            yield Sound(held[since - first : end + pad - first], rate_hz), since / rate_hz
-        kept = (gate.place if gate.begun is None else gate.begun) - pad
-        held, first = held[max(kept - first, 0) :], max(kept, first)
+    with closing(gate):  # of a stream that nobody hears to its end too
+        for sound in _with_end(sounds):
+            if sound is not None:
+                held = np.concatenate([held, sound.samples])
+            for begin, end in gate.end() if sound is None else gate.feed(sound.samples):
+                since = max(begin - pad, first)
+                yield Sound(held[since - first : end + pad - first], rate_hz), since / rate_hz
+            kept = (gate.place if gate.begun is None else gate.begun) - pad
+            held, first = held[max(kept - first, 0) :], max(kept, first)
 
 
 def _with_end(sounds: Iterator[Sound]) -> Iterator[Sound | None]:

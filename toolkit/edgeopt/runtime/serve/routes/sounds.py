@@ -45,6 +45,9 @@ from edgeopt.runtime.serve.writing import AnswerWriting, ServedAnswer, Written
 STAGES = ("queue", "listen", "decode")
 """`listen` is all before the first token: features, encoder, first run of the decoder."""
 _LOG = logging.getLogger("edgeopt.serve")
+_SLOWEST_HZ = 8000
+"""A body holds no more seconds than at this rate in bytes: at a lower one it would become many times as large when it
+is resampled."""
 _LATE = "the sound was not heard to its end within the time limit of this server"
 
 
@@ -175,10 +178,14 @@ class Sounds:
         """Return the sound of a file.
 
         Raises:
-            RefusedError: If it is no WAV, or of another rate and nothing resamples: the sound's fault, no model's.
+            RefusedError: If it is no WAV, longer than its bytes tell, or of another rate and nothing resamples: the
+                sound's fault, no model's.
         """
         try:
             sound = decode_wav(data, "the file")
+            if sound.seconds > (most_s := self._limits.body_bytes / _SLOWEST_HZ):
+                text = f"the sound has {sound.seconds:.0f} s, more than {most_s:.0f} s, the limit of this server"
+                raise RefusedError(413, text, code="sound_too_long", param="file")
             resampled(replace(sound, samples=sound.samples[:1]), self._rate_hz)  # all of it in a slot: it may be large
             return sound
         except InvalidFileError as error:
