@@ -385,6 +385,7 @@ def _facts(node: Any) -> dict[str, str]:
 
 
 def spec_of(port: Any) -> TensorSpec:
+    """Return what an input or output of a compiled model is, by the name that the model gave it."""
     is_unranked = port.partial_shape.rank.is_dynamic
     sizes = () if is_unranked else port.partial_shape
     shape = tuple(size.get_length() if size.is_static else None for size in sizes)

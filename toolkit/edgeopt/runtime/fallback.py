@@ -199,15 +199,11 @@ def _open_writer(
     return OpenedArtefact(bundle, artefact, opening, session, cast("Task", NoFrames()), notes, (), writer)
 
 
-def _open_prompts(
-    file: Path, graph: Artefact, tokens: Opening, threads: int
-) -> tuple[PromptGraph, tuple[Note, ...]]:
+def _open_prompts(file: Path, graph: Artefact, tokens: Opening, threads: int) -> tuple[PromptGraph, tuple[Note, ...]]:
     """Open a graph of prompts as it was measured; where its engine is not here, as that of tokens is opened."""
     how = opening_of(graph).with_threads(threads)
     on_tokens_engine = how if how.executor == tokens.executor else tokens
-    return open_prompt_graph(
-        file, graph.executor, threads, lambda: on_tokens_engine.open(mapped(file)), how.options
-    )
+    return open_prompt_graph(file, graph.executor, threads, lambda: on_tokens_engine.open(mapped(file)), how.options)
 
 
 def least_bytes(artefact: Artefact, tokens: int) -> int:
