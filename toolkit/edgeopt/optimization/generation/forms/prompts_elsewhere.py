@@ -61,7 +61,7 @@ def enter_prompts_elsewhere(contest: FormContest, place: Workplace, entrants: li
     tokens = fastest_for_tokens(contest, entrants)
     if tokens is None:
         return []
-    if reason := why_no_prompts() or _why_not(load_model(tokens.file, in_place=True)):
+    if reason := why_no_prompts() or why_not_read(load_model(tokens.file, in_place=True)):
         return [Note(NoteKind.INFO, f"prompts by OpenVINO are not tried: {reason}")]
     notes = list[Note]()
     for form in PROMPT_FORMS:
@@ -103,7 +103,7 @@ def _opens(file: Path, threads: int) -> None:
         raise UnsupportedError(error.problem, remedy="the other forms go on") from error
 
 
-def _why_not(model: Model) -> str:
+def why_not_read(model: Model) -> str:
     """Return what of a model's attention OpenVINO would leave out in silence; empty: nothing."""
     for node in Graph.from_model(model).nodes(SHARING_OP, domain="com.microsoft"):
         if attribute(node, "local_window_size", -1) > 0:
