@@ -8,6 +8,7 @@ bfloat16 wherever the processor can.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -80,8 +81,8 @@ class OpenVinoSession(Staged):
             reuse: Outputs are the request's own memory: the next run writes over them.
         """
         self._compiled, self._tensor, self._device, self._reuse = compiled, tensor, device, reuse
-        self.inputs = tuple(_spec(port) for port in compiled.inputs)
-        self.outputs = tuple(_spec(port) for port in compiled.outputs)
+        self.inputs = tuple(spec_of(port) for port in compiled.inputs)
+        self.outputs = tuple(spec_of(port) for port in compiled.outputs)
         self._positions = {spec.name: i for i, spec in enumerate(self.inputs)}
         self._names = [spec.name for spec in self.outputs]
         self._held: list[Any] = [None] * len(self.inputs)
@@ -123,7 +124,7 @@ class OpenVinoSession(Staged):
             self._request.infer()
         except RuntimeError as error:
             raise UnsupportedError(
-                f"OpenVINO does not run the model on these inputs: {_sentence(error)}",
+                f"OpenVINO does not run the model on these inputs: {sentence_of(error)}",
                 remedy="check the numbers and the shapes of the inputs",
             ) from error
 
@@ -163,7 +164,7 @@ class OpenVinoSession(Staged):
             blob = self._compiled.export_model()
         except RuntimeError as error:
             raise UnavailableError(
-                f"OpenVINO's {self._device} exports no compiled model: {_sentence(error)}",
+                f"OpenVINO's {self._device} exports no compiled model: {sentence_of(error)}",
                 remedy="deploy the ONNX file: it is compiled when it is loaded",
             ) from error
         return bytes(blob.getvalue() if hasattr(blob, "getvalue") else blob)
@@ -190,7 +191,7 @@ class OpenVino(Executor):
         try:
             devices = self.devices()
         except Exception as error:  # a broken installation fails in the loader, with any class of error
-            return Missing(_sentence(error).removesuffix(f": {_PURPOSE} needs it"), _REMEDY)
+            return Missing(sentence_of(error).removesuffix(f": {_PURPOSE} needs it"), _REMEDY)
         return None if devices else Missing("OpenVINO finds no device", _REMEDY)
 
     def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
@@ -236,26 +237,53 @@ class OpenVino(Executor):
         opened.first_run = first_run
         return opened
 
+    def capabilities(self, device: str) -> tuple[str, ...]:
+        """Return what a device can compute in, in OpenVINO's words, `BF16` for example.
+
+        Raises:
+            MissingDependencyError: If openvino is not installed.
+        """
+        return tuple(_openvino().Core().get_property(device, "OPTIMIZATION_CAPABILITIES"))
+
     def _open(self, source: Source, options: SessionOptions) -> OpenVinoSession:
         given = in_one_piece(source, "OpenVINO")
-        if options.precision not in _HINTS:
-            raise ValueError(f"precision is {options.precision!r}, not one of {', '.join(_HINTS)}")
         if options.profile_to:
             raise ValueError("the executor openvino writes no operator profile")
-        _require_taken(options)
-        openvino = _openvino()
-        core = openvino.Core()
-        device = _require_device(core, openvino.__version__, options.providers)
-        properties = _properties(core, device, options)
-        if _is_compiled(given):
-            compiled = _load_compiled(core, given, device, properties)
-        else:
-            compiled = _compile(core, _read(core, given), device, properties)
-        _require_precision(compiled, device, _HINTS[options.precision])
-        session = OpenVinoSession(compiled, openvino.Tensor, device)
+        compiled, tensor = compile_for(given, options)
+        session = OpenVinoSession(compiled, tensor, options.providers[0])
         if options.save_optimized_to:
             write_beside(Path(options.save_optimized_to), session.export_blob())
         return session
+
+
+def compile_for(
+    source: bytes | Path, options: SessionOptions, alter: Callable[[Any, Any], Any] | None = None
+) -> tuple[Any, Any]:
+    """Return an `openvino.CompiledModel`, and the class of tensors that it takes.
+
+    Args:
+        source: An ONNX model, or what `export_blob` returned.
+        options: As `OpenVino.open` takes them.
+        alter: Given the package and the model that was read, returns the one that is compiled; None: that one.
+
+    Raises:
+        EdgeoptError: As `OpenVino.open`.
+        ValueError: On an unknown precision.
+    """
+    if options.precision not in _HINTS:
+        raise ValueError(f"precision is {options.precision!r}, not one of {', '.join(_HINTS)}")
+    _require_taken(options)
+    openvino = _openvino()
+    core = openvino.Core()
+    device = _require_device(core, openvino.__version__, options.providers)
+    properties = _properties(core, device, options)
+    if _is_compiled(source):
+        compiled = _load_compiled(core, source, device, properties)
+    else:
+        model = _read(core, source)
+        compiled = _compile(core, alter(openvino, model) if alter else model, device, properties)
+    _require_precision(compiled, device, _HINTS[options.precision])
+    return compiled, openvino.Tensor
 
 
 def _require_taken(options: SessionOptions) -> None:
@@ -308,7 +336,7 @@ def _read(core: Any, source: bytes | Path) -> Any:
     try:
         return core.read_model(source if isinstance(source, bytes) else str(source))
     except RuntimeError as error:
-        name, said = "the model" if isinstance(source, bytes) else str(source), _sentence(error)
+        name, said = "the model" if isinstance(source, bytes) else str(source), sentence_of(error)
         kind = UnsupportedError if said.startswith("No conversion rule") else InvalidFileError
         raise kind(
             f"OpenVINO cannot read {name}: {said}",
@@ -320,7 +348,7 @@ def _compile(core: Any, model: Any, device: str, properties: dict[str, Any]) -> 
     try:
         return core.compile_model(model, device, properties)
     except RuntimeError as error:
-        said = _sentence(error)
+        said = sentence_of(error)
         if device != "CPU":
             problem = f"OpenVINO's {device} did not compile the model: {said}"
             raise UnavailableError(problem, remedy="run edgeopt doctor") from error
@@ -338,7 +366,7 @@ def _load_compiled(core: Any, source: bytes | Path, device: str, properties: dic
         return core.import_model(source if isinstance(source, bytes) else source.read_bytes(), device, properties)
     except (OSError, RuntimeError) as error:
         raise UnavailableError(
-            f"OpenVINO's {device} does not take this compiled model: {_sentence(error)}",
+            f"OpenVINO's {device} does not take this compiled model: {sentence_of(error)}",
             remedy="open the ONNX file, or compile it again with this version on this device",
         ) from error
 
@@ -356,7 +384,8 @@ def _facts(node: Any) -> dict[str, str]:
     return {key: str(value.astype(str)) for key, value in node.get_rt_info().items() if hasattr(value, "astype")}
 
 
-def _spec(port: Any) -> TensorSpec:
+def spec_of(port: Any) -> TensorSpec:
+    """Return what an input or output of a compiled model is, by the name that the model gave it."""
     is_unranked = port.partial_shape.rank.is_dynamic
     sizes = () if is_unranked else port.partial_shape
     shape = tuple(size.get_length() if size.is_static else None for size in sizes)
@@ -366,7 +395,7 @@ def _spec(port: Any) -> TensorSpec:
     return TensorSpec(name, str(np.dtype(port.element_type.to_dtype())), shape, is_unranked=is_unranked)
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """Return the sentence of an OpenVINO error that says what is wrong: not where in its source it was raised."""
     lines = [line.strip().removeprefix("-- ") for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith(_WHERE)]

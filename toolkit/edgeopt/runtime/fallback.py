@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError, UnsupportedError
@@ -26,6 +27,7 @@ from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encode
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
 from edgeopt.runtime.decoding.no_frames import NoFrames
+from edgeopt.runtime.decoding.prompt_graph import PromptGraph, open_prompt_graph
 from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
 from edgeopt.runtime.selftest import StoredTest, check, read_stored
@@ -176,24 +178,32 @@ def _open_writer(
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
     tokens = InBackground(lambda: tokens_of(recipe))
     with ExitStack() as undone:
-        sessions = list[Session]()
+        prefill, more = None, tuple[Note, ...]()
         try:
             with huge_pages(), flash_attention(recipe.generation.flash_attention):
-                for graph in (artefact, *beside):
-                    how = opening if graph is artefact else opening_of(graph).with_threads(threads)
-                    sessions.append(how.open(mapped(bundle.path_of(graph))))
-                    undone.callback(sessions[-1].close)
+                session = opening.open(mapped(bundle.path_of(artefact)))
+                undone.callback(session.close)
+                for graph in beside:
+                    prefill, more = _open_prompts(bundle.path_of(graph), graph, opening, threads)
+                    undone.callback(prefill.close)
         finally:
             if hashing:
                 hashing.take()  # before anything runs; what the engine says of a damaged file explains nothing
-        prefill = sessions[1] if len(sessions) > 1 else None
-        writer = bind_language_model(sessions[0], recipe, origin, prefill, tokens.take)
+        origin = replace(origin, notes=(*origin.notes, *more))
+        writer = bind_language_model(session, recipe, origin, prefill, tokens.take)
         undone.callback(writer.close)
         told = check_logits(stored, artefact, writer) if stored else ()
         undone.pop_all()
     writer.origin = replace(writer.origin, notes=(*writer.origin.notes, *told))
     notes = writer.origin.notes
-    return OpenedArtefact(bundle, artefact, opening, sessions[0], cast("Task", NoFrames()), notes, (), writer)
+    return OpenedArtefact(bundle, artefact, opening, session, cast("Task", NoFrames()), notes, (), writer)
+
+
+def _open_prompts(file: Path, graph: Artefact, tokens: Opening, threads: int) -> tuple[PromptGraph, tuple[Note, ...]]:
+    """Open a graph of prompts as it was measured; where its engine is not here, as that of tokens is opened."""
+    how = opening_of(graph).with_threads(threads)
+    on_tokens_engine = how if how.executor == tokens.executor else tokens
+    return open_prompt_graph(file, graph.executor, threads, lambda: on_tokens_engine.open(mapped(file)), how.options)
 
 
 def least_bytes(artefact: Artefact, tokens: int) -> int:

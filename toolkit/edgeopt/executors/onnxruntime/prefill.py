@@ -7,7 +7,7 @@ last token of a prompt runs on the other graph, as each token of the answer does
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,58 @@ from edgeopt.executors.onnxruntime.decoder import (
 )
 
 
-class Prefill:
-    """The graph that computes prompts into a cache which another graph continues."""
+class Prefill(Protocol):
+    """The graph that computes prompts into a cache which another graph continues, on any engine."""
+
+    pairs: bool
+    """Whether its runs take an even number of tokens, and a token's numbers then hang on no others of its run."""
+
+    def bound(self, memory: Sequence[NDArray[Any]]) -> Any:
+        """Return what `run` takes for one text.
+
+        Args:
+            memory: Of each part of its cache, (1, heads, room, head).
+        """
+        ...
+
+    def run(self, bound: Any, tokens: Sequence[int], past: int) -> None:
+        """Compute the next tokens of a prompt into the cache; room for one more must be there.
+
+        Args:
+            bound: Of `bound`.
+            tokens: One or more.
+            past: Tokens that the cache holds.
+
+        Raises:
+            UnsupportedError: If the engine refuses them.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the engine's session."""
+        ...
+
+
+def require_same_cache(own: Sequence[CachePart], parts: Sequence[CachePart], *, shares: bool = True) -> None:
+    """Raise unless the graph of prompts has the cache of the graph of tokens.
+
+    Args:
+        own: Parts of its cache.
+        parts: Of that of tokens.
+        shares: Whether it writes in place, where its engine can.
+
+    Raises:
+        UnsupportedError: If it has another.
+    """
+    if tuple(own) != tuple(parts) or not shares:
+        raise UnsupportedError(
+            "the graph of prompts and that of tokens share no cache",
+            remedy="take graphs of one model with GroupQueryAttention and a cache of one type: edgeopt optimize",
+        )
+
+
+class OnnxPrefill:
+    """The graph of prompts on ONNX Runtime, which writes into the cache in place."""
 
     def __init__(self, session: Any, parts: Sequence[CachePart], free_head: int = 0, *, pairs: bool = False) -> None:
         """Take its session.
@@ -44,32 +94,27 @@ class Prefill:
             UnsupportedError: If both graphs have not the same cache, or one does not write into it in place.
         """
         own = cache_parts(session.inputs, session.outputs, free_head, needs_logits=False)
-        if own != tuple(parts) or not shares_cache(session, own):
-            raise UnsupportedError(
-                "the graph of prompts and that of tokens share no cache",
-                remedy="take graphs of one model with GroupQueryAttention and a cache of one type: edgeopt optimize",
-            )
+        require_same_cache(own, parts, shares=shares_cache(session, own))
+        self._parts = own
         self._session, self.pairs = session, pairs
         names = {input_.name for input_ in session.engine.get_inputs()}
         self._takes_mask, self._takes_positions = MASK in names, POSITIONS in names
         self._options = quiet()
 
-    @property
-    def engine(self) -> Any:
-        """The `InferenceSession`."""
-        return self._session.engine
+    def bound(self, memory: Sequence[NDArray[Any]]) -> Any:
+        """Return a binding to the memory of one text, with the values that borrow it."""
+        import onnxruntime
 
-    def run(self, binding: Any, tokens: Sequence[int], past: int) -> None:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in memory]
+        return bound_cache(self._session.engine, self._parts, values), values
+
+    def run(self, bound: Any, tokens: Sequence[int], past: int) -> None:
         """Compute the next tokens of a prompt into the cache; room for one more must be there.
-
-        Args:
-            binding: Of `bound_cache`, to the memory of the text.
-            tokens: One or more.
-            past: Tokens that the cache holds.
 
         Raises:
             UnsupportedError: If the engine refuses them.
         """
+        binding, _ = bound
         is_padded = self.pairs and len(tokens) % 2 == 1
         fed = [*tokens, tokens[-1]] if is_padded else tokens
         after = past + len(fed)
@@ -80,7 +125,7 @@ class Prefill:
             feeds[POSITIONS] = np.arange(past, after, dtype=np.int64)[None]
         try:
             bind_arrays(binding, feeds)
-            self.engine.run_with_iobinding(binding, self._options)
+            self._session.engine.run_with_iobinding(binding, self._options)
         except Exception as error:  # pybind raises a class per status code, with a binding always RuntimeError
             raise_run_error(error)
 
@@ -125,8 +170,7 @@ class SplitDecoder(Decoder):
 
     def _reserve(self, room: int) -> None:
         super()._reserve(room)
-        values = [self._values[part.past][0] for part in self._parts]
-        self._prompts = bound_cache(self._prefill.engine, self._parts, values)
+        self._prompts = self._prefill.bound([self._values[part.past][1] for part in self._parts])
 
     def run(self, tokens: Sequence[int], last: int = 0) -> NDArray[np.float32]:
         """Return (tokens, vocabulary) logits behind each token, as `Decoder.run` does, by the graph of tokens."""

@@ -182,7 +182,9 @@ class SharedRows:
         after = self._past[row] + len(tokens)
         if not len(tokens) or after >= self.capacity:
             raise ValueError(f"{len(tokens)} tokens behind {self._past[row]} do not fit in {self.capacity}")
-        self._prefill.run(self._bound(row, row + 1, is_prompt=True), tokens, self._past[row])
+        if row not in self._prompts:
+            self._prompts[row] = self._prefill.bound([buffer[row : row + 1] for buffer in self._buffers])
+        self._prefill.run(self._prompts[row], tokens, self._past[row])
         self._past[row] = after
 
     def run_first(self, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -273,6 +275,7 @@ class SharedRows:
         self._past = [0] * self.count
         self._states = RowStates(self._states.parts, self.count)
         self._bindings.clear()
+        self._prompts.clear()
 
     def _lay_out(self, count: int, capacity: int) -> None:
         self.count, self.capacity = count, capacity
@@ -282,21 +285,21 @@ class SharedRows:
             for memory, part in zip(self._memory, self._parts, strict=True)
         ]
         self._states = RowStates(self._states.parts, count)
-        self._bindings: dict[tuple[int, int, bool], tuple[Any, list[Any]]] = {}
+        self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
+        self._prompts: dict[int, Any] = {}
+        """By row, what the graph of prompts is bound to."""
 
-    def _bound(self, first: int, after: int, *, is_prompt: bool = False) -> Any:
-        """Return the binding of some rows, which is made once; `is_prompt`: to the graph of prompts."""
+    def _bound(self, first: int, after: int) -> Any:
+        """Return the binding of some rows, which is made once."""
         import onnxruntime
 
-        key = first, after, is_prompt
+        key = first, after
         if key not in self._bindings:
             # each value borrows the array's memory
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(buffer[first:after]) for buffer in self._buffers]
-            session = self._prefill.engine if is_prompt and self._prefill else self._session
-            binding = bound_cache(session, self._parts, values)
-            if not is_prompt:
-                values += self._states.bind(binding, first, after)
-                binding.bind_output(LOGITS, "cpu")
+            binding = bound_cache(self._session, self._parts, values)
+            values += self._states.bind(binding, first, after)
+            binding.bind_output(LOGITS, "cpu")
             self._bindings[key] = binding, values
         return self._bindings[key][0]
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edgeopt.executors._openvino_prefill import options_of_prompts
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.forms.image_encoder import ChosenEncoder, file_of_encoder
+from edgeopt.optimization.generation.forms.prompts_elsewhere import scheme_of
 from edgeopt.optimization.generation.forms.split import PREFILL, models_in_bundle
 from edgeopt.optimization.generation.guessing import with_guesses
 from edgeopt.optimization.generation.result import BASELINE, ORIGINALS, LanguageForm, LanguageReport
@@ -21,6 +23,7 @@ from edgeopt.runtime.bundles.parts import Artefact, Expected
 from edgeopt.runtime.bundles.targets import MEASURED_ON, ORIGINAL, this_machine
 from edgeopt.runtime.decoding.binding import open_image_reader
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.prompt_graph import OPENVINO
 from edgeopt.runtime.decoding.selftest import record_logits
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import package_versions, read_environment
@@ -84,13 +87,17 @@ def _stored(
         model = load_model(file, in_place=True)
         stored = [(model, *in_bundle(model, weights))]
     scheme = form.tokens_by.partition("+")[0] or form.precision
-    names = (MODEL, scheme), (PREFILL, form.prompts_by.partition("+")[0])
+    of_prompts, elsewhere = target, scheme_of(form.prompts_by)
+    if elsewhere:
+        opened = options_of_prompts(threads)
+        of_prompts = replace(target, executor=OPENVINO, providers=opened.providers, options=opened.entries)
+    ways = (MODEL, scheme, target), (PREFILL, elsewhere or form.prompts_by.partition("+")[0], of_prompts)
     return [
         (
-            replace(make_artefact(name, data, precision, target, threads, model.inputs, model.outputs), weights=beside),
+            replace(make_artefact(name, data, precision, how, threads, model.inputs, model.outputs), weights=beside),
             data,
         )
-        for (model, data, beside), (name, precision) in zip(stored, names, strict=False)
+        for (model, data, beside), (name, precision, how) in zip(stored, ways, strict=False)
     ]
 
 

@@ -27,6 +27,7 @@ from edgeopt.optimization.generation.forms.image_encoder import (
     require_seeing,
 )
 from edgeopt.optimization.generation.forms.kinds import FORMS, precision_of, with_chunks
+from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_prompts_elsewhere
 from edgeopt.optimization.generation.forms.split import enter_split, enter_split_with_small_cache
 from edgeopt.optimization.generation.guessing import choose_guesses
 from edgeopt.optimization.generation.life import (
@@ -259,6 +260,7 @@ def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> 
         contest.enter(entrant)
         made.take(entrant)
     made.more += enter_split(contest, place, made.entrants)
+    made.more += enter_prompts_elsewhere(contest, place, made.entrants)
     contest.drop_large(made.entrants)
     leader = contest.leader(made.entrants)
     if leader is not None:
@@ -308,6 +310,11 @@ def _deployed(recipe: Recipe, report: LanguageReport) -> Recipe:
     """Return the recipe of the chosen form: how its prompts run stands beside it."""
     chunks = with_chunks(recipe)
     beside = recipe_beside(Path(report.best.file)).generation
-    flash, chunk, prefill = beside.flash_attention, beside.chunk, beside.prefill
-    own = replace(chunks.generation, flash_attention=flash, chunk=chunk, prefill=prefill)
+    own = replace(
+        chunks.generation,
+        flash_attention=beside.flash_attention,
+        chunk=beside.chunk,
+        prefill=beside.prefill,
+        prefill_engine=beside.prefill_engine,
+    )
     return replace(chunks, generation=own)

@@ -230,17 +230,18 @@ class Workplace:
             raise InvalidFileError("there was no time to measure the cache", remedy=LONGER)
         return read_archive(self.start.ranges_file, remedy="the other forms go on")
 
-    def copy_beside(self, place: Path, model: Model, prefill: str = "") -> None:
+    def copy_beside(self, place: Path, model: Model, prefill: str = "", engine: str = "") -> None:
         """Write recipe and tokenizer beside a form.
 
         Args:
             place: Its folder.
             model: That computes its prompts.
             prefill: File of the graph of prompts, where it is another than that of tokens.
+            engine: Of that graph; empty: ONNX Runtime.
         """
-        recipe, source = with_chunks(self.start.recipe, prefill), self.start.file.parent
+        recipe, source = with_chunks(self.start.recipe, prefill, engine), self.start.file.parent
         recipe = replace(recipe, image=ImageTable())  # forms of a decoder that sees are judged on text
-        if self.attention is not None:
+        if self.attention is not None and not engine:
             recipe = self.attention.choose(model, recipe)
         place.mkdir(parents=True, exist_ok=True)
         calib = recipe.evaluation.calib

@@ -29,6 +29,8 @@ class GenerationTable:
     prefill: str = ""
     """File of the graph that computes prompts into the cache, which the model goes on with token by token; empty: the
     model does both."""
+    prefill_engine: str = ""
+    """Engine of that graph: `openvino`; empty, or where it is not installed: ONNX Runtime, as for the model."""
     draft: str = ""
     """File of a smaller decoder with the same tokens that guesses, relative to the recipe; empty: none."""
     draft_context: Annotated[int, Within(0, 1 << 24)] = 0

@@ -20,6 +20,7 @@ from edgeopt.recipes.texts.tokens import Tokens, read_tokens
 from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import bytes_of_graphs, require_memory
+from edgeopt.runtime.decoding.prompt_graph import PromptGraph
 from edgeopt.system.disk.files import require_regular
 from edgeopt.system.machine.huge_pages import huge_pages
 
@@ -68,7 +69,7 @@ def bind_language_model(
     session: Session,
     recipe: Recipe,
     origin: Origin,
-    prefill: Session | None = None,
+    prefill: PromptGraph | None = None,
     tokens: Callable[[], Tokens] | None = None,
 ) -> LanguageModel:
     """Return the language model of a session.
@@ -86,7 +87,7 @@ def bind_language_model(
         EdgeoptError: If the recipe's context is longer than the model's positions, or the cache of one text does not
             fit into memory.
     """
-    if not isinstance(session, OnnxRuntimeSession) or not isinstance(prefill, OnnxRuntimeSession | None):
+    if not isinstance(session, OnnxRuntimeSession):
         raise UnsupportedError("language models run on ONNX Runtime alone so far", remedy="make them with --target cpu")
     _require_positions(recipe, origin.file)
     tokenizer, generation = tokens() if tokens else tokens_of(recipe), recipe.generation

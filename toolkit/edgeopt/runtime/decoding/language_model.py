@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from edgeopt.errors import Note, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import ROOM, CachePart, Decoder, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.image_rows import numbers_of
-from edgeopt.executors.onnxruntime.prefill import Prefill
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.state_parts import StatePart, state_parts
 from edgeopt.executors.onnxruntime.stateful import decoder_of
@@ -34,6 +33,7 @@ from edgeopt.runtime.decoding.image_reader import Image, ImageReader, ReadPictur
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
+from edgeopt.runtime.decoding.prompt_graph import PromptGraph, bind_prompt_graph
 from edgeopt.runtime.decoding.prompt_plan import PromptPlan, common_start, require_tokens
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.system.declared.signatures import with_options_of
@@ -82,7 +82,7 @@ class LanguageModel(Closing):
         open_draft: Callable[[], LanguageModel] | None = None,
         guesses: int = 0,
         chunk: int = 0,
-        prefill: OnnxRuntimeSession | None = None,
+        prefill: PromptGraph | None = None,
         images: ImageReader | None = None,
     ) -> None:
         """Bind a session to its tokenizer.
@@ -119,7 +119,7 @@ class LanguageModel(Closing):
         """States beside the cache, which cannot be taken back: only a whole text, or none of it, can go on."""
         self.pairs = self.shares and not self.states and rounds_rows(session)
         """Whether parts of prompts run in pairs, so that they have the numbers of the whole."""
-        self.prefill = Prefill(prefill, self.parts, free_head, pairs=rounds_rows(prefill)) if prefill else None
+        self.prefill = bind_prompt_graph(prefill, self.parts, free_head) if prefill else None
         """The graph of prompts, where it is another than that of tokens."""
         is_free = self.prefill is None or self.prefill.pairs
         self.plan = PromptPlan(self.prefill is not None, 0 if is_free else chunk or context)

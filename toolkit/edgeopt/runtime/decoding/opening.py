@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from edgeopt.errors import Note
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
-from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.files.in_place import mapped
 from edgeopt.recipes.drafting.generation_drafting import drafted_generation
 from edgeopt.recipes.recipe import Recipe, read_recipe
@@ -20,6 +20,7 @@ from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, requir
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import bytes_of_graphs, require_memory
+from edgeopt.runtime.decoding.prompt_graph import open_prompt_graph
 from edgeopt.runtime.fallback import open_first
 from edgeopt.system.disk.files import require_regular
 from edgeopt.system.disk.links import beside
@@ -123,12 +124,14 @@ def open_language_model(
     require_memory(size, 0, recipe)
     tokens = InBackground(lambda: tokens_of(recipe))
     with huge_pages(), flash_attention(recipe.generation.flash_attention), ExitStack() as undone:
-        sessions = list[OnnxRuntimeSession]()
-        for graph in graphs:
-            sessions.append(EXECUTOR.open(mapped(graph), SessionOptions(threads=count, entries=entries or {})))
-            undone.callback(sessions[-1].close)
-        origin = Origin(file, size, count, entries=entries or {})
-        prefill = sessions[1] if len(sessions) > 1 else None
-        opened = bind_language_model(sessions[0], recipe, origin, prefill, tokens.take)
+        options, engine = SessionOptions(threads=count, entries=entries or {}), recipe.generation.prefill_engine
+        session = EXECUTOR.open(mapped(file), options)
+        undone.callback(session.close)
+        prefill, notes = None, tuple[Note, ...]()
+        for graph in graphs[1:]:
+            prefill, notes = open_prompt_graph(graph, engine, count, lambda: EXECUTOR.open(mapped(graphs[1]), options))
+            undone.callback(prefill.close)
+        origin = Origin(file, size, count, notes=notes, entries=entries or {})
+        opened = bind_language_model(session, recipe, origin, prefill, tokens.take)
         undone.pop_all()
     return opened, recipe

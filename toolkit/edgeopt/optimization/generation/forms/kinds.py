@@ -22,6 +22,8 @@ two products takes less memory. Fewer make products slower."""
 SPLIT_CHUNK_TOKENS = 128
 """The same where a graph of its own computes prompts. Where its numbers depend on who runs together, prompts are cut
 there each time, and what is kept of one ends there; fewer make prompts slower: 64 by 7 % (SmolLM2-135M in `w8a8`)."""
+ELSEWHERE_CHUNK_TOKENS = 256
+"""The same where another engine computes prompts, which reads the whole past anew in each run."""
 WIDE_BLOCK = 128
 """In 4 bits (`w4+long`): faster with wide matrices, and loses more. In 8 bits, encoders with decoders: a scale for so
 many weights costs nothing that is seen, and saves a third of the time of one for 32."""
@@ -51,15 +53,18 @@ class MatrixForm:
         return self.name.partition("+")[0]
 
 
-def with_chunks(recipe: Recipe, prefill: str = "") -> Recipe:
+def with_chunks(recipe: Recipe, prefill: str = "", engine: str = "") -> Recipe:
     """Return the recipe of a form, whose prompts run in parts.
 
     Args:
         recipe: Of the original.
         prefill: File of the graph that computes prompts; empty: the form does.
+        engine: Of that graph; empty: ONNX Runtime.
     """
-    chunk = recipe.generation.chunk or (SPLIT_CHUNK_TOKENS if prefill else CHUNK_TOKENS)
-    return replace(recipe, generation=replace(recipe.generation, chunk=chunk, prefill=prefill))
+    usual = (ELSEWHERE_CHUNK_TOKENS if engine else SPLIT_CHUNK_TOKENS) if prefill else CHUNK_TOKENS
+    chunk = recipe.generation.chunk or usual
+    own = replace(recipe.generation, chunk=chunk, prefill=prefill, prefill_engine=engine)
+    return replace(recipe, generation=own)
 
 
 def _on_integers(material: DecoderMaterial) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.workplace import Workplace
 from edgeopt.runtime.bundles.models import in_bundle_together
 from edgeopt.runtime.bundles.parts import Weights
+from edgeopt.runtime.decoding.opening import recipe_beside
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.prefill_graph import write_two_graphs
@@ -30,7 +31,7 @@ _OF_RUNS = "w8a8"
 
 def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant]) -> list[Note]:
     """Let the fastest form for prompts and the fastest for tokens in as one; return why not, where that is no use."""
-    tokens = contest.fastest(_kept(contest, [other for other in entrants if other.precision != _OF_RUNS]), "TPOT")
+    tokens = fastest_for_tokens(contest, entrants)
     prompts = contest.fastest(_kept(contest, entrants), "TTFT")
     if tokens is None or prompts is None:
         return []
@@ -48,6 +49,12 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
     return _enter(contest, place, entrant, entrants)
 
 
+def fastest_for_tokens(contest: FormContest, entrants: list[Entrant]) -> Entrant | None:
+    """Return the fastest single form for the tokens of an answer; None: there is none."""
+    alone = [other for other in entrants if other.precision != _OF_RUNS and not other.prompts_by]
+    return contest.fastest(_kept(contest, alone), "TPOT")
+
+
 def _kept(contest: FormContest, entrants: list[Entrant]) -> list[Entrant]:
     """Return those that are KEPT by the windows so far, or all where none is: the choice prefers what is KEPT."""
     left = [entrant for entrant in entrants if entrant.turns and not entrant.out]
@@ -60,6 +67,8 @@ def enter_split_with_small_cache(
 ) -> list[Note]:
     """Let two graphs in again whose cache is in 8 bits."""
     name = f"{leader.name}+cache8"
+    if recipe_beside(leader.file).generation.prefill_engine:
+        return [Note(NoteKind.INFO, f"{name} is left out: only ONNX Runtime writes prompts into a cache in integers")]
     entrant = Entrant(
         name,
         f"{leader.name}, keys and values of the cache in 8 bits",
@@ -92,15 +101,46 @@ def _enter(
     has_small_cache: bool = False,
 ) -> list[Note]:
     """Make two graphs of two forms and judge and time them; return why not, where that cannot be."""
+
+    def models() -> tuple[Model, Model]:
+        prompts, tokens = (load_model(place.file_of(name)) for name in (entrant.prompts_by, entrant.tokens_by))
+        if not has_small_cache:
+            return prompts, tokens
+        return _with_small_cache(prompts, place.cache_ranges()), _with_small_cache(tokens, place.cache_ranges())
+
+    return enter_pair(contest, place, entrant, entrants, models)
+
+
+def enter_pair(
+    contest: FormContest,
+    place: Workplace,
+    entrant: Entrant,
+    entrants: list[Entrant],
+    make: Callable[[], tuple[Model, Model]],
+    *,
+    engine: str = "",
+    proved: Callable[[Path, int], None] | None = None,
+) -> list[Note]:
+    """Write two graphs, and judge and time them as one entrant; return why not, where that cannot be.
+
+    Args:
+        contest: Which it enters.
+        place: Where it is written.
+        entrant: It.
+        entrants: All; it is put in.
+        make: Returns the form for prompts and the form for tokens.
+        engine: That computes prompts; empty: ONNX Runtime.
+        proved: Raises where that engine does not open what was written; given the file, and threads.
+    """
     try:
-        models = [load_model(place.file_of(name)) for name in (entrant.prompts_by, entrant.tokens_by)]
+        models = make()
         if not all(model.op_counts.get(SHARING_OP) for model in models):
             return [Note(NoteKind.INFO, f"{entrant.name} is left out: two graphs share a cache only with {SHARING_OP}")]
         if any(spec.name == IMAGE_ROWS or STATE.fullmatch(spec.name) for spec in models[0].inputs):
             return [Note(NoteKind.INFO, f"{entrant.name} is left out: none is made for models that see or have states")]
-        if has_small_cache:
-            models = [_with_small_cache(model, place.cache_ranges()) for model in models]
-        _write(place, entrant.name, *models)
+        _write(place, entrant.name, *models, engine)
+        if proved is not None:
+            proved(entrant.file, contest.threads)
         contest.enter(entrant)
     except EdgeoptError as error:
         return [Note(NoteKind.INFO, f"{entrant.name} is left out: {error.problem}", error.remedy)]
@@ -115,8 +155,8 @@ def _with_small_cache(model: Model, ranges: Mapping[str, Any]) -> Model:
     return keep_last_logits(made).model if LAST in model.optional_inputs else made
 
 
-def _write(place: Workplace, name: str, prompts: Model, tokens: Model) -> None:
+def _write(place: Workplace, name: str, prompts: Model, tokens: Model, engine: str) -> None:
     """Write both graphs into a folder of their own, with weights that both need once, recipe and tokenizer."""
     file = place.file_of(name)
     write_two_graphs(prompts, tokens, file, file.with_name(PREFILL))
-    place.copy_beside(file.parent, prompts, prefill=PREFILL)
+    place.copy_beside(file.parent, prompts, prefill=PREFILL, engine=engine)
