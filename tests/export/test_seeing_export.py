@@ -14,7 +14,7 @@ from seeing_models import PROCESSOR, ROWS, TABLE, TEMPLATE, picture, write_netwo
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.export.export import export, names_decoder
-from edgeopt.recipes.inputs.tiles import grid_of, pixels_of, tiles_of
+from edgeopt.recipes.inputs.seen.tiles import grid_of, pixels_of, tiles_of
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model

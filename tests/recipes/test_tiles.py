@@ -9,7 +9,8 @@ import pytest
 from seeing_models import LONGEST, ROWS, SIDE, TABLE, picture
 
 from edgeopt.recipes.inputs.pillow_resize import Resample, resized
-from edgeopt.recipes.inputs.tiles import ImageTable, grid_of, marks_of, tiles_of
+from edgeopt.recipes.inputs.seen.table import ImageTable
+from edgeopt.recipes.inputs.seen.tiles import grid_of, marks_of, tiles_of
 
 PILLOW = {"lanczos": "LANCZOS", "bicubic": "BICUBIC", "bilinear": "BILINEAR"}
 SIZES = ((37, 91, 64, 64), (480, 640, 384, 512), (64, 64, 200, 31), (3, 1, 7, 9), (64, 64, 64, 32))

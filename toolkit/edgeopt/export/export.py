@@ -18,7 +18,7 @@ from edgeopt.export.hub import decoder_folder, seeing_folder
 from edgeopt.export.hugging_face import open_pretrained
 from edgeopt.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
 from edgeopt.export.network import Network, NetworkInput
-from edgeopt.export.seeing_decoder import write_seeing
+from edgeopt.export.seeing.write import write_seeing
 from edgeopt.export.source import NetworkKind, NetworkSource, is_source, read_source
 from edgeopt.export.to_onnx import Axes, choose_opset, to_onnx
 from edgeopt.graph.model import Model, save_model
@@ -226,7 +226,7 @@ def _export_seeing(
     save_model(decoder.model, file)
     save_model(made.encoder, file.parent / IMAGE_ENCODER)
     beside = list(write_recipe(decoder.recipe, file.parent))
-    notes = () if beside else (_left_as_it_is(file.parent),)
+    notes = made.notes if beside else (*made.notes, _left_as_it_is(file.parent))
     if made.template:
         write_beside(file.parent / TEMPLATE_FILE, made.template)
         beside.append(file.parent / TEMPLATE_FILE)

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgeopt.errors import UnavailableError
 from edgeopt.export.decoder.folder import is_decoder
 from edgeopt.export.from_torch import said
-from edgeopt.export.seeing_decoder import sees
+from edgeopt.export.seeing.written import sees
 from edgeopt.export.source import NetworkSource
 from edgeopt.system.declared.optional import require
 

@@ -10,7 +10,7 @@ from typing import Any
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.executors.onnxruntime.state_parts import state_parts
 from edgeopt.graph.model import load_model
-from edgeopt.recipes.inputs.tiles import ImageTable
+from edgeopt.recipes.inputs.seen.table import ImageTable
 from edgeopt.recipes.texts.generation import GenerationTable
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.running.writing import find_language_model
@@ -74,6 +74,11 @@ def _seen(image: ImageTable) -> str:
     """Return how pictures of a prompt are seen; empty where they are not."""
     if not image.sees:
         return ""
+    if image.patch:
+        return (
+            f"; pictures in patches of {image.patch} pixels, a token for {image.factor}x{image.factor} pixels and at most "
+            f"{image.most_pixels // image.factor**2} each, by {image.encoder}"
+        )
     parts = f"cut into tiles of {image.tile} pixels" if image.splits else f"scaled to {image.tile} pixels"
     return f"; pictures {parts}, {image.rows} tokens each, by {image.encoder}"
 

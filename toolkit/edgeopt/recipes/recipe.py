@@ -15,7 +15,7 @@ from edgeopt.recipes.allowed import MAX_DROP, Check, Share
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.inputs.audio import Audio
 from edgeopt.recipes.inputs.preprocess import Input, Preprocess
-from edgeopt.recipes.inputs.tiles import ImageTable
+from edgeopt.recipes.inputs.seen.table import ImageTable
 from edgeopt.recipes.metrics import find_metric, require_metric_of
 from edgeopt.recipes.outputs.columns import Column
 from edgeopt.recipes.scoring.keypoints import Keypoints

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.faults import said
-from edgeopt.executors.onnxruntime.image_rows import ImageInputs, ImageToken
+from edgeopt.executors.onnxruntime.image_rows import AXES, IMAGE_SHIFTS, ImageInputs, ImageToken
 from edgeopt.executors.onnxruntime.state_parts import state_parts
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.system.machine.huge_pages import huge_zeros
@@ -174,6 +174,7 @@ class Decoder:
         self._takes_mask = MASK in {input_.name for input_ in session.get_inputs()}
         self._takes_last = takes_last(session)
         self._images = ImageInputs.of(session)
+        self._shifts = self._images.text(capacity) if self._images else None
         self._ones = np.ones((1, capacity), np.int64)
         self._counted = np.arange(capacity, dtype=np.int64)[None]
         self._past = 0
@@ -250,12 +251,15 @@ class Decoder:
         self.make_room(after)
         mask = {MASK: self._ones[:, :after]} if self._takes_mask else {}
         if is_next and self._shares and self._single is not None:
-            if len(tokens) == 1:
-                return self._single.run(tokens, self._past, mask, self._options)
-            self._pair = self._pair or _BoundTokens.of(self._session, self._bound(), len(tokens))
-            assert self._pair is not None  # as `_single` is there
-            return self._pair.run(tokens, self._past, mask, self._options)
-        ids, images = self._images.feeds(tokens) if self._images else (tokens, {})
+            bound, shift = self._single, 0
+            if len(tokens) > 1:
+                self._pair = self._pair or _BoundTokens.of(self._session, self._bound(), len(tokens))
+                assert self._pair is not None  # as `_single` is there
+                bound = self._pair
+            if self._shifts is not None:
+                shift = int(self._shifts.of(self._past, tokens)[0, 0, 0])
+            return bound.run(tokens, self._past, mask, self._options, shift)
+        ids, images = self._images.feeds(tokens, self._past, self._shifts) if self._images else (tokens, {})
         feeds = {IDS: np.asarray(ids, np.int64)[None], **mask, **images}
         if self._takes_positions:
             feeds[POSITIONS] = self._counted[:, self._past : after]
@@ -298,7 +302,7 @@ class Decoder:
         """Put the first `past` tokens of what `stored` gave in place of what the cache holds.
 
         Args:
-            stored: Of the same model.
+            stored: Of the same model, and of a text without pictures.
             past: At most the capacity, and what is stored.
         """
         import onnxruntime
@@ -312,6 +316,8 @@ class Decoder:
                 self._values[part.past] = onnxruntime.OrtValue.ortvalue_from_numpy(kept)
         self._cut(0)
         self._past = past
+        if self._shifts is not None:
+            self._shifts.forget(past)
 
     def _cut(self, past: int) -> None:
         self._past = past
@@ -379,6 +385,7 @@ class _BoundTokens:
         self._logits = np.zeros((1, count, width), np.float32)
         images = ImageInputs.of(session)
         arrays = {IDS: self._ids, POSITIONS: self._position, **(images.without if images else {})}
+        self._shift = arrays[IMAGE_SHIFTS] = np.zeros((AXES, 1, 1), np.int64)
         bind_arrays(
             binding, {input_.name: arrays[input_.name] for input_ in session.get_inputs() if input_.name in arrays}
         )
@@ -393,9 +400,10 @@ class _BoundTokens:
         return cls(session, binding, width, count) if is_known else None
 
     def run(
-        self, tokens: Sequence[int], past: int, mask: Mapping[str, NDArray[np.int64]], options: Any
+        self, tokens: Sequence[int], past: int, mask: Mapping[str, NDArray[np.int64]], options: Any, shift: int = 0
     ) -> NDArray[np.float32]:
-        """Return (tokens, vocabulary) logits behind the tokens."""
+        """Return (tokens, vocabulary) logits behind the tokens; `shift` is from their places to their positions."""
+        self._shift[...] = shift
         for i, token in enumerate(tokens):
             self._ids[0, i], self._position[0, i] = token, past + i
         bind_arrays(self._binding, mask)

@@ -30,7 +30,7 @@ from edgeopt.executors.onnxruntime.decoder import (
     taken_logits,
     takes_last,
 )
-from edgeopt.executors.onnxruntime.image_rows import ImageInputs
+from edgeopt.executors.onnxruntime.image_rows import AXES, IMAGE_SHIFTS, ImageInputs, TextShifts
 from edgeopt.executors.onnxruntime.prefill import Prefill
 from edgeopt.executors.onnxruntime.row_states import RowStates
 from edgeopt.executors.onnxruntime.state_parts import states_of
@@ -197,7 +197,8 @@ class SharedRows:
         count = len(tokens)
         if not count or not all(0 < past < self.capacity for past in self._past[:count]):
             raise ValueError(f"rows of {self._past[:count]} tokens take no next one, the room is {self.capacity}")
-        logits: NDArray[np.float32] = self._run(0, count, np.asarray(tokens, np.int64)[:, None])[:, 0]
+        ids = np.asarray(tokens, np.int64)[:, None]
+        logits: NDArray[np.float32] = self._run(0, count, ids, images=self._next_inputs(tokens))[:, 0]
         self._past[:count] = [past + 1 for past in self._past[:count]]
         return logits
 
@@ -219,6 +220,8 @@ class SharedRows:
             buffer[a, :, : held[1]] = buffer[b, :, : held[1]]
             buffer[b, :, : held[0]] = first
         self._states.swap(a, b)
+        if self._shifts:
+            self._shifts[a], self._shifts[b] = self._shifts[b], self._shifts[a]
         self._past[a], self._past[b] = held[1], held[0]
 
     def reusable(self, row: int, past: int) -> int:
@@ -237,6 +240,8 @@ class SharedRows:
         if source != row:
             for buffer in self._buffers:
                 buffer[row, :, :past] = buffer[source, :, :past]
+            if self._shifts:
+                self._shifts[row].copy(self._shifts[source], past)
         self._past[row] = past
         return past
 
@@ -245,6 +250,8 @@ class SharedRows:
         self._states.restore(row, stored[len(self._buffers) :])
         for buffer, array in zip(self._buffers, stored[: len(self._buffers)], strict=True):
             buffer[row, :, :past] = array[0, :, :past]
+        if self._shifts:
+            self._shifts[row].forget(past)
         self._past[row] = past
 
     def arrange(self, count: int, capacity: int, kept: Sequence[int]) -> None:
@@ -259,9 +266,12 @@ class SharedRows:
         stays = capacity == self.capacity
         moved = [(to, row, past) for to, (row, past) in enumerate(zip(kept, pasts, strict=True)) if past]
         moved = [entry for entry in moved if not stays or entry[0] != entry[1]]
-        before, states = self._buffers, self._states
+        before, states, shifts = self._buffers, self._states, self._shifts
         self._lay_out(count, capacity)
         states.move_to(self._states, kept)
+        for to, row in enumerate(kept):
+            if shifts:
+                self._shifts[to].copy(shifts[row], pasts[to])
         for old, new in zip(before, self._buffers, strict=True):
             held = [old[row, :, :past].copy() for _, row, past in moved]
             for (to, _, past), text in zip(moved, held, strict=True):
@@ -288,6 +298,8 @@ class SharedRows:
         self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
         self._prompts: dict[int, Any] = {}
         """By row, what the graph of prompts is bound to."""
+        turns = self._images is not None and self._images.shifts
+        self._shifts = [TextShifts(capacity) for _ in range(count)] if turns else []
 
     def _bound(self, first: int, after: int) -> Any:
         """Return the binding of some rows, which is made once."""
@@ -305,9 +317,19 @@ class SharedRows:
 
     def _run_text(self, row: int, tokens: Sequence[int], last: int = 1) -> NDArray[np.float32]:
         """Run the next tokens of one row, rows of pictures among them."""
-        known, images = self._images.feeds(tokens) if self._images else (tokens, None)
+        text = self._shifts[row] if self._shifts else None
+        known, images = self._images.feeds(tokens, self._past[row], text) if self._images else (tokens, None)
         logits: NDArray[np.float32] = self._run(row, row + 1, np.asarray(known, np.int64)[None], last, images)[0]
         return logits
+
+    def _next_inputs(self, tokens: Sequence[int]) -> Mapping[str, NDArray[Any]] | None:
+        """Return the inputs of pictures for the next token of each of the first rows."""
+        if self._images is None or not self._shifts:
+            return None
+        shifts = np.empty((AXES, len(tokens), 1), np.int64)
+        for row, token in enumerate(tokens):
+            shifts[:, row] = self._shifts[row].of(self._past[row], [token])[:, 0]
+        return {**self._images.without, IMAGE_SHIFTS: shifts}
 
     def _run(
         self,

@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.executors.onnxruntime.image_rows import IMAGE_PLACES, IMAGE_ROWS, WITH_IMAGES
+from edgeopt.executors.onnxruntime.image_rows import AXES, IMAGE_PLACES, IMAGE_ROWS, IMAGE_SHIFTS, WITH_IMAGES
 from edgeopt.export.decoder.hybrid import (
     ATTENTION,
     Hybrid,
@@ -209,26 +209,29 @@ def _require_plain(values: Mapping[str, Any], file: Path) -> None:
         )
 
 
-def write_llama(config: LlamaConfiguration, weights: NamedTensors, name: str, *, sees: bool = False) -> Model:
+def write_llama(
+    config: LlamaConfiguration, weights: NamedTensors, name: str, *, sees: bool = False, deep: int = 0
+) -> Model:
     """Return the decoder as a graph with a key and value cache.
 
     Inputs: `input_ids` (batch, sequence) int64, `attention_mask` (batch, past + sequence) int64, and for each layer
     `past_key_values.N.key` and `.value` (batch, kv heads, past, head) float32. Outputs: `logits` (batch, sequence,
     vocabulary) float32, and `present.N.key` and `.value`, which may lie in the memory of what they continue. One that
-    sees takes `image_rows` and `image_places` too; see `executors.onnxruntime.image_rows`.
+    sees takes `image_rows` and `image_places` too; see `executors.onnxruntime.image_rows`. Where `deep` of its layers
+    get more of each row (DeepStack: Meng et al., 2024, arXiv:2406.04334), rows are so many times as wide, and one.
 
     Raises:
         InvalidFileError: If weights are missing or of another shape.
     """
-    return _Writer(config, named_as_llama(weights, config.kind, config.head), sees=sees).written(name)
+    return _Writer(config, named_as_llama(weights, config.kind, config.head), sees=sees, deep=deep).written(name)
 
 
 class _Writer(HybridWriter):
     """Nodes and weights of a graph in the making."""
 
-    def __init__(self, config: LlamaConfiguration, weights: NamedTensors, *, sees: bool) -> None:
+    def __init__(self, config: LlamaConfiguration, weights: NamedTensors, *, sees: bool, deep: int) -> None:
         super().__init__(weights, config.hidden)
-        self._config, self._sees = config, sees
+        self._config, self._sees, self._deep = config, sees, deep
         self._table: PackedMatrix | None = None
         """The table of tokens, where it is stored in blocks; a tied head reads the same constants."""
 
@@ -238,9 +241,11 @@ class _Writer(HybridWriter):
         self._lengths()
         self._angles()
         images = [
-            float_port(IMAGE_ROWS, ["image_rows", config.hidden]),
+            float_port(IMAGE_ROWS, ["image_rows", config.hidden * (1 + self._deep)]),
             int_port(IMAGE_PLACES, ["image_batch", "image_tokens"]),
         ]
+        if config.positions.axes:
+            images.append(int_port(IMAGE_SHIFTS, [AXES, "image_batch", "image_tokens"]))
         x = self._with_images(self._embedded()) if self._sees else self._embedded()
         normal = self._first_norm(x, "model.layers.0.input_layernorm", config.epsilon)
         for i in range(config.layers):
@@ -312,16 +317,60 @@ class _Writer(HybridWriter):
         """Return embeddings with rows of pictures at their places; a place below 0 has none."""
         zero = self._constant("no_place", np.array(0, np.int64))
         place = self._node("Max", [IMAGE_PLACES, zero], "image_place")
-        rows = self._node("Gather", [IMAGE_ROWS, place], "image_row")
+        row = self._node("Gather", [IMAGE_ROWS, place], "image_row")
         is_text = self._node("Less", [IMAGE_PLACES, zero], "is_text")
         each = self._node("Unsqueeze", [is_text, "last_axis"], "is_text_row")
-        return self._node("Where", [each, embedded, rows], WITH_IMAGES)
+        rows = [row] if not self._deep else [f"image_row.{part}" for part in range(1 + self._deep)]
+        if self._deep:
+            self._outputs("Split", [row], rows, "", axis=-1, num_outputs=len(rows))
+            nothing = self._constant("nothing", np.array(0, np.float32))
+            for part, name in enumerate(rows[1:]):
+                self._node("Where", [each, nothing, name], f"deep_row.{part}")
+        return self._node("Where", [each, embedded, rows[0]], WITH_IMAGES)
 
     def _angles(self) -> None:
         config = self._config
+        if config.positions.axes:
+            self._angles_of_run()
+            return
         cos, sin = config.positions.tables(config.turned, config.context)
         self._constant("cos_cache", cos)
         self._constant("sin_cache", sin)
+
+    def _angles_of_run(self) -> None:
+        """Write cosines and sines of the tokens of this run, whose positions turn on three axes: a row a token.
+
+        No table of positions holds them, as the pairs of one head turn by different positions. So each layer turns its
+        queries and keys by `RotaryEmbedding`, which looks tokens up by their number in the run.
+        """
+        config = self._config
+        first, one = self._constant("zero", np.array(0, np.int64)), self._constant("a_token", np.array(1, np.int64))
+        of_row = self._constant("of_row", np.array([1], np.int64))
+        shape = self._node("Shape", ["input_ids"], "ids_shape")
+        length = self._node("Gather", [shape, one], "run_length", axis=0)
+        # rows that are filled up hold fewer tokens than a run has, and begin at 0
+        past = self._node("Max", [self._node("Sub", ["held", length], "held_before"), first], "places_before")
+        steps = self._node("Range", [first, length, one], "steps")
+        places = self._node("Add", [self._node("Unsqueeze", [past, of_row], "places_before_row"), steps], "text_places")
+        positions = self._node("Add", [places, IMAGE_SHIFTS], "axis_positions")
+        tables, order = config.positions.tables_by_axis(config.turned, config.context, AXES)
+        parts: dict[str, list[str]] = {"cos": [], "sin": []}
+        for axis, pair in enumerate(tables):
+            number = self._constant(f"axis_{axis}", np.array(axis, np.int64))
+            mine = self._node("Gather", [positions, number], f"positions_{axis}", axis=0)
+            for name, table in zip(parts, pair, strict=True):
+                rows = self._constant(f"{name}_cache_{axis}", np.ascontiguousarray(table))
+                parts[name].append(self._node("Gather", [rows, mine], f"{name}_{axis}", axis=0))
+        rows_shape = self._constant("angles_shape", np.array([-1, len(order)], np.int64))
+        in_order = self._constant("pairs", np.array(order, np.int64))
+        for name, each in parts.items():
+            joined = self._node("Concat", each, f"{name}_by_axis", axis=-1)
+            if order != sorted(order):
+                joined = self._node("Gather", [joined, in_order], f"{name}_by_pair", axis=-1)
+            self._node("Reshape", [joined, rows_shape], f"{name}_of_run")
+        count = self._node("Size", ["input_ids"], "run_tokens")
+        numbers = self._node("Range", [first, count, one], "run_numbers")
+        self._node("Reshape", [numbers, shape], "run_places")
 
     def _layer(self, i: int, x: str, normal: str) -> tuple[str, str]:
         """Return the sum behind layer i, and its norm for the next."""
@@ -343,6 +392,8 @@ class _Writer(HybridWriter):
             down = self._experts(normal, i, config.mixture, config.hidden)
         else:
             down = self._gated(normal, f"{theirs}.mlp", (config.hidden, config.inner), mine)
+        if i < self._deep:
+            x = self._node("Add", [x, f"deep_row.{i}"], f"{WITH_IMAGES}.{i}")
         after = f"model.layers.{i + 1}.input_layernorm" if i + 1 < config.layers else "model.norm"
         return self._added(x, down, after, config.epsilon, f"{mine}.end", is_last=i + 1 == config.layers)
 
@@ -350,8 +401,8 @@ class _Writer(HybridWriter):
         config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}.self_attn"
         sides = [config.heads * config.head, config.kv_heads * config.head, config.kv_heads * config.head]
         names = [f"{theirs}.{part}_proj" for part in "qkv"]
-        is_normed = f"{theirs}.q_norm.weight" in self._weights
-        if is_normed or not self._are_alike(names, sides, config.hidden):
+        is_normed, turns = f"{theirs}.q_norm.weight" in self._weights, bool(config.positions.axes)
+        if is_normed or turns or not self._are_alike(names, sides, config.hidden):
             q, k, v = (
                 self._product(normal, [name], [side], config.hidden, f"{mine}.{part}")
                 for name, side, part in zip(names, sides, "qkv", strict=True)
@@ -360,17 +411,25 @@ class _Writer(HybridWriter):
                 norm = self._whole_norm if config.norms_all_heads else self._head_norm
                 q = norm(q, f"{theirs}.q_norm", config.heads)
                 k = norm(k, f"{theirs}.k_norm", config.kv_heads)
+            if turns:
+                q, k = (self._turned(x, count) for x, count in ((q, config.heads), (k, config.kv_heads)))
             parts = [q, k, v]
         else:
             parts = [self._product(normal, names, sides, config.hidden, f"{mine}.qkv"), "", ""]
         past = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
-        inputs = [*parts, *past, "last_positions", "total_lengths", "cos_cache", "sin_cache"]
+        angles = [] if turns else ["cos_cache", "sin_cache"]
+        inputs = [*parts, *past, "last_positions", "total_lengths", *angles]
         outputs = [f"{mine}.seen", *(f"present.{i}.{part}" for part in ("key", "value"))]
         self._outputs(
             "GroupQueryAttention", inputs, outputs, MICROSOFT, num_heads=config.heads, kv_num_heads=config.kv_heads,
-            scale=float(config.head**-0.5), do_rotary=1, rotary_interleaved=0, local_window_size=config.window or -1,
+            scale=float(config.head**-0.5), do_rotary=int(not turns), rotary_interleaved=0, local_window_size=config.window or -1,
         )  # fmt: skip
         return outputs[0]
+
+    def _turned(self, x: str, heads: int) -> str:
+        """Return (batch, sequence, heads * head) with each pair turned by its position."""
+        inputs = [x, "run_places", "cos_of_run", "sin_of_run"]
+        return self._node("RotaryEmbedding", inputs, f"{x}.turned", MICROSOFT, interleaved=0, num_heads=heads)
 
     def _head_norm(self, x: str, theirs: str, heads: int) -> str:
         """Return each head of (batch, sequence, heads * head) divided by its own root mean square."""

@@ -14,7 +14,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+THREE_AXES = "mrope_section"
+"""Entry of a configuration with the pairs of a head that turn by time, by rows and by columns of pictures."""
 _SCALINGS = ("default", "linear", "llama3", "yarn")
+
+
+def axes_of_pairs(scaling: Mapping[str, Any], pairs: int) -> tuple[int, ...]:
+    """Return the axis by which each pair of a head turns, as a configuration tells it; none: there is but one axis.
+
+    Args:
+        scaling: `rope_scaling` or `rope_parameters` of the configuration.
+        pairs: Pairs of a head.
+
+    Raises:
+        ValueError, TypeError: If the parts do not make up a head.
+
+    Source: transformers, `recomposition_frequencies` of Qwen2-VL (parts one after the other) and Qwen3-VL (in turns).
+    """
+    if THREE_AXES not in scaling:
+        return ()
+    parts = [int(part) for part in scaling[THREE_AXES]]
+    if sum(parts) != pairs or len(parts) != 3 or min(parts) < 1:
+        raise ValueError(f"{THREE_AXES} {parts} of {pairs} pairs")
+    if scaling.get("mrope_interleaved"):
+        return tuple(pair % 3 if pair < 3 * parts[pair % 3] else 0 for pair in range(pairs))
+    return tuple(axis for axis, part in enumerate(parts) for _ in range(part))
 
 
 def is_written(scaling: object) -> bool:
@@ -42,6 +66,9 @@ class Positions:
     """Turns above which it is left as it is; `yarn`: beta_fast."""
     strength: float = 1.0
     """What cosines and sines are multiplied by."""
+
+    axes: tuple[int, ...] = ()
+    """The axis of `image_shifts` by which each pair turns; empty: all turn by the place of a token in its text."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any], context: int) -> Positions:
@@ -91,6 +118,21 @@ class Positions:
         angles = np.outer(np.arange(context, dtype=np.float64), self.turns(head))
         cos, sin = (np.asarray(self.strength * turn(angles), np.float32) for turn in (np.cos, np.sin))
         return cos, sin
+
+    def tables_by_axis(
+        self, head: int, context: int, axes: int
+    ) -> tuple[list[tuple[NDArray[np.float32], NDArray[np.float32]]], list[int]]:
+        """Return cosines and sines of the pairs of each axis, and where each pair stands then among all.
+
+        Args:
+            head: Numbers of a head.
+            context: Positions.
+            axes: How many there are.
+        """
+        cos, sin = self.tables(head, context)
+        pairs = [[pair for pair, other in enumerate(self.axes) if other == axis] for axis in range(axes)]
+        order = [pair for each in pairs for pair in each]
+        return [(cos[:, each], sin[:, each]) for each in pairs], [order.index(pair) for pair in range(len(order))]
 
     def _pair_of(self, turns: float, head: int) -> float:
         """Return the pair that turns so often within the texts that were learned."""

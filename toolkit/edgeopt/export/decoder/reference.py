@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,31 @@ class Reference:
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
         """Take the weights, which are read as they are needed."""
         self._config, self._weights = config, named_as_llama(weights, config.kind, config.head)
+        self._angles = (np.empty(0, np.float32),) * 2
 
-    def logits(self, tokens: Sequence[int]) -> Numbers:
+    def logits(
+        self,
+        tokens: Sequence[int],
+        rows: Mapping[int, Numbers] | None = None,
+        positions: NDArray[np.int64] | None = None,
+    ) -> Numbers:
         """Return (tokens, vocabulary) behind each token.
+
+        Args:
+            tokens: Of a text from its begin.
+            rows: By its place, what stands there instead of a token's embedding; of a longer one each further part is
+                added behind one more layer.
+            positions: (axes, tokens) of positions that turn on several axes; None: the places in the text.
 
         Source: Touvron et al., 2023, arXiv:2302.13971, with the queries of Ainslie et al., 2023, arXiv:2305.13245.
         """
         config = self._config
         table = self._weights.read("model.embed_tokens.weight", (config.vocabulary, config.hidden))
         x = table[np.asarray(tokens)]
+        deep = {place: np.split(row, len(row) // config.hidden) for place, row in (rows or {}).items()}
+        for place, parts in deep.items():
+            x[place] = parts[0]
+        self._angles = self._angles_of(len(tokens), positions)
         for i in range(config.layers):
             normal = self._norm(x, f"model.layers.{i}.input_layernorm")
             if config.hybrid is None or config.attends(i):
@@ -41,6 +57,9 @@ class Reference:
                 x = x + mixed(self._weights, i, config.mixture, normal)
             else:
                 x = x + self._gated(i, normal)
+            for place, parts in deep.items():
+                if i + 1 < len(parts):
+                    x[place] += parts[i + 1]
         x = self._norm(x, "model.norm")
         is_tied = config.is_tied or "lm_head.weight" not in self._weights
         return x @ (table if is_tied else self._weights.read("lm_head.weight", table.shape)).T
@@ -83,10 +102,19 @@ class Reference:
             joined = joined / (1 + np.exp(-self._product(x, f"{name}.gate_proj", config.heads * config.head)))
         return self._product(joined, f"{name}.o_proj", config.hidden)
 
+    def _angles_of(self, length: int, positions: NDArray[np.int64] | None) -> tuple[Numbers, Numbers]:
+        """Return the cosines and the sines of each token's pairs, (length, pairs) each."""
+        config = self._config
+        cos, sin = config.positions.tables(config.turned, length)
+        if positions is None:
+            return cos, sin
+        by_pair, pairs = positions[list(config.positions.axes)].T, np.arange(cos.shape[1])  # (length, pairs)
+        return cos[by_pair, pairs], sin[by_pair, pairs]
+
     def _turned(self, x: Numbers) -> Numbers:
         """Turn each pair of (heads, length, head) by its position; the second half pairs with the first."""
         config = self._config
-        cos, sin = config.positions.tables(config.turned, x.shape[1])
+        cos, sin = self._angles
         first, second = np.split(x[..., : config.turned], 2, axis=-1)
         kept = x[..., config.turned :]
         return np.concatenate([first * cos - second * sin, second * cos + first * sin, kept], axis=-1)

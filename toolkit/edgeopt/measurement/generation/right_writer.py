@@ -19,7 +19,7 @@ from edgeopt.executors._child import CHILD
 from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.cross_decoder import HAS_PAST
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, MASK, POSITIONS
-from edgeopt.executors.onnxruntime.image_rows import IMAGE_PLACES
+from edgeopt.executors.onnxruntime.image_rows import AXES, IMAGE_PLACES, IMAGE_SHIFTS
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.opening.right_optimizations import Correction, find_correction, joined
@@ -138,6 +138,8 @@ def samples_of(model: Model, features: Sequence[int] = ()) -> list[Tensors]:
                 sample[spec.name] = np.broadcast_to(np.arange(past, past + tokens, dtype=spec.dtype), shape).copy()
             elif spec.name == IMAGE_PLACES:  # a text without pictures
                 sample[spec.name] = np.full(shape, -1, spec.dtype)
+            elif spec.name == IMAGE_SHIFTS:
+                sample[spec.name] = np.zeros((AXES, 1, 1), spec.dtype)
             elif spec.name == HAS_PAST:
                 sample[spec.name] = np.full(shape, past > 0)
             elif np.dtype(spec.dtype).kind == "f":

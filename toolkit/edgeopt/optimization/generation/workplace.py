@@ -24,7 +24,7 @@ from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.resume import MODEL, Left, take_folder
 from edgeopt.optimization.generation.texts import TokenWindows, read_texts
 from edgeopt.optimization.optimize import folder_of_run
-from edgeopt.recipes.inputs.tiles import ImageTable
+from edgeopt.recipes.inputs.seen.table import ImageTable
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.runtime.bundle import is_bundle

@@ -10,9 +10,13 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.inputs.tiles import ImageTable, Tiles, grid_of, marks_of, tiles_of
+from edgeopt.recipes.inputs.seen.feeder import feeder_of
+from edgeopt.recipes.inputs.seen.table import ImageTable
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.system.text import plural
+
+_VIDEOS = ("<|video_pad|>",)
+"""Marks of videos, which no model sees here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,20 +40,20 @@ class PromptPicture:
         """Return the picture of a frame."""
         return cls(frame, (frame.shape[0], frame.shape[1]))
 
-    def tiles(self, table: ImageTable) -> Tiles:
-        """Return its tiles.
+    def frame(self) -> Frame:
+        """Return it as (height, width, 3) BGR.
 
         Raises:
             InvalidFileError: If its bytes do not decode.
         """
         if not isinstance(self.source, bytes):
-            return tiles_of(self.source, table)
+            return self.source
         from edgeopt.recipes.inputs.pictures import decode_picture  # with OpenCV, which a model of texts does without
 
         frame = decode_picture(self.source)
         if frame is None:
             raise InvalidFileError("a picture does not decode", remedy="store it anew")
-        return tiles_of(frame, table)
+        return frame
 
 
 class SeenPrompt(tuple[int, ...]):
@@ -78,11 +82,12 @@ class ImageMarks:
         Raises:
             UnsupportedError: If the tokenizer does not know the marks of pictures.
         """
-        self.table, self._tokenizer = table, tokenizer
+        self.feeder, self._tokenizer = feeder_of(table), tokenizer
         self.token = tokenizer.special.get(table.token, -1)
         """The token at the place of each row."""
-        count = tokenizer.encode(marks_of((0, 0), table), reads_special=True).count(self.token)
-        if self.token < 0 or count != table.rows:
+        sides = (max(table.tile, table.factor),) * 2
+        count = tokenizer.encode(self.feeder.marks(*sides), reads_special=True).count(self.token)
+        if self.token < 0 or count != self.feeder.rows(*sides):
             raise UnsupportedError(
                 f"the tokenizer does not know {table.token}, at whose places pictures stand, as a special token",
                 remedy="put the tokenizer.json that came with the model beside its recipe",
@@ -91,7 +96,7 @@ class ImageMarks:
     @property
     def mark(self) -> str:
         """The text at whose place in a prompt a picture stands."""
-        return self.table.token
+        return self.feeder.table.token
 
     def prompt(self, text: str, pictures: Sequence[PromptPicture], most: int = 0) -> SeenPrompt:
         """Return the tokens of a text in which a mark stands for each picture.
@@ -102,26 +107,27 @@ class ImageMarks:
             most: Tokens that there is room for; 0: not known.
 
         Raises:
-            ValueError: If there are other marks than pictures, or their rows do not fit.
+            ValueError: If there are other marks than pictures, one is not seen, or their rows do not fit.
         """
+        if (video := next((name for name in _VIDEOS if name in text and name in self._tokenizer.special), "")):
+            raise ValueError(f"{video} stands for a video, which is not seen here: send pictures of it")
         parts = text.split(self.mark)
         if len(parts) - 1 != len(pictures):
             raise ValueError(
                 f"{self.mark} stands for a picture, and the prompt has {plural(len(parts) - 1, 'such mark')} for "
                 f"{plural(len(pictures), 'picture')}: write one for each, or none"
             )
-        grids = [grid_of(*picture.size, self.table) for picture in pictures]
-        rows = self.table.rows * sum(1 + height * width for height, width in grids)
+        rows = sum(self.feeder.rows(*picture.size) for picture in pictures)
         if most and rows >= most:
             raise ValueError(
                 f"{plural(len(pictures), 'picture')} take {rows} tokens, the context has {most}: send fewer"
             )
         written = [parts[0]]
-        for grid, part in zip(grids, parts[1:], strict=True):
-            written += [marks_of(grid, self.table), part]
+        for picture, part in zip(pictures, parts[1:], strict=True):
+            written += [self.feeder.marks(*picture.size), part]
         return SeenPrompt.of(self._tokenizer.encode("".join(written), reads_special=True), pictures)
 
     def before(self, text: str, pictures: Sequence[PromptPicture]) -> SeenPrompt:
         """Return the tokens of pictures and of a text behind them, which is text alone: it names no special tokens."""
-        first = self.prompt(self.mark * len(pictures), pictures)
+        first = self.prompt(self.feeder.alone * len(pictures), pictures)
         return SeenPrompt.of((*first, *self._tokenizer.encode(text)), pictures)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.image_rows import EncodedPicture
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
-from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.inputs.tiles import ImageTable, pixels_of
+from edgeopt.graph.tensors import Frame, Tensors
+from edgeopt.recipes.inputs.seen.feeder import SampleFeeds
+from edgeopt.recipes.inputs.seen.table import ImageTable
 from edgeopt.recipes.texts.chat_template import ChatMessage, read_chat_template
 from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
 from edgeopt.recipes.texts.seen_prompt import ImageMarks, PromptPicture, SeenPrompt
@@ -71,19 +72,32 @@ class ImageReader(Closing):
             UnsupportedError: If they do not fit each other.
         """
         self.marks, self.table = ImageMarks(table, tokenizer), table
+        self.feeder = self.marks.feeder
+        """Cuts pictures for the encoder."""
         self.session, self.size_bytes = session, size_bytes
         self._tokenizer, self._begin, self._folder = tokenizer, tuple(begin), folder
-        (picture,), output = session.inputs, session.outputs[0]
-        wanted, rows = (1, 3, table.tile, table.tile), (1, table.rows)
-        if not picture.takes_shape(wanted) or tuple(output.shape[:2]) != rows:
-            raise UnsupportedError(
-                f"the encoder of pictures takes {picture} and gives {output}; [image] tells of tiles of "
-                f"{table.tile} pixels, which become {table.rows} rows",
-                remedy="put back the files that edgeopt export wrote together",
-            )
-        self._input, self._kept_bytes = picture.name, kept_bytes
+        self._require_fitting()
+        self._kept_bytes = kept_bytes
         self._kept = OrderedDict[bytes, EncodedPicture]()
         self._turn, self._changes = Lock(), Lock()
+
+    def _require_fitting(self) -> None:
+        """Raise unless the encoder takes pictures as the recipe tells, and gives a row for each mark."""
+        sample, output, table = self.feeder.sample(), self.session.outputs[0], self.table
+        known = {spec.name: spec for spec in self.session.inputs}
+        is_fed = known.keys() == sample.feeds.keys() and all(
+            known[name].takes_shape(array.shape) for name, array in sample.feeds.items()
+        )
+        rows = output.shape[-2]
+        if is_fed and (rows == sample.rows or not isinstance(rows, int)):
+            return
+        told = f"patches of {table.patch}" if table.patch else f"tiles of {table.tile}"
+        raise UnsupportedError(
+            f"the encoder of pictures takes {', '.join(str(spec) for spec in self.session.inputs)} and gives {output}; "
+            f"[image] tells of {told} pixels"
+            + ("" if table.patch else f", which become {table.rows} rows"),
+            remedy="put back the files that edgeopt export wrote together",
+        )
 
     @property
     def width(self) -> int:
@@ -116,7 +130,8 @@ class ImageReader(Closing):
             images: Pictures in their order.
 
         Raises:
-            ValueError: If there are other marks than pictures, a picture is none, or the text holds what ends a turn.
+            ValueError: If there are other marks than pictures, a picture is none or is not seen, or the text holds what
+                ends a turn.
             InvalidFileError: If a file cannot be read as a picture, or the template is damaged.
             MissingDependencyError: If jinja2 is not installed, and the model has a template.
         """
@@ -166,8 +181,9 @@ class ImageReader(Closing):
         with self._turn:
             if (kept := self._find(digest)) is not None:
                 return kept, False
-            rows = np.concatenate([self.rows_of(tile) for tile in seen.tiles(self.table).pixels])
-            picture = EncodedPicture(rows, self.marks.token)
+            frame = seen.frame()
+            rows = np.concatenate([self.rows_of(feeds) for feeds in self.feeder.feeds(frame)])
+            picture = EncodedPicture(rows, self.marks.token, self.feeder.grid(*frame.shape[:2]))
             with self._changes:
                 self._kept[digest] = picture
                 total = sum(each.rows.nbytes for each in self._kept.values())
@@ -181,10 +197,15 @@ class ImageReader(Closing):
                 self._kept.move_to_end(digest)
             return self._kept.get(digest)
 
-    def rows_of(self, tile: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return (rows, width) that the encoder makes of a tile: (side, side, 3) RGB."""
-        outputs = self.session.run({self._input: pixels_of(tile, self.table)})
-        return np.array(outputs[self.session.outputs[0].name][0], np.float32)
+    def rows_of(self, feeds: Tensors) -> NDArray[np.float32]:
+        """Return (rows, width) that the encoder makes of its inputs."""
+        array = np.array(self.session.run(feeds)[self.session.outputs[0].name], np.float32)
+        return array.reshape(-1, array.shape[-1])
+
+    def sample(self) -> tuple[SampleFeeds, EncodedPicture]:
+        """Return a made-up picture, always the same, and its rows."""
+        made = self.feeder.sample()
+        return made, EncodedPicture(self.rows_of(made.feeds), self.marks.token, made.grid)
 
 
 def frame_of(image: Image) -> Frame:
@@ -193,10 +214,14 @@ def frame_of(image: Image) -> Frame:
     Raises:
         ValueError: If it is no such array.
         InvalidFileError: If the file cannot be read as a picture.
+        UnsupportedError: If it is a video.
     """
     if isinstance(image, str | Path):
-        from edgeopt.recipes.inputs.pictures import read_picture  # with OpenCV, which a model of texts does without
+        # with OpenCV, which a model of texts does without
+        from edgeopt.recipes.inputs.pictures import VIDEOS, read_picture
 
+        if Path(image).suffix.lower() in VIDEOS:
+            raise UnsupportedError(f"{image} is a video, and a prompt takes pictures", remedy="name frames of it")
         return read_picture(Path(image))
     is_array = isinstance(image, np.ndarray)
     if not is_array or image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:

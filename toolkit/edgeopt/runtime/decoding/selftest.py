@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from edgeopt.errors import Note, NoteKind, UnavailableError
 from edgeopt.executors import arithmetic
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS
-from edgeopt.executors.onnxruntime.image_rows import EncodedPicture
 from edgeopt.runtime.bundle import make_selftest
 from edgeopt.runtime.bundles.parts import Artefact, NoiseLimit, SelfTest
 from edgeopt.runtime.decoding.language_model import LanguageModel
@@ -52,9 +51,11 @@ def record_logits(model: LanguageModel, precision: str) -> tuple[SelfTest, bytes
         precision: Its scheme, for example `w4`.
     """
     tokens = made_up_tokens(min(_PROMPT + _NEXT, model.context - 1), model.tokenizer.size)
-    if (images := model.images) is not None and len(tokens) + images.table.rows < model.context:
-        plain = [token for token in tokens if token != images.marks.token]
-        tokens = [*plain[:_BEFORE], *[images.marks.token] * images.table.rows, *plain[_BEFORE:]]
+    if (images := model.images) is not None:
+        rows = images.feeder.sample().rows
+        if len(tokens) + rows < model.context:
+            plain = [token for token in tokens if token != images.marks.token]
+            tokens = [*plain[:_BEFORE], *[images.marks.token] * rows, *plain[_BEFORE:]]
     return make_test(tokens, _logits(model, tokens), precision)
 
 
@@ -70,13 +71,6 @@ def check_logits(stored: StoredTest, artefact: Artefact, model: LanguageModel) -
 def made_up_tokens(count: int, vocabulary: int) -> list[int]:
     """Return tokens from all over a vocabulary, always the same."""
     return [(number + 1) * _STRIDE % vocabulary for number in range(count)]
-
-
-def _made_up_tile(side: int) -> NDArray[np.uint8]:
-    """Return a tile of slopes and a grid, always the same: (side, side, 3)."""
-    rows, columns = np.indices((side, side))
-    planes = (rows * 255 // side, columns * 255 // side, (rows // 8 + columns // 8) % 2 * 255)
-    return np.stack(planes, axis=-1).astype(np.uint8)
 
 
 def make_test(tokens: list[int], logits: NDArray[np.float32], precision: str) -> tuple[SelfTest, bytes, NoiseLimit]:
@@ -129,7 +123,7 @@ def _logits(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Return (runs, numbers) logits behind a prompt and behind each token after it; marks of a picture are seen."""
     images = model.images
     if images is not None and images.marks.token in tokens:
-        picture = EncodedPicture(images.rows_of(_made_up_tile(images.table.tile)), images.marks.token)
+        _, picture = images.sample()
         left = iter(picture.tokens())
         tokens = [next(left) if token == images.marks.token else token for token in tokens]
     decoder = model.decoder(len(tokens))

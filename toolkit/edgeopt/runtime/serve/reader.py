@@ -139,7 +139,7 @@ class PromptReader:
     def _seen(self, text: str, files: Sequence[bytes]) -> SeenPrompt:
         """Return the tokens of a conversation with pictures, each of which is decoded once to see that it is one."""
         assert self._marks is not None
-        if len(files) * self._marks.table.rows >= self._context:
+        if len(files) * self._marks.feeder.least_rows >= self._context:
             raise self._too_long(f"more than {self._context}")
         pictures = []
         for file in files:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.decoder import IDS, MASK, POSITIONS, CachePart
-from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS, ImageInputs
+from edgeopt.executors.onnxruntime.image_rows import ImageInputs
 from edgeopt.executors.onnxruntime.state_parts import STATE
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
@@ -31,6 +31,6 @@ def feeds_of(window: Sequence[int], cache: Sequence[CachePart], inputs: Sequence
     for spec in inputs:
         if STATE.fullmatch(spec.name):
             arrays[spec.name] = np.zeros((1, *(side for side in spec.shape[1:] if isinstance(side, int))), spec.dtype)
-    rows = next((spec for spec in inputs if spec.name == IMAGE_ROWS), None)
-    arrays |= ImageInputs(int(rows.shape[-1] or 0)).without if rows is not None else {}
+    images = ImageInputs.among(inputs)
+    arrays |= images.without if images is not None else {}
     return {spec.name: arrays[spec.name] for spec in inputs if spec.name in arrays}

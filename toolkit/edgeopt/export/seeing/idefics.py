@@ -1,4 +1,4 @@
-"""A language model that sees, from a Hugging Face folder: the encoder of pictures with its projector, and the decoder.
+"""SmolVLM and Idefics3, from a Hugging Face folder: the encoder of pictures with its projector, and the decoder.
 
 The encoder is traced by torch; the decoder is written from its weights as any other, with two inputs more for the rows
 that the encoder makes of a picture (`executors.onnxruntime.image_rows`).
@@ -6,9 +6,8 @@ that the encoder makes of a picture (`executors.onnxruntime.image_rows`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,72 +25,30 @@ from edgeopt.export.decoder.llama import LlamaConfiguration, configuration_of, w
 from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.export.likeness import TOLERANCE, compare_with_framework
 from edgeopt.export.network import Network, NetworkInput
+from edgeopt.export.seeing.written import InnerWeights, WrittenSeeing, configuration, name_of_token, template_in
 from edgeopt.export.to_onnx import OLDEST_OPSET, to_onnx
 from edgeopt.export.whole_network import open_whole
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.model import Model
-from edgeopt.recipes.drafting.image_drafting import SEEING, image_table
-from edgeopt.recipes.texts.chat_template import SETTINGS_FILE, TEMPLATE_FILE, read_settings
+from edgeopt.recipes.drafting.image_drafting import IN_TILES, image_table
 from edgeopt.recipes.texts.seen_prompt import ImageMarks
 from edgeopt.recipes.texts.tokens import read_tokens
 
 PICTURE, ROWS = "pixel_values", "image_rows"
-_WRITES = ("ForConditionalGeneration", "ForImageTextToText")
 _TEXTS, _TOKENS, _FIRST = 3, 20, 12
 """Texts with pictures on which both answer, their tokens beside the picture, and those that run at once."""
-_WHY_NOT = {
-    "qwen2_vl": "its positions turn on three axes (M-RoPE), which is not done here",
-    "qwen2_5_vl": "its positions turn on three axes (M-RoPE), which is not done here",
-    "qwen3_vl": "its positions turn on three axes (M-RoPE), which is not done here",
-    "paligemma": "its decoder sees what comes behind each token of the prompt, which is not done here",
-    "mllama": "its decoder looks at pictures across, which is not done here",
-    "idefics2": "its pictures keep their own proportions, which is not done here",
-}
-_REMEDY = f"name a folder of {' or '.join(SEEING.values())}"
+_REMEDY = f"name a folder of {' or '.join(IN_TILES.values())}"
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenSeeing:
-    """A language model that sees, as two graphs and a recipe."""
-
-    decoder: WrittenDecoder
-    """Its drift is that of the logits behind texts with pictures."""
-    encoder: Model
-    encoder_drift: Drift
-    rows: tuple[int, ...]
-    """Shape of the encoder's output."""
-    template: str
-    """Template of conversations where it lies in a file of its own kind; empty: there is none, or it is elsewhere."""
-
-
-def sees(folder: Path) -> bool:
-    """Return whether a folder of Hugging Face holds a language model with an encoder of pictures."""
-    values = _configuration(folder)
-    named = values.get("architectures") or [""]
-    is_writer = isinstance(named, list) and str(named[0]).endswith(_WRITES)
-    return is_writer and all(isinstance(values.get(part), dict) for part in ("vision_config", "text_config"))
-
-
-def _configuration(folder: Path) -> dict[str, Any]:
-    try:
-        values = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def write_seeing(folder: Path, name: str) -> WrittenSeeing:
+def write_idefics(folder: Path, name: str) -> WrittenSeeing:
     """Return encoder and decoder of a folder, both compared with transformers.
 
     Raises:
         MissingDependencyError: If torch or transformers is not installed.
         InvalidFileError: If a file of the folder is damaged or missing.
-        UnsupportedError: If its kind is not done here, or a graph answers differently.
+        UnsupportedError: If a graph answers differently.
     """
-    kind = str(_configuration(folder).get("model_type"))
-    if kind not in SEEING:
-        why = _WHY_NOT.get(kind, "its pictures are not done here")
-        raise UnsupportedError(f"{folder} is a {kind}: {why}", remedy=_REMEDY)
+    kind = str(configuration(folder).get("model_type"))
     opened = OpenedSeeing(folder)
     config = opened.decoder_configuration()
     table = image_table(folder, kind, opened.side, opened.rows, opened.mark)
@@ -100,42 +57,14 @@ def write_seeing(folder: Path, name: str) -> WrittenSeeing:
     encoder = to_onnx(network, [ROWS], {}, OLDEST_OPSET)
     (encoder_drift,) = compare_with_framework(network, encoder, [ROWS], {})
     opened.require_same_rows(network.module)
-    decoder = write_llama(config, _Renamed(TensorFiles(folder)), name, sees=True)
+    decoder = write_llama(config, InnerWeights(TensorFiles(folder), "model.text_model."), name, sees=True)
     drift = _compare(decoder, opened, name)
     recipe = replace(decoder_recipe(folder, config, name), image=table)
-    description = f"{SEEING[kind]}, {recipe.description}, sees pictures"
+    description = f"{IN_TILES[kind]}, {recipe.description}, sees pictures"
     written = WrittenDecoder(
         decoder, replace(recipe, description=description), drift, config.vocabulary, opened.framework
     )
-    return WrittenSeeing(written, encoder, encoder_drift.drift, encoder_drift.shape, _template_in(folder))
-
-
-def _template_in(folder: Path) -> str:
-    """Return the template of an older processor, `chat_template.json`, unless a newer file has it."""
-    file = folder / "chat_template.json"
-    has_newer = (folder / TEMPLATE_FILE).is_file() or "chat_template" in read_settings(folder / SETTINGS_FILE)
-    if has_newer or not file.is_file():
-        return ""
-    source = read_settings(file).get("chat_template")
-    return source if isinstance(source, str) else ""
-
-
-class _Renamed:
-    """Weights of the decoder in a model that sees, under the names that a decoder alone has."""
-
-    def __init__(self, weights: TensorFiles) -> None:
-        self._weights = weights
-
-    def __contains__(self, name: str) -> bool:
-        return _inner(name) in self._weights
-
-    def read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """Return one tensor in float32."""
-        return self._weights.read(_inner(name), shape)
-
-
-def _inner(name: str) -> str:
-    return f"model.text_model.{name.removeprefix('model.')}" if name.startswith("model.") else name
+    return WrittenSeeing(written, encoder, encoder_drift.drift, encoder_drift.shape, template_in(folder))
 
 
 class OpenedSeeing:
@@ -158,14 +87,7 @@ class OpenedSeeing:
     @property
     def mark(self) -> str:
         """Name of the token at whose places rows of pictures stand."""
-        special, token = read_tokens(self._folder / "tokenizer.json").special, int(self._config.image_token_id)
-        name = next((name for name, number in special.items() if number == token), "")
-        if not name:
-            raise UnsupportedError(
-                f"{self._folder / 'tokenizer.json'} has no special token {token}, image_token_id of config.json",
-                remedy="copy the tokenizer that came with the model",
-            )
-        return name
+        return name_of_token(self._folder, int(self._config.image_token_id), "image_token_id")
 
     def decoder_configuration(self) -> LlamaConfiguration:
         """Return the configuration of the decoder, with the tokens that end an answer as `generate` knows them.

@@ -7,66 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.inputs.pillow_resize import Resample, resized
-from edgeopt.system.toml import Within
+from edgeopt.recipes.inputs.pillow_resize import resized
+from edgeopt.recipes.inputs.seen.table import ImageTable, with_levels
 
-_Side = Annotated[int, Within(0, 1 << 13)]
-_Number = Annotated[float, Within(-1e6, 1e6)]
-MOST_ROWS = 1 << 18
-"""Rows of one picture: more than any context holds."""
 MOST_SIDE = 4096
 """No picture is scaled to a longer side than this, as the processor of Hugging Face has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImageTable:
-    """The table `[image]` of a recipe: how pictures of a prompt become rows of its text."""
-
-    encoder: str = ""
-    """File of the encoder with its projector, relative to the recipe; empty: the model sees no pictures."""
-    token: str = ""
-    """Name of the special token at whose places rows of pictures stand, such as `<image>`."""
-    rows: Annotated[int, Within(0, 1 << 16)] = 0
-    """Rows that a tile becomes."""
-    tile: _Side = 0
-    """Pixels of a side of a tile, which is square."""
-    longest: _Side = 0
-    """Pixels of the longer side that a picture is scaled to before it is cut."""
-    splits: bool = True
-    """Whether a picture is cut into tiles, which the whole follows as one more; else the whole is the only one."""
-    resample: Resample = Resample.LANCZOS
-    """The filter with which pictures are scaled."""
-    scale: _Number = 1.0
-    """Factor of each number of a pixel, 0 to 255, before `mean` is subtracted."""
-    mean: tuple[_Number, ...] = (0.0, 0.0, 0.0)
-    """Subtracted from red, green and blue."""
-    std: tuple[Annotated[float, Within(1e-6, 1e6)], ...] = (1.0, 1.0, 1.0)
-    """What the differences are divided by."""
-    around: str = ""
-    """Text before each tile and behind the last, such as `<fake_token_around_image>`."""
-    whole: str = ""
-    """Text before the rows of the whole picture, such as `<global-img>`."""
-    part: str = ""
-    """Text before the rows of a part, such as `<row_{row}_col_{column}>`."""
-
-    def __post_init__(self) -> None:
-        if len(self.mean) != 3 or len(self.std) != 3:
-            raise ValueError("mean and std of an image need 3 values")
-        if self.encoder and not (self.token and self.rows and self.tile and self.longest):
-            raise ValueError("an image needs token, rows, tile and longest beside its encoder")
-        if self.encoder and self.rows * (math.ceil(self.longest / self.tile) ** 2 + 1) > MOST_ROWS:
-            raise ValueError(f"an image becomes more than {MOST_ROWS} rows: take larger tiles")
-
-    @property
-    def sees(self) -> bool:
-        """Whether the model sees pictures."""
-        return bool(self.encoder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +59,7 @@ def tiles_of(frame: Frame, table: ImageTable) -> Tiles:
 
 def pixels_of(tile: NDArray[np.uint8], table: ImageTable) -> NDArray[np.float32]:
     """Return the encoder's input for a tile: (1, 3, side, side)."""
-    levels = (np.arange(256, dtype=np.float64) * table.scale).astype(np.float32)
-    planes = [
-        ((levels - np.float32(mean)) / np.float32(std))[tile[:, :, channel]]
-        for channel, (mean, std) in enumerate(zip(table.mean, table.std, strict=True))
-    ]
-    return np.stack(planes)[None]
+    return with_levels(tile, table)[None]
 
 
 def marks_of(grid: tuple[int, int], table: ImageTable) -> str:
