@@ -302,7 +302,7 @@ class Batch:
         if not writing.answer:
             writing.count(prefill_ns=writing.now_ns - request.prefill_from_ns)
         self._join(row)
-        self._take(request, logits[-1])
+        self._take(request, writing.choose(logits[-1]))
 
     def _filling(self, tokens: Sequence[int], past: int, most: int) -> list[Sequence[int]]:
         if self._plan.grain:
@@ -331,9 +331,13 @@ class Batch:
                 self._attempt(request, lambda request=request: self._run_alone(request))  # type: ignore[misc]
             return
         self._counted(len(writers), 1 if self._rows.is_together else len(writers))
+        chosen = list[tuple[Request, int]]()
         for request, row in zip(writers, logits, strict=True):
             self._count_token(request)
-            self._attempt(request, lambda request=request, row=row: self._take(request, row))  # type: ignore[misc]
+            self._attempt(request, partial(self._choose, request, row, chosen))
+        # handed over behind the last choice: a reader that wakes before takes the interpreter from the next one
+        for request, token in chosen:
+            self._attempt(request, partial(self._take, request, token))
 
     def _run_forced(self, request: Request) -> None:
         """Run the tokens that the form of an answer forced, all but the last: nothing is chosen behind them."""
@@ -350,7 +354,7 @@ class Batch:
         logits = self._rows.run(self._seats.index(request), request.writing.tokens[-1:])
         self._counted(1, 1)
         self._count_token(request)
-        self._take(request, logits[-1])
+        self._take(request, request.writing.choose(logits[-1]))
 
     def _count_token(self, request: Request) -> None:
         """Count the run of a text's last token: of a prompt's where no token of the answer is there."""
@@ -360,10 +364,13 @@ class Batch:
         else:
             writing.count(computed_tokens=1, prefill_ns=writing.now_ns - request.prefill_from_ns)
 
-    def _take(self, request: Request, logits: NDArray[np.float32]) -> None:
-        """Choose a text's next token and hand it over, and those that the form of the answer forces behind it."""
+    def _choose(self, request: Request, logits: NDArray[np.float32], chosen: list[tuple[Request, int]]) -> None:
+        chosen.append((request, request.writing.choose(logits)))
+
+    def _take(self, request: Request, token: int) -> None:
+        """Hand a text's next token over, and those that the form of the answer forces behind it."""
         writing = request.writing
-        request.pieces.put(writing.take(writing.choose(logits)))
+        request.pieces.put(writing.take(token))
         while forced := writing.forced():
             for token in forced:
                 request.pieces.put(writing.take(token))
