@@ -28,7 +28,7 @@ from time import perf_counter
 import numpy as np
 from generation import CONTEXT, NEXT, SHIPPED, exported, ours, ratio
 
-from edgeopt.measurement.generation.bench import bench_generation
+from edgeopt.measurement.generation.bench import prepare_language
 from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.generation import AnswerOptions
@@ -128,7 +128,8 @@ def by_bench(opened: Callable[[Path], Answer], file: Path, length: int, number: 
     found = dict[str, tuple[float, float]]()
     for name in ("bench", "loop")[:: -1 if number % 2 else 1]:
         if name == "bench":
-            own = bench_generation(file, GenerationOptions((length,), NEXT, seconds=4.0, threads=1)).lengths[0]
+            with prepare_language(file, GenerationOptions((length,), NEXT, seconds=4.0, threads=1)) as block:
+                own = block.run(None).lengths[0]
             found[name] = (own.ttft.p50.value_ms or 0) / 1e3, (own.tpot.p50.value_ms or 0) / 1e3
             continue
         answer = opened(file)

@@ -103,11 +103,11 @@ def test_inspect_tells_what_a_language_model_takes(folder, tmp_path):
 def test_a_budget_decides_the_exit_code():
     short = ("--output-tokens", "4", "--seconds", "1s")
     met = run("bench", "tiny_lm", "--prompt-tokens", "8", *short, "--budget", "ttft:1h,tpot:1h")
-    assert met.exit_code == 0, met.output
-    assert "PASS" in met.stdout
+    assert met.exit_code in (0, 4), met.output  # 4: other tests disturb the machine
+    assert ("PASS" if met.exit_code == 0 else "NOISY") in met.stdout
     assert "met: TTFT 3600000 ms, TPOT 3600000 ms" in met.stdout
     missed = run("bench", "tiny_lm", "--prompt-tokens", "8", *short, "--budget", "ttft:1h,tpot:1us")
-    assert missed.exit_code == 2, missed.output
+    assert missed.exit_code in (2, 4), missed.output
     assert "missed: TPOT 0.001 ms; met: TTFT" in missed.stdout
     answered = run("run", "tiny_lm", "--prompt", "a", "--output-tokens", "3", "--budget", "tpot:1us")
     assert answered.exit_code == 2
@@ -130,7 +130,7 @@ def test_several_users_are_measured_in_several_numbers_of_slots(tmp_path):
         "-o",
         str(tmp_path),
     )
-    assert done.exit_code == 0, done.output
+    assert done.exit_code in (0, 4), done.output  # 4: other tests disturb the machine
     for told in ("Under closed:3", "goodput", "queue p50", "texts a run", "closed:3 in"):
         assert told in done.stdout
     one, three = json.loads((tmp_path / "bench.json").read_text("utf-8"))["loads"]

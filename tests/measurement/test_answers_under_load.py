@@ -12,7 +12,8 @@ import pytest
 from small_decoders import SHIPPED
 
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.under_load.load import LEAST_ANSWERS, Answered, LoadRun, run_load
+from edgeopt.measurement.generation.answers.answered import Answered
+from edgeopt.measurement.generation.under_load.load import LEAST_ANSWERS, LoadRun, run_load
 from edgeopt.measurement.generation.under_load.load_result import summarize_run
 from edgeopt.measurement.generation.under_load.load_summary import draw_slots
 from edgeopt.measurement.generation.under_load.slots import notes_of
@@ -104,7 +105,7 @@ def test_figures_agree_with_a_client_that_has_its_own_clock(model: LanguageModel
         gaps = np.array(one.gaps_ns)
         assert (made[1:, 0] - made[:-1, 1] <= gaps).all()
         assert (gaps <= made[1:, 1] - made[:-1, 0]).all()
-        assert one.answer_ns == one.ttft_ns + sum(one.gaps_ns)
+        assert one.end_ns == one.ttft_ns + sum(one.gaps_ns)
         assert one.tpot_ns == sum(one.gaps_ns) // 11
     alone = [[piece.token for piece in model.generate(prompt, ASKED)] for prompt in prompts[: len(run.requests)]]
     assert sorted(one.tokens for one in client.answers) == sorted(alone)

@@ -30,7 +30,7 @@ from edgeopt.measurement.endpoint.frames.bench import bench_frames
 from edgeopt.measurement.endpoint.frames.exchange import FrameExchange
 from edgeopt.measurement.endpoint.frames.http import HttpFrames, HttpMessage
 from edgeopt.measurement.endpoint.frames.result import STAGES, FrameServerResult, times_of_frames
-from edgeopt.measurement.endpoint.loading import parse_server_load, run_requests
+from edgeopt.measurement.endpoint.loading import ask_under, parse_server_load
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.probing import find_frames
 from edgeopt.measurement.samples import Samples
@@ -381,7 +381,7 @@ def test_who_interrupts_a_load_does_not_wait_for_its_end(load):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_requests(parse_server_load(load), ask, seconds=86400.0, seed=0, tell=interrupt)
+        ask_under(parse_server_load(load), ask, seconds=86400.0, seed=0, tell=interrupt)
 
 
 def test_the_figures_of_a_server_are_shown_on_their_own_page(tmp_path):

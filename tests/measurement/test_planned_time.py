@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeopt.measurement.generation.answer_series import progress_of
+from edgeopt.measurement.generation.answers.series import progress_of
 from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.measurement.generation.under_load.load import LEAST_ANSWERS, planned_s
 from edgeopt.measurement.load.models import parse_load

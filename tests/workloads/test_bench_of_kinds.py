@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
@@ -15,7 +16,7 @@ from fixture_pipelines import shop
 from served import serving
 
 import edgeopt
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.measurement.bench.result import SCHEMA, BenchResult
 from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.measurement.bench.summary import summarize
@@ -25,6 +26,7 @@ from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.report.document import Document
 from edgeopt.report.formats import render
 from edgeopt.workloads import kind_of, kinds
+from edgeopt.workloads.generation.options import GenerationBench
 
 CODE = "def find(crops, classes):\n    return []\n"
 COMMON = {field.name for field in fields(BenchResult)} | {
@@ -140,6 +142,32 @@ def judged_as(result: Any, verdict: Verdict) -> BenchResult:
     (limit,) = length.judged.limits
     limits = (replace(limit, counted=replace(limit.counted, verdict=verdict)),)
     return replace(result, lengths=(replace(length, judged=replace(length.judged, limits=limits)),))
+
+
+def test_what_runs_here_is_trusted_or_not_by_one_rule(measured):
+    """A server runs elsewhere: only it has no counters of the machine."""
+    trust = measured.result.trust
+    assert (trust is None) == (measured.result.kind == "endpoint")
+    if trust is not None:
+        page = (measured.folder / "bench.md").read_text("utf-8")
+        assert trust.level.upper() in page
+        assert "block_spread_ratio" in page
+
+
+def test_all_is_opened_before_the_clock_starts(tmp_path):
+    """What cannot be opened, or is too long, is refused by `prepare`, and an open model needs its file no more."""
+    bench = kind_of("tiny_lm").module("bench")
+    wishes = GenerationBench(prompt_tokens=(4,), output_tokens=4, seconds=0.1)
+    with (
+        pytest.raises(EdgeoptError, match="the context has"),
+        bench.prepare("tiny_lm", replace(wishes, prompt_tokens=(9999,))),
+    ):
+        raise AssertionError("it must not open")
+    copied = tmp_path / "lm"
+    shutil.copytree(Path(__file__).parents[2] / "models" / "tiny_lm", copied)
+    with bench.prepare(str(copied / "model.onnx"), wishes) as block:
+        (copied / "held_out.txt").unlink()
+        assert block.run(None).lengths[0].answers >= 6
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,17 @@ def test_no_command_and_no_verb_imports_a_kind(folder):
                 assert not any(module.startswith(f"edgeopt.workloads.{name}") for name in names), f"{path}: {module}"
 
 
+@pytest.mark.parametrize("folder", ["cli", "verbs"])
+def test_no_command_and_no_verb_asks_for_the_name_of_a_kind(folder):
+    """What differs by kind is a field of `Kind`, or a file of its folder."""
+    names = {kind.name for kind in kinds()}
+    for path in (PACKAGE / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            is_name = isinstance(node, ast.Constant) and node.value in names
+            if is_name and path.name != "combine.py":  # there it is a section of recipes
+                raise AssertionError(f"{path}:{node.lineno} names the kind {node.value}")
+
+
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_kind_has_a_verb_or_refuses_it_in_one_line(kind, verb):

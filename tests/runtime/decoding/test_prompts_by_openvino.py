@@ -130,7 +130,10 @@ def test_texts_beside_others_have_their_own_tokens(model: LanguageModel):
 def test_several_texts_may_be_computed_in_threads_at_once(model: LanguageModel):
     alone = answers(model)
     with ThreadPoolExecutor(4) as pool:
-        ask = [pool.submit(lambda prompt=prompt: [piece.token for piece in model.generate(prompt, PLAIN)]) for prompt in PROMPTS]
+        ask = [
+            pool.submit(lambda prompt=prompt: [piece.token for piece in model.generate(prompt, PLAIN)])
+            for prompt in PROMPTS
+        ]
         assert [answer.result() for answer in ask] == alone
 
 

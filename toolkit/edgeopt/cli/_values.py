@@ -93,11 +93,18 @@ class AnswerLimits(click.ParamType["AnswerBudget"]):
         """Return the limits."""
         from edgeopt.measurement.generation.answer_budget import parse_answer_budget
 
+        return self._read(parse_answer_budget, value, param, ctx)
+
+    def _read(
+        self,
+        parse: Callable[[str], AnswerBudget],
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> AnswerBudget:
+        """Return the limits that a text names."""
         try:
-            if ":" not in value:
-                parse_duration_s(value, unit="ms")
-                self.fail("a time alone is that of a frame; of a language model write ttft:200ms,tpot:20ms", param, ctx)
-            return parse_answer_budget(value)
+            return parse(value) if isinstance(value, str) else value
         except EdgeoptError as error:
             self.fail(str(error), param, ctx)
 
@@ -107,11 +114,9 @@ class ServerLimits(AnswerLimits):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnswerBudget:
         """Return the limits."""
-        from edgeopt.measurement.generation.answer_budget import FRAME, AnswerBudget
+        from edgeopt.measurement.generation.answer_budget import parse_server_budget
 
-        if isinstance(value, str) and ":" not in value:
-            return AnswerBudget({FRAME: Milliseconds().convert(value, param, ctx)})
-        return super().convert(value, param, ctx)
+        return self._read(parse_server_budget, value, param, ctx)
 
 
 class Switch(click.ParamType[bool]):

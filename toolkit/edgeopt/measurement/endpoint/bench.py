@@ -16,9 +16,9 @@ from edgeopt.measurement.endpoint.connection import ServerPlace, parse_place, wh
 from edgeopt.measurement.endpoint.loading import (
     LEAST_ANSWERS,
     Tell,
+    ask_under,
     is_alone,
     parse_server_load,
-    run_requests,
     tell_time,
 )
 from edgeopt.measurement.endpoint.options import EndpointOptions
@@ -195,12 +195,10 @@ def _told_of_lengths(alone: Sequence[EndpointTimes], output_tokens: int) -> Iter
     """Yield which lengths the server does not serve, with nobody else asking."""
     for times in alone:
         if times.lost_ratio >= _MANY_LOST:
-            text = (
-                f"{times.words}: {times.asked - times.answers} of {times.asked} get no answer with nobody else asking"
-            )
+            text = f"{times.name}: {times.asked - times.answers} of {times.asked} get no answer with nobody else asking"
             yield Note(NoteKind.WARNING, text, "ask for shorter prompts, or see the server's log")
         elif times.output_tokens < _WHOLE * output_tokens:
-            text = f"{times.words}: answers have {times.output_tokens:.0f} of the {output_tokens} tokens asked for"
+            text = f"{times.name}: answers have {times.output_tokens:.0f} of the {output_tokens} tokens asked for"
             yield Note(NoteKind.WARNING, text, "the server ends them: at its limit, or at the end of its context")
 
 
@@ -244,9 +242,9 @@ def _alone(
         index: times_of(f"prompt {index}" if index else "one word", row, sum(x.end_ns for x in row) / 1e9, limits)
         for index, row in rows.items()
     }
-    for index, found_times in times.items():
-        if index and not found_times.answers:
-            text = next(iter(found_times.problems), "no answer")
+    for index, of_prompt in times.items():
+        if index and not of_prompt.answers:
+            text = next(iter(of_prompt.problems), "no answer")
             raise UnavailableError(
                 f"no prompt of {plural(index, 'token')} is answered: {text}",
                 remedy="ask for shorter prompts or answers",
@@ -266,8 +264,8 @@ def _under_load(
             return asker.ask(asker.words_for(recorded[0]), recorded[1], begun_ns)
         return asker.ask(words[number % len(words)], options.output_tokens, begun_ns)
 
-    exchanges, seconds = run_requests(load, ask, seconds=options.seconds, seed=options.seed, tell=tell)
-    return times_of(f"under {load}", exchanges, seconds, limits)
+    run = ask_under(load, ask, seconds=options.seconds, seed=options.seed, tell=tell)
+    return times_of(f"under {load}", run.outcomes, run.seconds, limits)
 
 
 def _conversations(

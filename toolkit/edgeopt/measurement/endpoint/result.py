@@ -1,8 +1,8 @@
 """The times that clients of a server measured: alone, and all at once.
 
 The clock starts when a request should be sent. Network: a round trip for the list of models on an open connection.
-Queue: as the server says it (`Server-Timing: queue;dur=`). TTFT, TPOT and ITL as of a model on this machine, with the
-network in TTFT.
+Queue: as the server says it (`Server-Timing: queue;dur=`). TTFT, TPOT and ITL as of a model on this machine
+(`measurement/generation/answers/times.py`), with the network in TTFT.
 """
 
 from __future__ import annotations
@@ -18,33 +18,19 @@ import numpy as np
 from edgeopt.measurement.bench.finding import Finding
 from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
 from edgeopt.measurement.endpoint.client import Exchange
+from edgeopt.measurement.generation.answers.times import AnswerTimes
 from edgeopt.measurement.resources.cost import TokenCost
-from edgeopt.measurement.statistics.quantile import Summary, summarize
 
 MANY_PIECES = 8
 """Enough pieces: of fewer no one can tell whether they came one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointTimes:
-    """Answers of one kind."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointTimes(AnswerTimes):
+    """Answers of one kind, as a client has them; tokens are counted by the server, and queues told by it."""
 
-    words: str
-    """What was asked, for a reader: `prompt 128`."""
-    answers: int
     problems: Mapping[str, int]
     """Requests without a whole answer, by reason: the first of those that differ in numbers only."""
-    prompt_tokens: float
-    """Mean, as the server counts; 0: it does not."""
-    output_tokens: float
-    """Mean."""
-    queue: Summary
-    """Empty where the server does not say."""
-    ttft: Summary
-    tpot: Summary
-    itl: Summary
-    whole: Summary
-    """From the request to the end of its answer."""
     server_ttft_ms: float | None
     """Median of what the server says; None: it does not."""
     server_tpot_ms: float | None
@@ -117,48 +103,42 @@ class EndpointResult(BenchResult):
         return self._fields_as_json()
 
 
-def times_of(
-    words: str, exchanges: Sequence[Exchange], seconds: float, limits_ms: Mapping[str, float]
-) -> EndpointTimes:
+def times_of(name: str, exchanges: Sequence[Exchange], seconds: float, limits_ms: Mapping[str, float]) -> EndpointTimes:
     """Derive the figures of requests, in their order.
 
     Args:
-        words: What was asked.
+        name: What was asked, for a reader: `prompt 128`.
         exchanges: What became of each.
         seconds: In which they were asked and answered.
         limits_ms: Of a good answer.
     """
     whole = [exchange for exchange in exchanges if exchange.is_whole]
     counted = [exchange.prompt_tokens for exchange in whole if exchange.prompt_tokens]
-    parts = [exchange.server_ttft_ms for exchange in whole if exchange.server_ttft_ms is not None]
-
+    written = [exchange.output_tokens for exchange in whole]
+    told_ttft = [exchange.server_ttft_ms for exchange in whole if exchange.server_ttft_ms is not None]
     told_tpot = [exchange.server_tpot_ms for exchange in whole if exchange.server_tpot_ms is not None]
     bursts = [exchange.burst_ratio for exchange in whole if len(exchange.pieces_ns) >= MANY_PIECES]
-
-    def summary(values: Sequence[int]) -> Summary:
-        return summarize(np.array(values, np.int64))
 
     def is_good(exchange: Exchange) -> bool:
         result = {"TTFT": exchange.ttft_ns, "TPOT": exchange.tpot_ns}
         return all(result[part] <= limit * 1e6 for part, limit in limits_ms.items())
 
-    return EndpointTimes(
-        words=words,
-        answers=len(whole),
+    return EndpointTimes.of(
+        name,
+        whole,
+        _mean(counted),
+        _mean(written),
         problems=count_problems([exchange.problem for exchange in exchanges if exchange.problem]),
-        prompt_tokens=float(np.mean(counted)) if counted else 0.0,
-        output_tokens=float(np.mean([exchange.output_tokens for exchange in whole])) if whole else 0.0,
-        queue=summary([exchange.queue_ns for exchange in whole if exchange.queue_ns is not None]),
-        ttft=summary([exchange.ttft_ns for exchange in whole]),
-        tpot=summary([exchange.tpot_ns for exchange in whole if exchange.output_tokens > 1]),
-        itl=summary([gap for exchange in whole for gap in exchange.gaps_ns]),
-        whole=summary([exchange.end_ns for exchange in whole]),
-        server_ttft_ms=float(np.median(parts)) if parts else None,
+        server_ttft_ms=float(np.median(told_ttft)) if told_ttft else None,
         server_tpot_ms=float(np.median(told_tpot)) if told_tpot else None,
         burst_ratio=float(np.median(bursts)) if bursts else None,
         seconds=seconds,
         good=sum(map(is_good, whole)),
     )
+
+
+def _mean(counts: Sequence[int]) -> float:
+    return float(np.mean(counts)) if counts else 0.0
 
 
 def count_problems(problems: Sequence[str]) -> dict[str, int]:

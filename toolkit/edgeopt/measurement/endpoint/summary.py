@@ -24,7 +24,7 @@ def timeline_of(times: EndpointTimes, result: EndpointResult) -> tuple[float, fl
 
     The first token is what is left of TTFT without network and queue; the next tokens are what follows TTFT.
     """
-    ttft, whole = centre_ms(times.ttft), centre_ms(times.whole)
+    ttft, whole = centre_ms(times.ttft), centre_ms(times.answer)
     network = min(result.round_trip_ms, ttft)
     queue = min(times.queue.p50.value_ms or 0.0, ttft - network)
     return network, queue, ttft - network - queue, max(whole - ttft, 0.0)
@@ -51,7 +51,7 @@ def draw_answer(result: EndpointResult) -> Bars:
     """Return the bars of answers to each prompt alone, and under load."""
     rows = [times for times in (*result.alone, result.loaded) if times and times.answers]
     bars = tuple(
-        Bar(row.words, parts, tuple((name, ms(part)) for name, part in zip(PARTS, parts, strict=True)))
+        Bar(row.name, parts, tuple((name, ms(part)) for name, part in zip(PARTS, parts, strict=True)))
         for row in rows
         for parts in (timeline_of(row, result),)
     )
@@ -68,14 +68,14 @@ def view_endpoint(result: EndpointResult) -> BenchView:
     """Return where an answer's time goes, alone and under load."""
     rows = (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ()))
     first: dict[str, Cell] = {
-        "asked": lambda times: times.words,
+        "asked": lambda times: times.name,
         "prompt tokens": _prompt_tokens,
         "answers": _answers,
         "queue p50": timed("queue.p50"),
         **_FIRST,
     }
     following: dict[str, Cell] = {
-        "asked": lambda times: times.words,
+        "asked": lambda times: times.name,
         "answer tokens": lambda times: f"{times.output_tokens:.0f}",
         "TPOT p50 ms": timed("tpot.p50", interval=True),
         **{head: timed(figure) for head, figure in GAPS.items()},
@@ -120,7 +120,7 @@ _FIRST: dict[str, Cell] = {
 def _turns(result: EndpointResult) -> Section:
     """Return the turns of conversations, and how the first token and the prompt grow from the first to the last."""
     columns: dict[str, Cell] = {
-        "turn": lambda times: times.words.removeprefix("turn "),
+        "turn": lambda times: times.name.removeprefix("turn "),
         "prompt tokens": _prompt_tokens,
         "answers": _answers,
         **_FIRST,
@@ -129,7 +129,7 @@ def _turns(result: EndpointResult) -> Section:
     if not result.turns:
         return Section()
     values = [
-        Value("no answer", f"{plural(count, 'request')}, {times.words}: {problem}")
+        Value("no answer", f"{plural(count, 'request')}, {times.name}: {problem}")
         for times in result.turns
         for problem, count in times.problems.items()
     ]
@@ -140,7 +140,7 @@ def _turns(result: EndpointResult) -> Section:
             f", its prompt is {last.prompt_tokens / first.prompt_tokens:.1f}x as long" if first.prompt_tokens else ""
         )
         text = f"the first token takes {centre_ms(last.ttft) / centre_ms(first.ttft):.1f}x as long as in turn 1{longer}"
-        values.append(Value(last.words, text))
+        values.append(Value(last.name, text))
     table = make_table(result.turns, columns, less=("TTFT p95", "TTFT max", "TPOT p50"))
     return Section("Turns of a conversation, each with all before it", table, values=tuple(values))
 
@@ -153,7 +153,7 @@ def _values(result: EndpointResult) -> Iterator[Value]:
     yield Value("goodput", f"answers a second with {limits} or less")
     for value in (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ())):
         for problem, count in value.problems.items():
-            yield Value("no answer", f"{plural(count, 'request')}, {value.words}: {problem}")
+            yield Value("no answer", f"{plural(count, 'request')}, {value.name}: {problem}")
     if result.cost:
         rate = f"at {result.cost.tokens_per_s:.4g} tokens/s"
         yield Value("cost", f"{result.cost.per_thousand:.3g} per 1000 tokens of answers {rate}, {CURRENCY}")
@@ -163,7 +163,7 @@ def _values(result: EndpointResult) -> Iterator[Value]:
 def _timelines(result: EndpointResult) -> Iterator[Value]:
     """Yield one bar an answer, and what its parts are."""
     rows = [
-        (times.words, timeline_of(times, result)) for times in (*result.alone, result.loaded) if times and times.answers
+        (times.name, timeline_of(times, result)) for times in (*result.alone, result.loaded) if times and times.answers
     ]
     longest = max((sum(parts) for _, parts in rows), default=0.0)
     for words, parts in rows:

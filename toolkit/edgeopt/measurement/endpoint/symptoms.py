@@ -16,10 +16,10 @@ def symptoms_of(result: EndpointResult) -> Symptoms:
     """Return the figures that complaints are recognised from."""
     ordered = sorted(result.alone, key=lambda times: (times.prompt_tokens, result.alone.index(times)))
     short, long, tiny, load = ordered[0], ordered[-1], result.tiny, result.loaded
-    tiny_ttft, tiny_whole = ms_of(tiny.ttft.p50), ms_of(tiny.whole.p50)
-    rows = [(f"TTFT of {times.words}", times.ttft, 1.0) for times in (tiny, *ordered)]
+    tiny_ttft, tiny_whole = ms_of(tiny.ttft.p50), ms_of(tiny.answer.p50)
+    rows = [(f"TTFT of {times.name}", times.ttft, 1.0) for times in (tiny, *ordered)]
     rows += [
-        (f"TPOT behind {times.words}", times.tpot, times.output_tokens) for times in ordered if times.output_tokens > 1
+        (f"TPOT behind {times.name}", times.tpot, times.output_tokens) for times in ordered if times.output_tokens > 1
     ]
     alone = Symptoms(
         model=result.model,
@@ -35,7 +35,7 @@ def symptoms_of(result: EndpointResult) -> Symptoms:
         tpot_ms=ms_of(long.tpot.p50),
         server_tpot_ms=long.server_tpot_ms,
         burst_ratio=long.burst_ratio,
-        whole_ms=ms_of(long.whole.p50),
+        whole_ms=ms_of(long.answer.p50),
         output_tokens=long.output_tokens,
         tiny_after_ratio=(tiny_whole - tiny_ttft) / tiny_ttft if tiny_ttft and tiny_whole else None,
         gap_max_ms=_longest(long),

@@ -35,6 +35,9 @@ def parse_answer_budget(text: str) -> AnswerBudget:
     Raises:
         EdgeoptError: If it is none.
     """
+    if ":" not in text:
+        parse_duration_s(text, unit="ms")
+        raise EdgeoptError("a time alone is that of a frame", remedy="of a language model write ttft:200ms,tpot:20ms")
     limits = dict[str, float]()
     for word in text.split(","):
         name, _, duration = word.partition(":")
@@ -46,3 +49,14 @@ def parse_answer_budget(text: str) -> AnswerBudget:
             raise EdgeoptError(f"{short(word)} has no unit", remedy=f"write {word.strip()}ms, or s")
         limits[part] = 1000 * parse_duration_s(duration)
     return AnswerBudget(limits)
+
+
+def parse_server_budget(text: str) -> AnswerBudget:
+    """Return the limits of what a server answers: `33ms` of a frame, or those of an answer of a language model.
+
+    Raises:
+        EdgeoptError: If it is none.
+    """
+    if ":" in text:
+        return parse_answer_budget(text)
+    return AnswerBudget({FRAME: 1000 * parse_duration_s(text, unit="ms")})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns
@@ -15,19 +16,16 @@ from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
 from edgeopt.measurement.fresh_process.start import ColdStart
-from edgeopt.measurement.generation.answer_series import LEAST_ANSWERS, AnswerSeries, measure_answers
+from edgeopt.measurement.generation.answers.series import AnswerSeries
 from edgeopt.measurement.generation.budget import fewest_to_pass
-from edgeopt.measurement.generation.doubts import doubts_of_machine
 from edgeopt.measurement.generation.guesses import AUTO, DRAFT, GuessForecast, forecast_guesses
 from edgeopt.measurement.generation.options import GenerationOptions
-from edgeopt.measurement.generation.result import GenerationResult
 from edgeopt.measurement.generation.right_writer import correction_of_decoder
 from edgeopt.measurement.generation.under_load.load import LEAST_ANSWERS as LEAST_OF_LOAD
 from edgeopt.measurement.generation.under_load.load import LoadRun
-from edgeopt.measurement.generation.under_load.load_result import summarize_run
-from edgeopt.measurement.generation.under_load.slots import cut_prompt, measure_in_slots, notes_of, write_answers
+from edgeopt.measurement.generation.under_load.slots import cut_prompt, measure_in_slots
+from edgeopt.measurement.generation.writer_block import Hears, OpenFacts, WriterBlock
 from edgeopt.measurement.load.models import Load, parse_load
-from edgeopt.measurement.resources.readings import take_reading
 from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.seen_prompt import PromptPicture, SeenPrompt
@@ -38,26 +36,19 @@ from edgeopt.runtime.decoding.image_reader import frame_of
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.system.disk.files import read_text, require_writable
-from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.text import plural
 
 _MOST_TEXT_BYTES = 16 << 20
 
 
-def bench_generation(
-    model: Path,
-    options: GenerationOptions,
-    *,
-    out: Path | None = None,
-    tell: Callable[[str, int, int], None] = lambda *_: None,
-) -> GenerationResult:
-    """Return the times of answers; the end of a text ends none of them, and no cache is reused.
+@contextmanager
+def prepare_language(model: Path, options: GenerationOptions, out: Path | None = None) -> Iterator[LanguageBlock]:
+    """Open a language model, and read the text of which its prompts are cut.
 
     Args:
         model: A bundle, or the ONNX file with its recipe and tokenizer beside it.
-        options: What is measured.
+        options: What is measured; no end of a text ends an answer, and no cache is reused.
         out: Folder for all requests of a load, `answers.jsonl`; None: they are not written.
-        tell: Hears what is done, how far, of how much.
 
     Raises:
         EdgeoptError: If it is no language model, or a prompt and its answer are longer than its context.
@@ -75,102 +66,150 @@ def bench_generation(
     load_ms = (perf_counter_ns() - before_ns) / 1e6
     with opened:
         pictures = _pictures(opened, options)
-        longest = max(options.prompt_tokens) + options.output_tokens + len(pictures)
-        if longest > opened.context:
-            raise EdgeoptError(
-                f"{plural(max(options.prompt_tokens) + len(pictures), 'prompt token')} and {options.output_tokens} of "
-                f"the answer are {longest}, the context has {opened.context}",
-                remedy="ask for shorter prompts or answers" + (", or fewer pictures" if pictures else ""),
-            )
-        texts = _texts(recipe.path_of(recipe.evaluation.calib), opened)
-        forecast, options = _forecast(opened, texts, options, tell)
-        readings = [take_reading()]
-        alone_s = monotonic()
-        measured, first_ttft_ms = _measure(opened, texts, options, tell, pictures)
-        alone_s = monotonic() - alone_s
-        runs = tuple(_under_load(opened, texts, load, options, tell)) if load else ()
-        readings.append(take_reading())
-        loads = tuple(summarize_run(run, options.budget, options.max_miss_ratio) for run in runs)
-        if out is not None and runs:
-            write_answers(out / "answers.jsonl", runs)
-        notes = *opened.origin.notes, *correction.notes
+        _require_room(opened, options, pictures)
         made_up = () if recipe.evaluation.calib else (_MADE_UP,)
-        guesses = opened.guesses if options.guesses is None else options.guesses
-        inexact = notes_of_guesses(opened.sums) if guesses else ()
-        return GenerationResult(
-            model=recipe.name,
-            file=str(opened.origin.file),
-            size_bytes=opened.origin.size_bytes,
-            parameters_told=recipe.description,
-            threads=opened.origin.threads,
-            environment=read_environment(),
-            load_ms=load_ms,
-            first_ttft_ms=first_ttft_ms,
-            token_bytes=opened.token_bytes,
-            state_bytes=opened.state_bytes,
-            context=opened.context,
-            lengths=tuple(each.summary(options) for each in measured),
-            seconds=monotonic() - began_s,
-            loads=loads,
-            notes=(
-                *notes,
-                *made_up,
-                *inexact,
-                *_told_of_time(options, alone_s),
-                *notes_of(loads),
+        yield LanguageBlock(
+            options=options,
+            out=out,
+            facts=OpenFacts(
+                model=recipe.name,
+                file=str(opened.origin.file),
+                size_bytes=opened.origin.size_bytes,
+                parameters_told=recipe.description,
+                threads=opened.origin.threads,
+                load_ms=load_ms,
+                token_bytes=opened.token_bytes,
+                state_bytes=opened.state_bytes,
+                context=opened.context,
             ),
-            disturbed=doubts_of_machine(readings),
-            forecast=forecast,
-            price_per_s=options.price_per_s,
-            cold=_cold(opened, recipe, model, texts, options, tell) if options.cold else None,
+            notes=(*opened.origin.notes, *correction.notes, *made_up),
+            began_s=began_s,
+            source=model,
+            opened=opened,
+            recipe=recipe,
+            texts=_texts(recipe.path_of(recipe.evaluation.calib), opened),
+            pictures=pictures,
+            load=load,
         )
 
 
-def _cold(
-    opened: LanguageModel,
-    recipe: Recipe,
-    model: Path,
-    texts: Sequence[int],
-    options: GenerationOptions,
-    tell: Callable[[str, int, int], None],
-) -> ColdStart:
-    """Return starts of fresh processes; this one's model stays open meanwhile, and does nothing."""
-    file = opened.origin.file
-    files = [file, *outside_files(file), recipe.folder / recipe.tokenizer.file]
-    prompt = list(texts[: options.prompt_tokens[0] - opened.begins_with])
-    return run_cold_language(
-        model,
-        files,
-        prompt,
-        opened.origin.threads,
-        opened.origin.entries,
-        repeats=options.repeats,
-        tell=lambda done, of: tell("start fresh processes", done, of),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageBlock(WriterBlock):
+    """An open language model, and the text of which its prompts are cut."""
+
+    source: Path
+    opened: LanguageModel
+    recipe: Recipe
+    texts: Sequence[int]
+    """Tokens of which prompts are cut."""
+    pictures: SeenPrompt
+    """Before each prompt; empty: none."""
+    load: Load | None
+
+    @property
+    def writer(self) -> LanguageModel:
+        """The model."""
+        return self.opened
+
+    def forecast(self, hears: Hears) -> GuessForecast | None:
+        """Predict what guesses gain, where any are asked for."""
+        options, opened, texts = self.options, self.opened, self.texts
+        if not options.guesses:
+            return None
+        hears("predict what guesses gain", 0, 1)
+        count = max(options.prompt_tokens)
+        starts = [int(share * (len(texts) - count)) for share in (0.1, 0.5, 0.8)]
+        prompts = [texts[start : start + count - opened.begins_with] for start in starts]
+        counts = () if options.guesses == AUTO else (options.guesses,)
+        return forecast_guesses(opened, prompts, options.output_tokens, counts, uses_draft=options.uses_draft)
+
+    def options_by(self, forecast: GuessForecast | None) -> GenerationOptions:
+        """Return the options with as many guesses as pay, where the forecast is to decide."""
+        if forecast is None or self.options.guesses != AUTO:
+            return self.options
+        best = forecast.best
+        return replace(self.options, guesses=best.guesses if forecast.pays else 0, uses_draft=best.by == DRAFT)
+
+    def notes_on(self, options: GenerationOptions) -> Sequence[Note]:
+        """Return what is said of guesses that may change an answer."""
+        guesses = self.opened.guesses if options.guesses is None else options.guesses
+        return notes_of_guesses(self.opened.sums) if guesses else ()
+
+    def wanted(self, options: GenerationOptions) -> AnswerOptions:
+        """Return what is asked of each answer, its guesses too."""
+        exact = True if options.guesses and self.opened.sums is not Sums.APART else None
+        return AnswerOptions(
+            options.output_tokens, guesses=options.guesses, uses_draft=options.uses_draft, exact=exact, ends=False
+        )
+
+    def series(self, options: GenerationOptions) -> list[AnswerSeries]:
+        """Return prompts of each length, cut from anywhere in the text, behind the pictures."""
+        chance, pictures, opened = np.random.default_rng(options.seed), self.pictures, self.opened
+
+        def prompt_of(count: int) -> tuple[Sequence[int], int]:
+            tokens = cut_prompt(self.texts, count, chance)
+            words, before_ns = opened.tokenizer.decode(tokens), perf_counter_ns()
+            opened.tokenizer.encode(words)
+            tokenize_ns = perf_counter_ns() - before_ns
+            own = tokens[: count - opened.begins_with]
+            return SeenPrompt.of((*pictures, *own), pictures.pictures) if pictures else own, tokenize_ns
+
+        seen = f"{plural(len(options.image), 'picture')} and " if pictures else ""
+        return [
+            AnswerSeries(f"{seen}{count} tokens", count + len(pictures), partial(prompt_of, count))
+            for count in options.prompt_tokens
+        ]
+
+    def run_load(self, options: GenerationOptions, hears: Hears) -> tuple[LoadRun, ...]:
+        """Answer under the load, in each number of slots."""
+        if self.load is None:
+            return ()
+        runs = measure_in_slots(
+            self.opened,
+            self.texts,
+            self.load,
+            slots=options.slots,
+            prompt_tokens=options.prompt_tokens,
+            output_tokens=options.output_tokens,
+            seconds=options.seconds,
+            seed=options.seed,
+            least=max(LEAST_OF_LOAD, fewest_to_pass(options.max_miss_ratio) if options.budget else 0),
+            tell=hears,
+        )
+        return tuple(runs)
+
+    def start_cold(self, options: GenerationOptions, series: Sequence[AnswerSeries], hears: Hears) -> ColdStart:
+        """Start fresh processes, which answer a prompt of the first length."""
+        file = self.opened.origin.file
+        return run_cold_language(
+            self.source,
+            [file, *outside_files(file), self.recipe.folder / self.recipe.tokenizer.file],
+            list(self.texts[: options.prompt_tokens[0] - self.opened.begins_with]),
+            self.opened.origin.threads,
+            self.opened.origin.entries,
+            repeats=options.repeats,
+            tell=lambda done, of: hears("start fresh processes", done, of),
+        )
+
+
+def _require_room(opened: LanguageModel, options: GenerationOptions, pictures: SeenPrompt) -> None:
+    """Raise where the longest prompt and its answer are longer than the context.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    prompt = max(options.prompt_tokens) + len(pictures)
+    if prompt + options.output_tokens > opened.context:
+        raise EdgeoptError(
+            f"{plural(prompt, 'prompt token')} and {options.output_tokens} of "
+            f"the answer are {prompt + options.output_tokens}, the context has {opened.context}",
+            remedy="ask for shorter prompts or answers" + (", or fewer pictures" if pictures else ""),
+        )
 
 
 _MADE_UP = Note(
     NoteKind.INFO, "prompts are random tokens: the recipe names no text", "write calib = TEXT under [evaluation]"
 )
-
-
-def _forecast(
-    opened: LanguageModel, texts: Sequence[int], options: GenerationOptions, tell: Callable[[str, int, int], None]
-) -> tuple[GuessForecast | None, GenerationOptions]:
-    """Return what guesses are predicted to gain, where any are asked for, and the options with their number."""
-    if not options.guesses:
-        return None, options
-    tell("predict what guesses gain", 0, 1)
-    count = max(options.prompt_tokens)
-    starts = [int(share * (len(texts) - count)) for share in (0.1, 0.5, 0.8)]
-    prompts = [texts[start : start + count - opened.begins_with] for start in starts]
-    counts = () if options.guesses == AUTO else (options.guesses,)
-    forecast = forecast_guesses(opened, prompts, options.output_tokens, counts, uses_draft=options.uses_draft)
-    best = forecast.best
-    if options.guesses == AUTO:
-        chosen = best.guesses if forecast.pays else 0
-        return forecast, replace(options, guesses=chosen, uses_draft=best.by == DRAFT)
-    return forecast, options
 
 
 def _texts(file: Path | None, opened: LanguageModel) -> list[int]:
@@ -199,63 +238,6 @@ def _pictures(opened: LanguageModel, options: GenerationOptions) -> SeenPrompt:
         if value:
             raise EdgeoptError(f"{name} measures prompts of text alone", remedy=f"leave {name} or --image out")
     marks = opened.require_images().marks
-    return marks.prompt(marks.feeder.alone * len(options.image), [PromptPicture.of(frame_of(each)) for each in options.image])
-
-
-def _measure(
-    opened: LanguageModel,
-    texts: Sequence[int],
-    options: GenerationOptions,
-    tell: Callable[[str, int, int], None],
-    pictures: SeenPrompt,
-) -> tuple[list[AnswerSeries], float]:
-    """Return answers by the length of their prompts, and the TTFT of the very first one in milliseconds."""
-    chance = np.random.default_rng(options.seed)
-
-    def prompt_of(count: int) -> tuple[Sequence[int], int]:
-        tokens = cut_prompt(texts, count, chance)
-        words, before_ns = opened.tokenizer.decode(tokens), perf_counter_ns()
-        opened.tokenizer.encode(words)
-        tokenize_ns = perf_counter_ns() - before_ns
-        own = tokens[: count - opened.begins_with]
-        return SeenPrompt.of((*pictures, *own), pictures.pictures) if pictures else own, tokenize_ns
-
-    seen = f"{plural(len(options.image), 'picture')} and " if pictures else ""
-    series = [
-        AnswerSeries(f"{seen}{count} tokens", count + len(pictures), partial(prompt_of, count))
-        for count in options.prompt_tokens
-    ]
-    exact = True if options.guesses and opened.sums is not Sums.APART else None
-    asked = AnswerOptions(
-        options.output_tokens, guesses=options.guesses, uses_draft=options.uses_draft, exact=exact, ends=False
-    )
-    return series, measure_answers(opened, series, asked, options, tell)
-
-
-def _told_of_time(options: GenerationOptions, took_s: float) -> Iterator[Note]:
-    """Yield that answers took far longer than was asked for; a budget may want that."""
-    if options.budget is None and took_s > 2 * options.seconds:
-        text = f"one request at a time took {took_s:.1f} s, {options.seconds:g} s were asked for"
-        detail = f"{text}: {LEAST_ANSWERS} answers of each length are the least"
-        yield Note(NoteKind.INFO, detail, "ask for shorter prompts or answers")
-
-
-def _under_load(
-    opened: LanguageModel,
-    texts: Sequence[int],
-    load: Load,
-    options: GenerationOptions,
-    tell: Callable[[str, int, int], None],
-) -> Iterator[LoadRun]:
-    return measure_in_slots(
-        opened,
-        texts,
-        load,
-        slots=options.slots,
-        prompt_tokens=options.prompt_tokens,
-        output_tokens=options.output_tokens,
-        seconds=options.seconds,
-        seed=options.seed,
-        least=max(LEAST_OF_LOAD, fewest_to_pass(options.max_miss_ratio) if options.budget else 0),
-        tell=tell,
+    return marks.prompt(
+        marks.feeder.alone * len(options.image), [PromptPicture.of(frame_of(each)) for each in options.image]
     )

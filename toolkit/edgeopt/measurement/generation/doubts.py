@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edgeopt.measurement.resources.readings import CounterReading
-from edgeopt.measurement.resources.trust import disturbances
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.system.text import format_ms, plural
 
@@ -34,8 +32,3 @@ def doubts_of_answers(rows: Sequence[tuple[str, Summary, float]]) -> Iterator[st
         spans_ns = middle.high_ns - middle.low_ns
         if spans_ns > _WIDE_RATIO * middle.value_ns and spans_ns * count > _NOTICED_MS * 1e6:
             yield f"the median of {name} lies from {format_ms(middle.low_ns)} to {format_ms(middle.high_ns)} ms"
-
-
-def doubts_of_machine(readings: Sequence[CounterReading]) -> tuple[str, ...]:
-    """Return what disturbed the machine between the first and the last reading."""
-    return tuple(disturbance.detail for disturbance in disturbances(readings))

@@ -1,8 +1,4 @@
-"""The result of a measurement of a language model.
-
-The clock starts when an answer is asked for. TTFT: until its first token is there. TPOT: (last token - first token) /
-(tokens - 1), one number an answer (AIPerf calls its mean ITL). ITL: the single gaps between tokens.
-"""
+"""The result of a measurement of a model that writes tokens."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from typing import Any, ClassVar
 from edgeopt.measurement.bench.finding import Finding
 from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
 from edgeopt.measurement.fresh_process.start import ColdStart
+from edgeopt.measurement.generation.answers.times import AnswerTimes
 from edgeopt.measurement.generation.budget import AnswerVerdict
 from edgeopt.measurement.generation.guesses import GuessForecast
 from edgeopt.measurement.generation.under_load.load_result import LoadTimes
@@ -20,27 +17,16 @@ from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.system.text import plural
 
 
-@dataclass(frozen=True, slots=True)
-class LengthTimes:
-    """Answers to prompts of one length."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthTimes(AnswerTimes):
+    """Answers to prompts of one length, one at a time, and the parts of their times."""
 
-    name: str
-    """Prompt in words: `128 tokens`, `30 s of sound`."""
-    prompt_tokens: int
-    """0: the prompt is no text."""
-    output_tokens: int
-    answers: int
-    ttft: Summary
-    tpot: Summary
-    itl: Summary
     tokenize: Summary
     """Nanoseconds of the prompt's text, which is fed as tokens, so that it has its length; or of a sound's features."""
     detokenize: Summary
     """Making texts of all tokens of an answer."""
     prefill: Summary
     """Running the prompt, without choosing a token."""
-    answer: Summary
-    """End to end: until the last token."""
     encode: Summary | None = None
     """Running the encoder; None: there is none."""
     rows: int = 0
@@ -91,8 +77,6 @@ class GenerationResult(BenchResult):
     """Bytes of the cache for one row of encoder output; 0: there is no encoder."""
     state_bytes: int = 0
     """Bytes of the states beside keys and values, for one text of any length; 0: there are none."""
-    disturbed: tuple[str, ...] = ()
-    """What else the machine did meanwhile."""
     forecast: GuessForecast | None = None
     """Forecast of guesses; None where none were asked for."""
     price_per_s: float | None = None

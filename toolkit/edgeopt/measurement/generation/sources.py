@@ -5,7 +5,9 @@ TTFT is from the sound or the text to the first token that is chosen: all but th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 
@@ -14,29 +16,23 @@ from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
 from edgeopt.measurement.fresh_process.start import ColdStart
-from edgeopt.measurement.generation.answer_series import AnswerSeries, measure_answers
-from edgeopt.measurement.generation.doubts import doubts_of_machine
+from edgeopt.measurement.generation.answers.series import AnswerSeries
 from edgeopt.measurement.generation.held_out import made_up, require_answers
 from edgeopt.measurement.generation.options import GenerationOptions
-from edgeopt.measurement.generation.result import GenerationResult
 from edgeopt.measurement.generation.right_writer import correction_of_pair
 from edgeopt.measurement.generation.sides.turns import Prompt
-from edgeopt.measurement.resources.readings import take_reading
+from edgeopt.measurement.generation.writer_block import Hears, OpenFacts, WriterBlock
 from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
-from edgeopt.runtime.decoding.generation import AnswerOptions
-from edgeopt.system.machine.environment import read_environment
 
 
-def bench_sources(
-    folder: Path, options: GenerationOptions, *, tell: Callable[[str, int, int], None] = lambda *_: None
-) -> GenerationResult:
-    """Return the times of answers of a fixed length, which no end token ends.
+@contextmanager
+def prepare_sources(folder: Path, options: GenerationOptions) -> Iterator[SourceBlock]:
+    """Open an encoder with its decoder, and make what it hears or reads.
 
     Args:
         folder: With encoder and decoder.
         options: What is measured; `prompt_tokens` are lengths of texts. Of a model that hears one window is measured.
-        tell: Hears what is done, how far, of how much.
 
     Raises:
         EdgeoptError: If it is none, or an answer is longer than the model writes.
@@ -47,30 +43,66 @@ def bench_sources(
     with open_encoder_decoder(folder, options.threads, correction.entries) as opened:
         load_ms, files = (perf_counter_ns() - before_ns) / 1e6, opened.files
         require_answers(opened, options.output_tokens)
-        series = _sources(opened, options)
-        readings = [take_reading()]
-        asked = AnswerOptions(most_tokens=options.output_tokens, ends=False)
-        first_ttft_ms = measure_answers(opened, series, asked, options, tell)
-        readings.append(take_reading())
-        given = series[0].next_prompt()[0]
-        return GenerationResult(
-            model=files.name,
-            file=str(opened.origin.file),
-            size_bytes=opened.size_bytes,
-            parameters_told=files.kind,
-            threads=opened.threads,
-            environment=read_environment(),
-            load_ms=load_ms,
-            first_ttft_ms=first_ttft_ms,
-            token_bytes=opened.cache.token_bytes,
-            heard_bytes=opened.cache.heard_bytes,
-            context=files.context,
-            lengths=tuple(each.summary(options) for each in series),
-            seconds=monotonic() - began_s,
+        _require_short(opened, options)
+        yield SourceBlock(
+            options=options,
+            facts=OpenFacts(
+                model=files.name,
+                file=str(opened.origin.file),
+                size_bytes=opened.size_bytes,
+                parameters_told=files.kind,
+                threads=opened.threads,
+                load_ms=load_ms,
+                token_bytes=opened.cache.token_bytes,
+                heard_bytes=opened.cache.heard_bytes,
+                context=files.context,
+            ),
             notes=(*files.notes, *_note_of_beams(opened), *correction.notes),
-            disturbed=doubts_of_machine(readings),
-            cold=_cold(folder, opened, given, options, tell) if options.cold else None,
+            began_s=began_s,
+            folder=folder,
+            opened=opened,
+            sources=made_up(opened, options.prompt_tokens, options.seed),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceBlock(WriterBlock):
+    """An open encoder with its decoder, and what it hears or reads."""
+
+    folder: Path
+    opened: EncoderDecoder
+    sources: Sequence[Prompt]
+    """A window of noise, or random tokens of each length that is asked for."""
+
+    @property
+    def writer(self) -> EncoderDecoder:
+        """The model."""
+        return self.opened
+
+    def series(self, options: GenerationOptions) -> list[AnswerSeries]:
+        """Return a window of sound, or texts of each length."""
+        if (audio := self.opened.files.audio) is not None:
+            return [_series(f"{audio.samples / audio.rate_hz:g} s of sound", 0, self.sources[0])]
+        lengths = zip(options.prompt_tokens, self.sources, strict=True)
+        return [_series(f"{count} tokens", count, source) for count, source in lengths]
+
+    def start_cold(self, options: GenerationOptions, series: Sequence[AnswerSeries], hears: Hears) -> ColdStart:
+        """Start fresh processes, which answer the first source."""
+        graphs, source = self.opened.files.files, self.sources[0]
+        weights = [outside for graph in graphs for outside in outside_files(graph)]
+        return run_cold_language(
+            self.folder,
+            [*graphs, *weights, self.opened.files.tokenizer],
+            [] if isinstance(source, Sound) else source,
+            self.opened.threads,
+            self.opened.origin.entries,
+            repeats=options.repeats,
+            tell=lambda done, of: hears("start fresh processes", done, of),
+        )
+
+
+def _series(name: str, tokens: int, source: Prompt) -> AnswerSeries:
+    return AnswerSeries(name, tokens, lambda: (source, None))
 
 
 def _note_of_beams(opened: EncoderDecoder) -> tuple[Note, ...]:
@@ -82,39 +114,15 @@ def _note_of_beams(opened: EncoderDecoder) -> tuple[Note, ...]:
     return (Note(NoteKind.INFO, f"{text} runs"),) if count > 1 else ()
 
 
-def _cold(
-    folder: Path,
-    opened: EncoderDecoder,
-    given: Prompt,
-    options: GenerationOptions,
-    tell: Callable[[str, int, int], None],
-) -> ColdStart:
-    """Return starts of fresh processes; this one's model stays open meanwhile, and does nothing."""
-    graphs = opened.files.files
-    return run_cold_language(
-        folder,
-        [*graphs, *(outside_file for file in graphs for outside_file in outside_files(file)), opened.files.tokenizer],
-        [] if isinstance(given, Sound) else given,
-        opened.threads,
-        opened.origin.entries,
-        repeats=options.repeats,
-        tell=lambda done, of: tell("start fresh processes", done, of),
-    )
+def _require_short(opened: EncoderDecoder, options: GenerationOptions) -> None:
+    """Raise where texts are longer than a model reads.
 
-
-def _sources(opened: EncoderDecoder, options: GenerationOptions) -> list[AnswerSeries]:
-    """Return a window of noise, or random tokens of each length that is asked for."""
-    audio, longest = opened.files.audio, max(options.prompt_tokens)
-    if audio is None and longest > opened.reads:
+    Raises:
+        EdgeoptError: If so.
+    """
+    longest = max(options.prompt_tokens)
+    if opened.files.audio is None and longest > opened.reads:
         raise EdgeoptError(
             f"texts of {longest} tokens are longer than the {opened.reads} that the model reads",
             remedy="ask for shorter ones with --prompt-tokens",
         )
-    made = made_up(opened, options.prompt_tokens, options.seed)
-
-    def series(name: str, tokens: int, source: Prompt) -> AnswerSeries:
-        return AnswerSeries(name, tokens, lambda: (source, None))
-
-    if audio is not None:
-        return [series(f"{audio.samples / audio.rate_hz:g} s of sound", 0, made[0])]
-    return [series(f"{count} tokens", count, source) for count, source in zip(options.prompt_tokens, made, strict=True)]

@@ -67,7 +67,7 @@ def view_generation(result: GenerationResult) -> BenchView:
         "ITL max": timed("itl.max"),
     }
     less = ["tokenize p50 ms", "TTFT max"]
-    output = plural(result.lengths[0].output_tokens, "token")
+    output = plural(round(result.lengths[0].output_tokens), "token")
     sections = (
         Section(
             "Time to the first token",

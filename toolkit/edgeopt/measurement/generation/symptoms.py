@@ -21,7 +21,7 @@ def symptoms_of(result: GenerationResult) -> Symptoms:
     rows += [(f"TPOT behind {times.name}", times.tpot, float(times.output_tokens)) for times in ordered]
     alone = Symptoms(
         model=result.model,
-        doubts=(*result.disturbed, *doubts_of_answers(rows)),
+        doubts=(*(result.trust.disturbances if result.trust else ()), *doubts_of_answers(rows)),
         prompt_tokens=float(long.prompt_tokens),
         ttft_ms=ttft,
         tpot_ms=tpot,

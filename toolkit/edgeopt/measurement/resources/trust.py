@@ -87,6 +87,10 @@ class Reason:
         return f"{self.name}: {self.detail}"
 
 
+OF_THE_MACHINE = ("steal", "background load", "page faults", "quota", "heat", "temperature")
+"""Reasons that a program cannot bring about by its own load: cores that it fights over itself are not among them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trust:
     """The verdict on a run, with every threshold it was judged by."""
@@ -101,6 +105,11 @@ class Trust:
 
     def __str__(self) -> str:
         return "; ".join([self.level.upper(), *map(str, self.reasons)])
+
+    @property
+    def disturbances(self) -> tuple[str, ...]:
+        """The disturbances that came from outside, each in words."""
+        return tuple(reason.detail for reason in self.reasons if reason.name in OF_THE_MACHINE)
 
     @property
     def warning(self) -> str:
@@ -212,16 +221,6 @@ def _judge(
         TrustLevel.TRUSTED,
     )
     return Trust(level, reasons, limits, readings[-1].missing if readings else ())
-
-
-OF_THE_MACHINE = ("steal", "background load", "page faults", "quota", "heat", "temperature")
-"""Reasons that a program cannot bring about by its own load: cores that it fights over itself are not among them."""
-
-
-def disturbances(readings: Sequence[CounterReading]) -> tuple[Reason, ...]:
-    """Return what disturbed the machine from outside between the first and the last of two readings or more."""
-    reasons = _judge_readings(readings, Thresholds(), 1)
-    return tuple(reason for reason in reasons if reason is not None and reason.name in OF_THE_MACHINE)
 
 
 def _over(

@@ -109,7 +109,7 @@ class ImageMarks:
         Raises:
             ValueError: If there are other marks than pictures, one is not seen, or their rows do not fit.
         """
-        if (video := next((name for name in _VIDEOS if name in text and name in self._tokenizer.special), "")):
+        if video := next((name for name in _VIDEOS if name in text and name in self._tokenizer.special), ""):
             raise ValueError(f"{video} stands for a video, which is not seen here: send pictures of it")
         parts = text.split(self.mark)
         if len(parts) - 1 != len(pictures):

@@ -19,6 +19,7 @@ from platform import system
 from typing import Any
 
 from edgeopt.errors import Note, NoteKind
+from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.devices.availability import why_absent, why_unavailable
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import NOTABLE
@@ -47,6 +48,17 @@ class MeasuredOn:
 
 ORIGINAL = "original"
 """Key of a bundle's `expected` with the hash of the model that it was made of."""
+
+
+def why_one_target(recipe: Recipe) -> str:
+    """Return why a bundle is for one target and joins no others, as a sentence about it; empty where it may."""
+    if recipe.image.sees:
+        return "is a language model that sees, which stays a bundle for one target"
+    if recipe.generation.encoder:
+        return "is an encoder with a decoder, which stays a bundle for one target"
+    if recipe.generation.prefill:
+        return "has a graph for prompts and another for tokens, and stays a bundle for one target"
+    return ""
 
 
 def this_machine() -> MeasuredOn:

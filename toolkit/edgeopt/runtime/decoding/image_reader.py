@@ -94,8 +94,7 @@ class ImageReader(Closing):
         told = f"patches of {table.patch}" if table.patch else f"tiles of {table.tile}"
         raise UnsupportedError(
             f"the encoder of pictures takes {', '.join(str(spec) for spec in self.session.inputs)} and gives {output}; "
-            f"[image] tells of {told} pixels"
-            + ("" if table.patch else f", which become {table.rows} rows"),
+            f"[image] tells of {told} pixels" + ("" if table.patch else f", which become {table.rows} rows"),
             remedy="put back the files that edgeopt export wrote together",
         )
 

@@ -33,8 +33,6 @@ _TAKEN: Mapping[str, frozenset[str]] = {
 """Options that mean the same on a phone, by verb; of other verbs all do but these."""
 _LEFT: Mapping[str, frozenset[str]] = {"run": frozenset({"budget_ms", "max_miss_ratio"})}
 """Frames that `run` sends there are late by the cable too."""
-_FRAMES = "frames"
-"""Name of the kind of workload that runs on phones."""
 _LEAST_LEFT = 0.25
 """Share of a time limit that the phone has at least, however long the search took."""
 
@@ -72,9 +70,9 @@ def _require_runs(verb: str, sources: tuple[str, ...], values: Mapping[str, Any]
     if verb == "compare":
         require_two(sources)
     kind, options = prepare(verb, sources, None, values)
-    if kind.name != _FRAMES:
+    if kind.phone_reason:
         raise UnsupportedError(
-            f"{sources[0]} is {kind.noun}, and edgeopt-runner runs single models of frames on a phone",
+            f"{sources[0]} is {kind.noun}, and {kind.phone_reason}",
             remedy="run it here, or on a device behind ssh",
         )
     _require_taken(options, verb)

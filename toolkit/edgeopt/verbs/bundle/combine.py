@@ -30,7 +30,7 @@ from edgeopt.runtime.bundle import (
 )
 from edgeopt.runtime.bundles.folder import MANIFEST, names_in, remove_stale, require_nothing_else
 from edgeopt.runtime.bundles.parts import Artefact, Attachment
-from edgeopt.runtime.bundles.targets import ORIGINAL, MeasuredOn, frame_ms, measured_on
+from edgeopt.runtime.bundles.targets import ORIGINAL, MeasuredOn, frame_ms, measured_on, why_one_target
 from edgeopt.system.disk.files import require_space, unwritable
 
 _HASH_DIGITS = 12
@@ -162,17 +162,8 @@ def _parse_all(bundles: Sequence[str | Path], devices: Sequence[str]) -> Iterato
     """Yield each target of each bundle, with the device that is told."""
     for path, device in zip(bundles, devices or [""] * len(bundles), strict=True):
         whole = parse_bundle(Path(path))
-        if whole.recipe.generation.encoder or whole.recipe.image.sees:
-            kind = "a language model that sees" if whole.recipe.image.sees else "an encoder with a decoder"
-            raise UnsupportedError(
-                f"{path} is {kind}, which stays a bundle for one target",
-                remedy="deploy each bundle to its own devices",
-            )
-        if whole.recipe.generation.prefill:
-            raise UnsupportedError(
-                f"{path} has a graph for prompts and another for tokens, and stays a bundle for one target",
-                remedy="deploy each bundle to its own devices",
-            )
+        if reason := why_one_target(whole.recipe):
+            raise UnsupportedError(f"{path} {reason}", remedy="deploy each bundle to its own devices")
         targets = (whole, *whole.others)
         yield from (
             replace(each, device=device or each.device, others=(), standing=None)

@@ -34,4 +34,5 @@ KIND = Kind(
     refusals={},
     require=_require,
     checks=CHECKS,
+    phone_reason="",
 )

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.generation.bench import bench_generation
-from edgeopt.measurement.generation.diagnosis import find_complaints
+from edgeopt.measurement.generation.bench import prepare_language
 from edgeopt.measurement.generation.guesses import AUTO
-from edgeopt.measurement.generation.result import GenerationResult
-from edgeopt.measurement.generation.sources import bench_sources
+from edgeopt.measurement.generation.sources import prepare_sources
 from edgeopt.measurement.generation.summary import view_generation as view
-from edgeopt.measurement.generation.symptoms import symptoms_of
-from edgeopt.measurement.sides import Tell
+from edgeopt.measurement.generation.writer_block import WriterBlock
 from edgeopt.running.writing import find_language_model
 from edgeopt.workloads import refuse_others
 from edgeopt.workloads.generation.guessing import NONE, require_guesses
@@ -34,7 +31,7 @@ __all__ = ["prepare", "view"]
 
 @contextmanager
 def prepare(source: str, options: GenerationBench) -> Iterator[WriterBlock]:
-    """Find the model, and what is wished of it; it is opened in the run, which times that too."""
+    """Open the model, and make what it is asked."""
     require_guesses(options.guesses, options.draft)
     if options.context and options.cold:
         raise EdgeoptError(
@@ -43,28 +40,11 @@ def prepare(source: str, options: GenerationBench) -> Iterator[WriterBlock]:
     options = replace(options, price_per_s=options.per_s())
     if is_encoder_decoder(source):
         refuse_others(options, _OF_PAIRS, "encoders with decoders")
-        yield WriterBlock(Path(source), options, is_pair=True)
+        with prepare_sources(Path(source), options) as block:
+            yield block
     else:
-        yield WriterBlock(find_language_model(source), _with_draft(options), is_pair=False)
-
-
-@dataclass(frozen=True, slots=True)
-class WriterBlock:
-    """A model that writes tokens, and what is measured of it."""
-
-    model: Path
-    options: GenerationBench
-    is_pair: bool
-    """Whether it is an encoder with a decoder."""
-
-    def run(self, tell: Tell | None) -> GenerationResult:
-        """Open it, and time its answers."""
-        hears = tell or (lambda *_: None)
-        if self.is_pair:
-            result = bench_sources(self.model, self.options, tell=hears)
-        else:
-            result = bench_generation(self.model, self.options, out=self.options.out, tell=hears)
-        return replace(result, findings=find_complaints(symptoms_of(result)))
+        with prepare_language(find_language_model(source), _with_draft(options), options.out) as block:
+            yield block
 
 
 def _with_draft(options: GenerationBench) -> GenerationBench:

@@ -21,7 +21,7 @@ from edgeopt.measurement.endpoint.frames.result import (
     times_of_frames,
 )
 from edgeopt.measurement.endpoint.frames.samples import samples_for
-from edgeopt.measurement.endpoint.loading import Tell, is_alone, parse_server_load, run_requests, tell_time
+from edgeopt.measurement.endpoint.loading import Tell, ask_under, is_alone, parse_server_load, tell_time
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.generation.answer_budget import FRAME
 from edgeopt.measurement.load.models import OpenLoad
@@ -280,11 +280,11 @@ def _under_load(
         return replace(exchange, outputs=None)  # which would fill the memory
 
     try:
-        exchanges, seconds = run_requests(load, ask, seconds=options.seconds, seed=options.seed, tell=tell)
+        run = ask_under(load, ask, seconds=options.seconds, seed=options.seed, tell=tell)
     finally:
         for client in clients:
             client.close()
-    return times_of_frames(encoding, sorted(exchanges, key=lambda each: each.begun_ns), way_ns, seconds)
+    return times_of_frames(encoding, sorted(run.outcomes, key=lambda each: each.begun_ns), way_ns, run.seconds)
 
 
 def _ratios(alone: Sequence[EncodedTimes]) -> dict[str, Ratio]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
-from threading import Lock
+from functools import partial
 from time import perf_counter_ns, sleep
 
-import numpy as np
-
-from edgeopt.measurement.load.arrivals import make_arrivals
+from edgeopt.measurement.generation.answers.answered import Answered
 from edgeopt.measurement.load.models import Load, OpenLoad
-from edgeopt.measurement.load.models.closed import Closed
-from edgeopt.measurement.load.open_loop import wait_by
+from edgeopt.measurement.load.requests import Requests, run_requests
 from edgeopt.runtime.decoding.batching.batch import BatchWork
+from edgeopt.runtime.decoding.batching.request import SharedAnswer
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
-from edgeopt.runtime.decoding.generation import Account, AnswerOptions
+from edgeopt.runtime.decoding.generation import AnswerOptions
 
 LEAST_ANSWERS = 12
 """Least answers of a run: fewer say little about a median."""
@@ -26,50 +23,6 @@ _LONGER, _LONGER_S = 12, 60.0
 _DRAIN_S = 10.0
 """At least so long, and as long as the timetable, waiting requests are still answered after the last arrival."""
 _LOOK_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One request and what became of it; instants are since the run began."""
-
-    prompt_tokens: int
-    intended_ns: int
-    """When it should have been asked."""
-    late_ns: int
-    """How much later it was asked: times count from the intended instant."""
-    account: Account
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it was answered to its end."""
-        return self.account.reason not in ("", "cancelled")
-
-    @property
-    def queue_ns(self) -> int:
-        """Until it had a slot."""
-        return self.late_ns + self.account.queue_ns
-
-    @property
-    def ttft_ns(self) -> int:
-        """Until the first token."""
-        return self.late_ns + self.account.token_at_ns[0]
-
-    @property
-    def answer_ns(self) -> int:
-        """Until the last token: end to end."""
-        return self.late_ns + self.account.token_at_ns[-1]
-
-    @property
-    def tpot_ns(self) -> int:
-        """Mean time of each token after the first."""
-        times = self.account.token_at_ns
-        return (times[-1] - times[0]) // max(len(times) - 1, 1)
-
-    @property
-    def gaps_ns(self) -> list[int]:
-        """Times between its tokens."""
-        gaps: list[int] = np.diff(self.account.token_at_ns).tolist()
-        return gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +82,19 @@ def run_load(
         least: Answers that are wanted, where that takes at most a minute, or 12 times as long.
         tell: Hears how many seconds are over.
     """
-    before = shared.work
-    if isinstance(load, OpenLoad):
-        seconds = planned_s(load, seconds, least)
-        requests, waiting = _by_timetable(shared, prompts, load, asked, seconds, seed, tell)
-        window_ns = int(seconds * 1e9)
-    else:
-        users = load.workers if isinstance(load, Closed) else 1
-        requests, window_ns = _by_users(shared, prompts, users, asked, seconds, least, tell)
-        waiting = 0
+    before, window_s = shared.work, planned_s(load, seconds, least)
+    requests = _SlotRequests(shared, prompts, asked, drain_s=max(_DRAIN_S, window_s))
+    run = run_requests(
+        load,
+        requests,
+        seconds=window_s,
+        seed=seed,
+        least=least,
+        longest_s=max(_LONGER * seconds, _LONGER_S),
+        tell=tell,
+    )
     work = shared.work
     names = ("prompt_runs", "prompt_tokens", "token_runs", "tokens", "reused_tokens", "layouts", "answers")
-    ran = BatchWork(**{name: getattr(work, name) - getattr(before, name) for name in names})
-    ordered = tuple(sorted(requests, key=lambda request: request.intended_ns))
     return LoadRun(
         load=str(load),
         is_open=isinstance(load, OpenLoad),
@@ -149,78 +102,53 @@ def run_load(
         is_together=shared.is_together,
         turns_told=shared.turns_told,
         cache_bytes=shared.cache_bytes,
-        window_ns=window_ns,
-        requests=ordered,
-        work=ran,
-        waiting=waiting,
+        window_ns=run.window_ns,
+        requests=tuple(sorted(run.outcomes, key=lambda request: request.intended_ns)),
+        work=BatchWork(**{name: getattr(work, name) - getattr(before, name) for name in names}),
+        waiting=requests.waiting,
     )
 
 
-def _by_users(
-    shared: SharedModel,
-    prompts: Callable[[int], Sequence[int]],
-    users: int,
-    asked: AnswerOptions,
-    seconds: float,
-    least: int,
-    tell: Callable[[float], None],
-) -> tuple[list[Answered], int]:
-    """Return the requests, and in which nanoseconds users asked."""
-    numbers, taken, answereds = count(), Lock(), list[Answered]()
-    began_ns, last_ns = perf_counter_ns(), 0
+class _SlotRequests(Requests[Answered]):
+    """Requests that wait for slots by themselves; the prompt of the next one is made before its instant."""
 
-    def goes_on() -> bool:
-        over_s = (perf_counter_ns() - began_ns) / 1e9
-        return over_s < seconds or (len(answereds) < least and over_s < max(_LONGER * seconds, _LONGER_S))
+    def __init__(
+        self, shared: SharedModel, prompts: Callable[[int], Sequence[int]], asked: AnswerOptions, drain_s: float
+    ) -> None:
+        self._shared, self._prompts, self._asked, self._drain_s = shared, prompts, asked, drain_s
+        self._next_number, self._next_prompt = 0, prompts(0)
+        self._began_ns, self._limit_ns = 0, 0
+        self.waiting = 0
+        """Requests without a slot when the last one had been sent."""
 
-    def user(_: int) -> None:
-        nonlocal last_ns
-        while goes_on():
-            with taken:
-                prompt = prompts(next(numbers))
-            sent_ns = perf_counter_ns() - began_ns
-            with shared.generate(prompt, asked) as answer:
-                for _piece in answer:
-                    pass
-            with taken:
-                answereds.append(Answered(answer.account.prompt_tokens, sent_ns, 0, answer.account))
-                over_ns = perf_counter_ns() - began_ns
-                last_ns = over_ns if goes_on() else last_ns
-                tell(over_ns / 1e9)
+    def begun(self, began_ns: int) -> None:
+        self._began_ns = began_ns
 
-    with ThreadPoolExecutor(users) as pool:
-        list(pool.map(user, range(users)))
-    return answereds, max(int(seconds * 1e9), last_ns)
+    def ask(self, number: int, due_ns: int) -> Answered:
+        prompt = self._prompts(number)
+        due_ns = due_ns or perf_counter_ns()
+        late_ns = max(0, perf_counter_ns() - due_ns)
+        with self._shared.generate(prompt, self._asked) as answer:
+            for _piece in answer:
+                pass
+        return Answered(answer.account.prompt_tokens, due_ns - self._began_ns, late_ns, answer.account)
 
+    def send(self, number: int, due_ns: int, pool: ThreadPoolExecutor) -> Callable[[], Answered]:
+        prompt = self._next_prompt if number == self._next_number else self._prompts(number)
+        late_ns = max(0, perf_counter_ns() - due_ns)
+        answer = self._shared.generate(prompt, self._asked)
+        self._next_number, self._next_prompt = number + 1, self._prompts(number + 1)
+        return partial(self._end, answer, due_ns, late_ns)
 
-def _by_timetable(
-    shared: SharedModel,
-    prompts: Callable[[int], Sequence[int]],
-    load: OpenLoad,
-    asked: AnswerOptions,
-    seconds: float,
-    seed: int,
-    tell: Callable[[float], None],
-) -> tuple[list[Answered], int]:
-    """Return the requests, and how many waited for a slot when the last one had been sent."""
-    instants = make_arrivals(load, seconds=seconds, seed=seed).intended_ns.tolist()
-    wait, began_ns, sent = wait_by(perf_counter_ns), perf_counter_ns(), []
-    for number, intended_ns in enumerate(instants):
-        prompt = prompts(number)
-        wait(began_ns + intended_ns)
-        late_ns = max(0, perf_counter_ns() - began_ns - intended_ns)
-        sent.append((intended_ns, late_ns, shared.generate(prompt, asked)))
-        tell(intended_ns / 1e9)
-    waiting, limit_ns = shared.work.waiting, perf_counter_ns() + int(max(_DRAIN_S, seconds) * 1e9)
-    while perf_counter_ns() < limit_ns and not all(answer.account.reason for _, _, answer in sent):
-        sleep(_LOOK_S)
-    for _, _, answer in sent:
+    def all_sent(self) -> None:
+        self.waiting, self._limit_ns = self._shared.work.waiting, perf_counter_ns() + int(self._drain_s * 1e9)
+
+    def _end(self, answer: SharedAnswer, due_ns: int, late_ns: int) -> Answered:
+        """Wait for the end of an answer; long after the last request was sent it is given up."""
+        while perf_counter_ns() < self._limit_ns and not answer.account.reason:
+            sleep(_LOOK_S)
         if not answer.account.reason:
             answer.cancel()
-    for _, _, answer in sent:
         answer.text()  # raises what went wrong
         answer.close()
-    return [
-        Answered(shared_answer.account.prompt_tokens, at_ns, late_ns, shared_answer.account)
-        for at_ns, late_ns, shared_answer in sent
-    ], waiting
+        return Answered(answer.account.prompt_tokens, due_ns - self._began_ns, late_ns, answer.account)

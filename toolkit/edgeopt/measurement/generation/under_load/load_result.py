@@ -8,31 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
+from edgeopt.measurement.generation.answers.answered import Answered
+from edgeopt.measurement.generation.answers.times import AnswerTimes
 from edgeopt.measurement.generation.budget import AnswerVerdict, judge_answers
 from edgeopt.measurement.generation.options import MAX_MISS
-from edgeopt.measurement.generation.under_load.load import Answered, LoadRun
-from edgeopt.measurement.statistics.quantile import Summary, summarize
+from edgeopt.measurement.generation.under_load.load import LoadRun
 
 _NEVER_NS = 1 << 60
 """Time of what was given up: longer than any limit."""
 _GROWING = 0.1
 """Seconds by which waiting grows in a second: above it, and with twice as many waiting as slots, no queue keeps up."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerTimes:
-    """Times of answers, from the instant at which they should have been asked for."""
-
-    prompt_tokens: int
-    """0: of any length."""
-    answers: int
-    queue: Summary
-    """Until a slot was free."""
-    ttft: Summary
-    tpot: Summary
-    itl: Summary
-    answer: Summary
-    """End to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +75,7 @@ def summarize_run(run: LoadRun, budget: AnswerBudget | None, max_miss_ratio: flo
     """
     whole = [request for request in run.requests if request.is_whole]
     seconds = run.window_ns / 1e9
-    ends = np.array([answered.intended_ns + answered.answer_ns for answered in whole], np.int64)
+    ends = np.array([answered.intended_ns + answered.end_ns for answered in whole], np.int64)
     tokens = np.concatenate([_token_instants(request) for request in run.requests] or [np.zeros(0, np.int64)])
     firsts = [request.prompt_tokens for request in run.requests if _is_begun_in(request, run.window_ns)]
     rows = {
@@ -135,20 +120,10 @@ def _is_begun_in(answered: Answered, window_ns: int) -> bool:
 
 
 def _times(answers: Sequence[Answered], length: int) -> AnswerTimes:
+    """Return the times of answers to prompts of one length; 0: of any."""
     rows = [answer for answer in answers if length in (0, answer.prompt_tokens)]
-
-    def told(values: Sequence[int]) -> Summary:
-        return summarize(np.array(values, np.int64))
-
-    return AnswerTimes(
-        prompt_tokens=length,
-        answers=len(rows),
-        queue=told([row.queue_ns for row in rows]),
-        ttft=told([row.ttft_ns for row in rows]),
-        tpot=told([row.tpot_ns for row in rows if len(row.account.token_at_ns) > 1]),
-        itl=told([gap for row in rows for gap in row.gaps_ns]),
-        answer=told([row.answer_ns for row in rows]),
-    )
+    tokens = sum(row.output_tokens for row in rows) / max(len(rows), 1)
+    return AnswerTimes.of(f"{length} tokens" if length else "all prompts", rows, length, tokens)
 
 
 def _growth_ratio(run: LoadRun, whole: Sequence[Answered]) -> float | None:

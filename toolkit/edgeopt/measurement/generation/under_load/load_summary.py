@@ -88,7 +88,7 @@ def load_sections(loads: Sequence[LoadTimes]) -> Iterator[Section]:
     lengths = [(load, length) for load in loads for length in load.by_length]
     apart: dict[str, Cell] = {
         "slots": lambda pair: str(pair[0].slots),
-        "prompt": lambda pair: f"{pair[1].prompt_tokens} tokens",
+        "prompt": lambda pair: pair[1].name,
         "answers": lambda pair: str(pair[1].answers),
         **behind(
             lambda pair: pair[1],

@@ -8,11 +8,13 @@ from time import monotonic
 
 import numpy as np
 
+from edgeopt.measurement.generation.answers.answered import Answered
+from edgeopt.measurement.generation.answers.times import summary_of
 from edgeopt.measurement.generation.budget import AnswerVerdict, judge_answers
 from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.measurement.generation.result import LengthTimes
-from edgeopt.measurement.generation.sides.turns import Prompt, Writes
-from edgeopt.measurement.statistics.quantile import Summary, summarize
+from edgeopt.measurement.generation.sides.turns import PARTS, Prompt, Writes
+from edgeopt.measurement.samples import Samples
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions
 from edgeopt.system.amounts import Tenths
 
@@ -26,7 +28,7 @@ _WARM_UP = 1
 
 @dataclass(slots=True)
 class AnswerSeries:
-    """Answers to prompts of one length, or to one sound; times in nanoseconds."""
+    """Answers to prompts of one length, or to one sound."""
 
     name: str
     """Prompt in words: `128 tokens`, `30 s of sound`."""
@@ -34,65 +36,63 @@ class AnswerSeries:
     """0: it is no text."""
     next_prompt: Callable[[], tuple[Prompt, int | None]]
     """Returns the next prompt, and what making its tokens of a text took; None: the answer's account tells."""
-    rows: int = 0
-    """Rows of encoder output; 0: there is no encoder."""
-    images: int = 0
-    """Pictures of each prompt."""
-    ttft: list[int] = field(default_factory=list)
-    tpot: list[int] = field(default_factory=list)
-    itl: list[int] = field(default_factory=list)
+    answers: list[Answered] = field(default_factory=list)
     tokenize: list[int] = field(default_factory=list)
-    encode: list[int] = field(default_factory=list)
-    prefill: list[int] = field(default_factory=list)
-    detokenize: list[int] = field(default_factory=list)
-    answer: list[int] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
+    """Nanoseconds of each prompt's text, or of a sound's features."""
 
     def add(self, account: Account, tokenize_ns: int | None) -> None:
         """Keep the times of an answer."""
-        times = account.token_at_ns
-        self.ttft.append(times[0])
-        self.prefill.append(account.prefill_ns)
-        self.encode.append(account.encode_ns)
+        self.answers.append(Answered(self.prompt_tokens, 0, 0, account))
         self.tokenize.append(account.tokenize_ns if tokenize_ns is None else tokenize_ns)
-        self.detokenize.append(account.detokenize_ns)
-        self.answer.append(times[-1])
-        self.rows, self.images = account.heard_rows or account.image_rows, account.images
-        self.first.append(max(times[0] - account.encode_ns - account.tokenize_ns - account.prefill_ns, 0))
-        if len(times) > 1:
-            self.tpot.append((times[-1] - times[0]) // (len(times) - 1))
-            self.itl += np.diff(times).tolist()
 
     def judged(self, options: GenerationOptions) -> AnswerVerdict | None:
         """Return what they prove about the budget; None without one, and where answers under a load are judged."""
-        times = {"TTFT": self.ttft, "TPOT": self.tpot}
-        budget = None if options.whole_load else options.budget
-        return judge_answers(budget, times, options.max_miss_ratio) if budget else None
+        if options.whole_load or options.budget is None:
+            return None
+        times = {
+            "TTFT": [answer.ttft_ns for answer in self.answers],
+            "TPOT": [answer.tpot_ns for answer in self.answers if answer.output_tokens > 1],
+        }
+        return judge_answers(options.budget, times, options.max_miss_ratio)
 
     def summary(self, options: GenerationOptions) -> LengthTimes:
         """Return the figures."""
-        return LengthTimes(
-            name=self.name,
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=options.output_tokens,
-            answers=len(self.ttft),
-            ttft=_summary(self.ttft),
-            tpot=_summary(self.tpot),
-            itl=_summary(self.itl),
-            tokenize=_summary(self.tokenize),
-            detokenize=_summary(self.detokenize),
-            prefill=_summary(self.prefill),
-            answer=_summary(self.answer),
-            encode=_summary(self.encode) if self.rows else None,
-            rows=self.rows,
-            images=self.images,
-            first=_summary(self.first) if self.images else None,
+        accounts = [answer.account for answer in self.answers]
+        rows, images = accounts[-1].heard_rows or accounts[-1].image_rows, accounts[-1].images
+        before = ("encode_ns", "tokenize_ns", "prefill_ns")
+        choosing = [max(each.token_at_ns[0] - sum(getattr(each, part) for part in before), 0) for each in accounts]
+        return LengthTimes.of(
+            self.name,
+            self.answers,
+            self.prompt_tokens,
+            options.output_tokens,
+            tokenize=summary_of(self.tokenize),
+            detokenize=summary_of([account.detokenize_ns for account in accounts]),
+            prefill=summary_of([account.prefill_ns for account in accounts]),
+            encode=summary_of([account.encode_ns for account in accounts]) if rows else None,
+            rows=rows,
+            images=images,
+            first=summary_of(choosing) if images else None,
             judged=self.judged(options),
         )
 
 
-def _summary(values: Sequence[int]) -> Summary:
-    return summarize(np.array(values, np.int64))
+def samples_of_series(series: Sequence[AnswerSeries], model: str) -> Samples:
+    """Return answers as raw samples in the order in which they were written; each kind of prompt is an input."""
+    rows = [
+        (number, answer)
+        for answers in zip(*(each.answers for each in series), strict=True)
+        for number, answer in enumerate(answers)
+    ]
+    return Samples(
+        stages=PARTS[1:],
+        times_ns=np.array([(answer.ttft_ns, answer.tpot_ns) for _, answer in rows], np.int64).reshape(-1, 2),
+        frame_ns=np.array([answer.end_ns for _, answer in rows], np.int64),
+        warmup=np.zeros(len(rows), np.bool_),
+        variant=model,
+        whole=PARTS[0],
+        input_id=np.array([number for number, _ in rows], np.int64),
+    )
 
 
 def measure_answers(

@@ -1,0 +1,1 @@
+"""Single answers of models that write tokens, and their times."""
