@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from time import sleep
 
 import pytest
+from served import until
 
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
@@ -99,10 +99,7 @@ def test_slots_compute_an_expected_turn_while_nobody_asks(model):
     with SharedModel(model, 2) as shared:
         assert [piece.token for piece in shared.generate(prompt, ASKED)] == answer
         shared.expect(turn[:begun], prompt)
-        for _ in range(2000):
-            if shared.work.ahead_tokens and shared.is_idle:
-                break
-            sleep(0.005)
+        until(lambda: bool(shared.work.ahead_tokens) and shared.is_idle)
         next_answer = shared.generate(turn, ASKED)
         assert [piece.token for piece in next_answer] == alone
         assert next_answer.account.reused_tokens == model.begins_with + begun
@@ -114,11 +111,7 @@ def test_a_turn_whose_row_another_text_took_is_not_computed_ahead(model):
         shared.generate(prompt, ASKED).text()
         shared.generate(model.tokenizer.encode("import os"), ASKED).text()
         shared.expect(turn, prompt)
-        for _ in range(2000):
-            if shared.is_idle:
-                break
-            sleep(0.005)
-        assert shared.is_idle
+        until(lambda: shared.is_idle)
         assert shared.work.ahead_tokens == 0
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from time import sleep
 
 import numpy as np
 import onnx
 import pytest
+from served import until
 from small_decoders import VOCABULARY, export_small
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
@@ -128,10 +128,7 @@ def test_the_next_turn_is_computed_ahead_up_to_the_last_cut(model: LanguageModel
     with SharedModel(model, 2) as shared:
         assert [piece.token for piece in shared.generate(prompt, PLAIN)] == answer
         shared.expect(turn[:begun], prompt)
-        for _ in range(2000):
-            if shared.work.ahead_tokens and shared.is_idle:
-                break
-            sleep(0.005)
+        until(lambda: bool(shared.work.ahead_tokens) and shared.is_idle)
         beside = shared.generate(turn, PLAIN)
         assert [piece.token for piece in beside] == alone
     assert beside.account.reused_tokens == model.plan.reusable(model.begins_with + begun)

@@ -35,10 +35,9 @@ from edgeopt.export.decoder.mixture import KINDS as MIXTURES
 from edgeopt.export.decoder.mixture import Mixture, read_mixture, require_mixture
 from edgeopt.export.decoder.nodes import MICROSOFT, float_port, int_port
 from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
-from edgeopt.export.decoder.positions import Positions, is_written
+from edgeopt.export.decoder.positions import Positions, is_written, read_window
 from edgeopt.export.decoder.quantized import read_scheme
 from edgeopt.export.decoder.tensors_file import NamedTensors
-from edgeopt.export.decoder.windows import read_window
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within
 

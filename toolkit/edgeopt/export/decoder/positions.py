@@ -1,7 +1,7 @@
-"""By how much each pair of numbers of a head is turned from one position to the next, scaled as configurations ask.
+"""Positions in a decoder: by how much they turn each pair of a head, scaled as configurations ask, and who sees whom.
 
 Source: Su et al., 2021, arXiv:2104.09864; Chen et al., 2023, arXiv:2306.15595 (linear); Peng et al., 2023,
-arXiv:2309.00071 (yarn); the Llama 3.1 release (llama3).
+arXiv:2309.00071 (yarn); the Llama 3.1 release (llama3); the configurations of Hugging Face transformers 5 (windows).
 """
 
 from __future__ import annotations
@@ -9,14 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.errors import UnsupportedError
+
 THREE_AXES = "mrope_section"
 """Entry of a configuration with the pairs of a head that turn by time, by rows and by columns of pictures."""
 _SCALINGS = ("default", "linear", "llama3", "yarn")
+_WINDOW_BY_LAYER = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
+"""`model_type` of those whose window counts only where `use_sliding_window` says so."""
+_USUAL_WINDOW_LAYERS = 28
+"""`max_window_layers` of a configuration that says nothing else."""
 
 
 def axes_of_pairs(scaling: Mapping[str, Any], pairs: int) -> tuple[int, ...]:
@@ -137,3 +144,37 @@ class Positions:
     def _pair_of(self, turns: float, head: int) -> float:
         """Return the pair that turns so often within the texts that were learned."""
         return head * math.log(self.learned / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+
+def read_window(values: Mapping[str, Any], kind: str, layers: int, file: Path) -> int:
+    """Return the tokens that a query sees; 0: all.
+
+    Args:
+        values: Of `config.json`.
+        kind: Its `model_type`.
+        layers: As many as the decoder has.
+        file: Named in messages.
+
+    Raises:
+        UnsupportedError: If the queries of some layers see all tokens, and those of others do not.
+    """
+    window = int(values.get("sliding_window") or 0)
+    if kind not in _WINDOW_BY_LAYER:
+        return window
+    if not window or not values.get("use_sliding_window"):  # a Qwen has a number there whether it is used or not
+        return 0
+    kinds = values.get("layer_types")
+    if kinds:
+        return window if "sliding_attention" in kinds else 0
+    if kind == "qwen3_moe":  # in all of its layers
+        return window
+    least = int(values.get("max_window_layers", _USUAL_WINDOW_LAYERS))
+    seen = {i >= least for i in range(layers)}
+    if kind == "qwen2_moe":  # which has windows in every second layer before
+        seen = {i < least and not i % 2 for i in range(layers)}
+    if len(seen) > 1:
+        raise UnsupportedError(
+            f"{file}: max_window_layers = {least} is not written here: a window in some of {layers} layers",
+            remedy="export it with onnxruntime-genai's builder, and name the folder that it writes",
+        )
+    return window if seen == {True} else 0
