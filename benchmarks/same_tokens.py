@@ -1,4 +1,4 @@
-"""Whether a language model writes the same tokens however it is run: the table of docs/generation.md.
+"""Whether a language model writes the same tokens however it is run: the table of docs/language-exactness.md.
 
     pip install edgeopt[cpu] onnxscript
     python benchmarks/same_tokens.py [--work FOLDER] [--tokens 64] [--forms w4,w8] [--model FILE]

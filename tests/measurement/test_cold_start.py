@@ -16,8 +16,9 @@ from edgeopt.executors.null import Script
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.fresh_process import start as cold_start
+from edgeopt.measurement.fresh_process.cold_start import POINTS, ColdPoint, ColdRun, ColdStart, ColdWay
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, resident_ratio, why_cannot_drop
-from edgeopt.measurement.fresh_process.start import POINTS, ColdPoint, ColdRun, ColdStart, ColdWay, run_cold_start
+from edgeopt.measurement.fresh_process.start import run_cold_start
 from edgeopt.runtime.opening import Opening
 
 WARM, COLD = ColdWay(PageCache.WARM, False), ColdWay(PageCache.COLD, True)

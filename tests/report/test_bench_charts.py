@@ -11,7 +11,8 @@ import pytest
 from screens import bench_result
 
 from edgeopt.measurement.bench.summary import summarize
-from edgeopt.measurement.fresh_process.start import POINTS, ColdPoint, ColdRun, ColdStart, ColdWay, PageCache
+from edgeopt.measurement.fresh_process.cold_start import POINTS, ColdPoint, ColdRun, ColdStart, ColdWay
+from edgeopt.measurement.fresh_process.page_cache import PageCache
 from edgeopt.measurement.load.batch import BatchPoint
 from edgeopt.measurement.load.capacity import Capacity, Probe
 from edgeopt.measurement.load.models.fps import FixedRate

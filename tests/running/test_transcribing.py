@@ -122,8 +122,8 @@ def test_a_device_elsewhere_does_not_hear_this_standard_input(place):
 
 
 def test_the_commands_of_the_docs_run(place):
-    page = (Path(__file__).parents[2] / "docs" / "generation.md").read_text("utf-8")
-    (block,) = re.findall(r"## Speech\n\n```sh\n(.*?)```", page, re.DOTALL)
+    page = (Path(__file__).parents[2] / "docs" / "speech.md").read_text("utf-8")
+    (block,) = re.findall(r"# Speech\n\n```sh\n(.*?)```", page, re.DOTALL)
     files = {"FOLDER": "speech", "meeting.wav": "long.wav", "short.wav": "short.wav"}
     files["silero_vad.onnx"] = "voice/model.onnx"
     lines = block.splitlines()

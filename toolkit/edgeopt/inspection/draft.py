@@ -19,9 +19,9 @@ from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.accuracy.evaluate import answers
-from edgeopt.measurement.accuracy.misreading import other_readings
 from edgeopt.recipes.drafting.drafted import Draft, Facts
 from edgeopt.recipes.drafting.drafting import draft_recipe
+from edgeopt.recipes.drafting.other_readings import other_readings
 from edgeopt.recipes.drafting.questions import Ask, name_of_reading, nobody
 from edgeopt.recipes.drafting.readings import LINE_SIZE
 from edgeopt.recipes.inputs.feeding import fed

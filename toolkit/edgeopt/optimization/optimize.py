@@ -33,8 +33,9 @@ from edgeopt.optimization.run import Run, Silence
 from edgeopt.optimization.start import begun, open_material, read_given
 from edgeopt.report.document import Document, Value
 from edgeopt.runtime.devices.availability import is_by_rule, why_unavailable
-from edgeopt.steps._context import CALIBRATION_PICTURES, Listener
+from edgeopt.steps._context import Listener
 from edgeopt.steps._keep_layers import require_layers
+from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
 from edgeopt.system.declared.device_times import TIMES_SUFFIX
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.system.machine.threads import engine_threads

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_MISSED, EXIT_OF, EXIT_PASS, InvalidFileError, Note
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_OF, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.judgement import Judgement, Word
 from edgeopt.measurement.resources.trust import undecided, warning_of
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.report.gate import exit_code_of, noise_of, read_stored_as, verdict_of
 from edgeopt.system.machine.environment import Environment
 from edgeopt.system.text import format_bytes, short
-from edgeopt.system.toml import parse_table, read_object
 from edgeopt.tasks import Accuracy
 
 SCHEMA = 3
@@ -128,15 +128,13 @@ class Report:
     @property
     def verdict(self) -> str:
         """PASS, FAIL or INCONCLUSIVE by the budget; NOISY or INVALID where the machine closes the gate."""
-        if self.best.latency is None:
-            return "INCONCLUSIVE"
-        return self.noise if self.noise and self.budget_asked else self.best.latency.verdict
+        latency = self.best.latency
+        return verdict_of(latency.verdict if latency else None, self.trust, budget_asked=self.budget_asked)
 
     @property
     def noise(self) -> str:
         """NOISY or INVALID; empty where the machine was quiet, or nothing was measured."""
-        level = self.trust.partition(";")[0]
-        return "" if level == "TRUSTED" else level
+        return noise_of(self.trust)
 
     def budget_word(self, candidate: Candidate) -> str:
         """Return what is proven of a candidate and the budget; on a noisy machine nothing is, whatever was seen."""
@@ -150,9 +148,7 @@ class Report:
 
         3 also where accuracy was asked for and is not decided; the bundle is written all the same.
         """
-        if self.was_cut:
-            return EXIT_INTERRUPTED
-        return EXIT_INCONCLUSIVE if self.budget_code == EXIT_PASS and self.is_accuracy_open else self.budget_code
+        return exit_code_of(self.budget_code, is_accuracy_open=self.is_accuracy_open, was_cut=self.was_cut)
 
     @property
     def budget_code(self) -> int:
@@ -211,12 +207,5 @@ def read_report(folder: Path) -> Report:
     Raises:
         InvalidFileError: If there is none, it is damaged, or of another version.
     """
-    path = folder / RESULT
-    remedy = "name the output folder of edgeopt optimize"
-    values = read_object(path, schema=SCHEMA, remedy=remedy)
-    known = {key: value for key, value in values.items() if key not in ("schema", "folder", "bundle", "verdict")}
-    where = f"{path} is no report of edgeopt optimize"
-    try:
-        return parse_table(Report, known, where, {"folder": folder, "bundle": folder / "bundle"})
-    except InvalidFileError as error:
-        raise InvalidFileError(error.problem, remedy=remedy) from error
+    derived, folders = ("schema", "folder", "bundle", "verdict"), {"folder": folder, "bundle": folder / "bundle"}
+    return read_stored_as(Report, folder / RESULT, SCHEMA, derived, "report of edgeopt optimize", folders)

@@ -36,14 +36,8 @@ from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.report.document import Value
 from edgeopt.runtime.devices.availability import is_by_rule
-from edgeopt.steps._context import (
-    AGREEMENT_PICTURES,
-    CALIBRATION_PICTURES,
-    Context,
-    Engine,
-    Files,
-    Listener,
-)
+from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Engine, Files, Listener
+from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
 from edgeopt.system.declared.target import Target
 from edgeopt.system.device_clock import carriage_s
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer

@@ -22,6 +22,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.steps._pruning import Pruning
 from edgeopt.steps._training import TRAINING_S
+from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
 from edgeopt.system.declared.target import Target
 from edgeopt.system.processes.time_limit import LONGER, require_time
 from edgeopt.tasks import Task, make_task
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from edgeopt.steps.quantize.calibration.calibrate import Calibration
     from edgeopt.steps.quantize.search.decisions_file import StoredDecisions
 
-CALIBRATION_PICTURES = 128
 CALIBRATION = ".calibration"
 """Folder of finished chunks in the output folder, for a run that is resumed; gone when the run is finished."""
 CHECKED_PICTURES = 4

@@ -28,6 +28,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._losses import divergence, worst_error
+from edgeopt.tasks._scores import score_as_json
 
 _MOST_RANKED = 5
 """Classes that an answer lists for top-5, however few an application lists."""
@@ -165,7 +166,7 @@ class Classification(FrameTask):
         pairs = zip(answer.indices.tolist(), answer.scores.tolist(), strict=True)
         return {
             "classes": [
-                {"class": self._recipe.class_name(i), "index": i, "score": round(score, 4)} for i, score in pairs
+                {"class": self._recipe.class_name(i), "index": i, "score": score_as_json(score)} for i, score in pairs
             ]
         }
 

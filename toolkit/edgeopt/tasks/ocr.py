@@ -29,6 +29,7 @@ from edgeopt.recipes.scoring.spelling import Spelling, right_characters, spellin
 from edgeopt.system.text import plural, printable
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._losses import divergence
+from edgeopt.tasks._scores import score_as_json
 
 _ROWS_SUM = 0.01
 """How far the sum of a row of probabilities may lie from 1."""
@@ -174,7 +175,7 @@ class Reader(FrameTask):
 
     def as_json(self, answer: Line) -> dict[str, Any]:
         """Return `text` and `confidence`."""
-        return {"text": answer.text, "confidence": round(answer.confidence, 4)}
+        return {"text": answer.text, "confidence": score_as_json(answer.confidence)}
 
     def draw(self, frame: Frame, answer: Line, height: int = HEIGHT) -> Frame:
         """Return a copy of the frame with its text in a strip below."""

@@ -24,6 +24,7 @@ from edgeopt.recipes.scoring.entities import OUTSIDE, SpanCounts, span_f1, spans
 from edgeopt.system.text import short
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._losses import divergence
+from edgeopt.tasks._scores import score_as_json
 from edgeopt.tasks.text_classification import require_tokenizer
 
 _DECODERS = ("logits", "probabilities")
@@ -154,7 +155,7 @@ class TokenClassification(FrameTask):
                     "kind": span.kind,
                     "start": span.start,
                     "end": span.end,
-                    "score": round(span.score, 4),
+                    "score": score_as_json(span.score),
                 }
                 for span in answer.spans
             ]

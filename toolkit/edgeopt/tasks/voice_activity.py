@@ -23,6 +23,7 @@ from edgeopt.recipes.scoring.stretches import Stretches
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._likeness import OutputKind, compare_output
 from edgeopt.tasks._losses import relative_error
+from edgeopt.tasks._scores import score_as_json
 
 _DECODERS = ("probability", "logit")
 _MOST_TOLD = 4
@@ -109,7 +110,7 @@ class VoiceActivity(FrameTask):
 
     def as_json(self, answer: Activity) -> dict[str, Any]:
         """Return `speech`, whether it is there, and `probabilities` in their order; None where not finite."""
-        values = [round(value, 4) if np.isfinite(value) else None for value in answer.probabilities.tolist()]
+        values = [score_as_json(value) if np.isfinite(value) else None for value in answer.probabilities.tolist()]
         return {"speech": bool(answer.is_speech.any()), "probabilities": values}
 
     def draw(self, frame: Any, answer: Activity, height: int = HEIGHT) -> Frame:

@@ -25,11 +25,10 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, open_labelled
 from edgeopt.recipes.binding import Choice
-from edgeopt.recipes.drafting.questions import NORMS
+from edgeopt.recipes.drafting.other_readings import contrast_of, other_readings
 from edgeopt.recipes.drafting.raw_values import fitting_numbers
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.made_up import with_nothing
-from edgeopt.recipes.inputs.preprocess import Colour, Preprocess
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import changed_lines, recipe_text
 from edgeopt.system.disk import assets
@@ -330,45 +329,6 @@ def _fitting_values(bench: _Bench, recipe: Recipe) -> Recipe:
     return replace(recipe, postprocess=fitting_numbers(recipe.postprocess, recipe.input.size, result))
 
 
-def other_readings(recipe: Recipe) -> list[Recipe]:
-    """Return the recipe with the other colour order first, then the usual normalisations, itself left out."""
-    own = recipe.preprocess
-    colours = (Colour.GREY,) if own.colour is Colour.GREY else (Colour.RGB, Colour.BGR)
-    swapped = [replace(own, colour=colour) for colour in colours if colour is not own.colour]
-    preprocesses = [
-        preprocess for new in swapped for preprocess in (replace(new, mean=own.mean[::-1], std=own.std[::-1]), new)
-    ]
-    if "float" in recipe.input.dtype:
-        preprocesses += [_normalised(own, colour, *norm) for colour in colours for norm in NORMS.values()]
-    distinct = {_gains(own): own}
-    for other in preprocesses:
-        distinct.setdefault(_gains(other), other)
-    return [replace(recipe, preprocess=preprocess) for preprocess in list(distinct.values())[1:]]
-
-
-def _normalised(
-    own: Preprocess, colour: Colour, scale: float, mean: tuple[float, ...], std: tuple[float, ...]
-) -> Preprocess:
-    if colour is Colour.GREY:
-        mean, std = (float(np.mean(mean)),), (float(np.mean(std)),)
-    order = -1 if colour is Colour.BGR else 1
-    return replace(own, colour=colour, scale=scale, mean=mean[::order], std=std[::order])
-
-
-def _gains(preprocess: Preprocess) -> tuple[Any, ...]:
-    """Return what makes two ways to normalise the same: colour, and the value of black and white in each channel."""
-    ends = [
-        np.round((level * preprocess.scale - np.broadcast_to(preprocess.mean, 3)) / preprocess.std, 2).tolist()
-        for level in (0, 255)
-    ]
-    return preprocess.colour, *map(tuple, ends)
-
-
-def _contrast(recipe: Recipe) -> float:
-    """Return how many units of the input black and white lie apart, in the mean of the channels."""
-    return recipe.preprocess.scale * 255 * float(np.mean(1 / np.asarray(recipe.preprocess.std)))
-
-
 def _is_better(other: _Judged, own: _Judged) -> bool:
     """Whether another reading is better: by the metric, beyond chance or with surer answers; without labels, surer.
 
@@ -378,7 +338,7 @@ def _is_better(other: _Judged, own: _Judged) -> bool:
     surer, error = float(difference.mean()), float(difference.std(ddof=1)) / math.sqrt(len(difference))
     is_surer = surer >= max(_LEAST_SURER, _LEAST_T * error)
     if other.scored is None or own.scored is None:
-        is_amplified = _contrast(other.recipe) > _AMPLIFIED * _contrast(own.recipe)
+        is_amplified = contrast_of(other.recipe) > _AMPLIFIED * contrast_of(own.recipe)
         return is_surer and not (is_amplified and float(own.sureness.mean()) >= _SURE)
     gained = drop_between(other.scored, own.scored)
     if own.is_rightness and is_surer and (gained is None or gained.high >= 0):
@@ -398,7 +358,7 @@ def _is_worth_proposing(other: _Judged, own: _Judged, contradicts: bool) -> bool
 
 def _is_convincing(other: _Judged, own: _Judged) -> bool:
     """Whether another reading is more than the recipe's with more contrast: by labels, or because it is sure."""
-    is_amplified = _contrast(other.recipe) > _AMPLIFIED * _contrast(own.recipe)
+    is_amplified = contrast_of(other.recipe) > _AMPLIFIED * contrast_of(own.recipe)
     return other.scored is not None or not is_amplified or float(other.sureness.mean()) >= _CONVINCING
 
 

@@ -17,7 +17,8 @@ from edgeopt.measurement.frames.opening import OpeningParts, measure_opening
 from edgeopt.measurement.frames.options import COLD_REPEATS, PROBE_SECONDS
 from edgeopt.measurement.frames.process_rounds import Rounds, run_rounds
 from edgeopt.measurement.frames.setup import Setup
-from edgeopt.measurement.fresh_process.start import ColdStart, run_cold_start
+from edgeopt.measurement.fresh_process.cold_start import ColdStart
+from edgeopt.measurement.fresh_process.start import run_cold_start
 from edgeopt.measurement.load.batch import BatchPoint, sweep_batches
 from edgeopt.measurement.load.beside import Beside
 from edgeopt.measurement.load.capacity import Capacity, find_capacity, probe_seconds

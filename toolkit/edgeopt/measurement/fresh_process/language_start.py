@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.fresh_process.cold_start import ColdRun, ColdStart, ColdWay
 from edgeopt.measurement.fresh_process.page_cache import PageCache, prepare, why_cannot_drop
 from edgeopt.measurement.fresh_process.start import (
     LONGEST_S,
     WITHOUT_COLD,
-    ColdRun,
-    ColdStart,
-    ColdWay,
     missing_in,
     points_of,
     run_child,

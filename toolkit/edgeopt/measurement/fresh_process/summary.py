@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgeopt.measurement.charts import ms
-from edgeopt.measurement.fresh_process.start import POINTS, ColdStart, ColdWay
+from edgeopt.measurement.fresh_process.cold_start import POINTS, ColdStart, ColdWay
 from edgeopt.report.document import Section, Value, make_table
 from edgeopt.report.figures import Axis, Bar, Bars, Figure
 from edgeopt.system.text import format_ms

@@ -14,8 +14,8 @@ import numpy as np
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.files.outside_weights import outside_files
+from edgeopt.measurement.fresh_process.cold_start import ColdStart
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
-from edgeopt.measurement.fresh_process.start import ColdStart
 from edgeopt.measurement.generation.answers.series import AnswerSeries
 from edgeopt.measurement.generation.budget import fewest_to_pass
 from edgeopt.measurement.generation.guesses import AUTO, DRAFT, GuessForecast, forecast_guesses

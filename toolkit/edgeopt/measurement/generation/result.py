@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from edgeopt.measurement.bench.finding import Finding
 from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
-from edgeopt.measurement.fresh_process.start import ColdStart
+from edgeopt.measurement.fresh_process.cold_start import ColdStart
 from edgeopt.measurement.generation.answers.times import AnswerTimes
 from edgeopt.measurement.generation.budget import AnswerVerdict
 from edgeopt.measurement.generation.guesses import GuessForecast

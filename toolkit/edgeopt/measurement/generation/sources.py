@@ -14,8 +14,8 @@ from time import monotonic, perf_counter_ns
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.graph.sound import Sound
+from edgeopt.measurement.fresh_process.cold_start import ColdStart
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
-from edgeopt.measurement.fresh_process.start import ColdStart
 from edgeopt.measurement.generation.answers.series import AnswerSeries
 from edgeopt.measurement.generation.held_out import made_up, require_answers
 from edgeopt.measurement.generation.options import GenerationOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgeopt.measurement.bench.columns import Cell, timed
 from edgeopt.measurement.bench.view import BenchView
-from edgeopt.measurement.fresh_process.start import ColdStart
+from edgeopt.measurement.fresh_process.cold_start import ColdStart
 from edgeopt.measurement.fresh_process.summary import cold_section
 from edgeopt.measurement.generation.guesses import GuessForecast, GuessPlan
 from edgeopt.measurement.generation.result import GenerationResult, LengthTimes

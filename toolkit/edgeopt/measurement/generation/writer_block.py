@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TypedDict
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.measurement.fresh_process.start import ColdStart
+from edgeopt.measurement.fresh_process.cold_start import ColdStart
 from edgeopt.measurement.generation.answers.series import (
     LEAST_ANSWERS,
     AnswerSeries,

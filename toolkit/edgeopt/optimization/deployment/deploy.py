@@ -2,68 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors import Session
+from edgeopt.errors import Note, NoteKind
 from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.export.companions import companions_of
-from edgeopt.graph.facts.held_ranges import held_ranges
 from edgeopt.graph.files.outside import PieceLayout, sha256_of
-from edgeopt.graph.model import Model, load_model
-from edgeopt.graph.tensors import Sample
-from edgeopt.measurement.accuracy.evaluate import model_inputs
+from edgeopt.graph.model import load_model
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.deployment.embedding import EmbeddedParts
 from edgeopt.optimization.deployment.lighter import judged_lighter
-from edgeopt.optimization.deployment.sketching import has_frames_for_sketch, sketch_frames
-from edgeopt.optimization.options import SelfTestInputs
+from edgeopt.optimization.deployment.recording import BundlePart, Recorder, p50_of, samples_of_test, selftest_of
 from edgeopt.optimization.run import Run
-from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.recipes.inputs.made_up import synthetic_like
 from edgeopt.recipes.inputs.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.runtime.bundle import Bundle, make_artefact, make_selftest, write_bundle
+from edgeopt.runtime.bundle import Bundle, make_artefact, write_bundle
 from edgeopt.runtime.bundles.models import in_bundle
-from edgeopt.runtime.bundles.parts import Artefact, Expected, SelfTest
+from edgeopt.runtime.bundles.parts import Artefact, Expected
 from edgeopt.runtime.bundles.targets import MEASURED_ON, ORIGINAL, this_machine
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.runtime.drift.sketch import FILE as SKETCH_FILE
-from edgeopt.runtime.drift.sketch import Sketch
 from edgeopt.runtime.drift.sketch import pack as pack_sketch
 from edgeopt.runtime.fallback import open_artefact
-from edgeopt.runtime.selftest import FILE, MOST_SAMPLES, Recorded, Rows, choose_samples, pack, record, run_rows
+from edgeopt.runtime.selftest import Recorded
 from edgeopt.steps._context import Engine
-from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import package_versions, read_environment
 from edgeopt.system.machine.memory import give_back
-from edgeopt.system.text import format_bytes, plural
-from edgeopt.tasks import make_task
+from edgeopt.system.text import format_bytes
 
-_TEST_MS = 500.0
-"""What the stored inputs may take when a bundle is loaded."""
 _HALF = ("fp16", "bf16")
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One model of a bundle."""
-
-    name: str
-    """Name of its file there."""
-    file: str
-    """File of the output folder."""
-    candidate: Candidate
-    precision: str
-    target: Target
-    """Target whose engine opens it, and its options."""
-    threads: int
-    judged_as: Engine | None = None
-    """What computes its numbers here; None: as the candidate was judged."""
 
 
 def deploy(
@@ -93,13 +63,13 @@ def deploy(
         for i, candidate in enumerate(judged_lighter(run, alike, best, notes), 1)
     ]
     parts = _with_files_once(run, [*chain, *lighter])
-    samples = _samples(run, alike, fed.input.size, notes)
-    recorder = _Recorder(run, embedded, samples, notes, in_float, parts[0])
+    samples = samples_of_test(run, alike, fed.input.size, notes)
+    recorder = Recorder(run, embedded, samples, notes, in_float, parts[0])
     recorded = [recorder.record(part) if samples else None for part in parts]
     sketch = recorder.sketch()
     weights = dict[str, PieceLayout]()
     models = [_packed(run, part, embedded, other, weights) for part, other in zip(parts, recorded, strict=True)]
-    selftest = _selftest(samples, recorded) if any(recorded) else None
+    selftest = selftest_of(samples, recorded) if any(recorded) else None
     inside = embedded.inside.expected if embedded.inside else {}
     judgement = embedded.inside.judgement if embedded.inside else best.judgement
     folder = folder or run.workspace.path("bundle")
@@ -124,7 +94,7 @@ def deploy(
     return folder, (*notes, *loaded, _size_of(bundle))
 
 
-def _with_files_once(run: Run, parts: Sequence[_Part]) -> list[_Part]:
+def _with_files_once(run: Run, parts: Sequence[BundlePart]) -> list[BundlePart]:
     """Return the parts with one name for what is one file: an engine may run a model in two arithmetics."""
     names: dict[tuple[str, str], str] = {}
     keys = [(sha256_of(run.workspace.path(part.file)), _own_suffix(part)) for part in parts]
@@ -146,7 +116,7 @@ def _fed_alike(run: Run, candidates: Sequence[Candidate], best: Candidate) -> li
     return [first, *(candidate for candidate in alike if candidate is not first)]
 
 
-def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[_Part]:
+def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[BundlePart]:
     """Return the choice and what comes after it, in the order in which a device tries them."""
     device = run.context.target if run.by_rule else run.engine_of(best).target
     file = best.compiled or best.file
@@ -182,15 +152,11 @@ def _densest(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _is_faster(candidate: Candidate, other: Candidate) -> bool:
     """Whether one is measured faster than another, or nothing is measured."""
-    mine, its = _p50_ms(candidate), _p50_ms(other)
+    mine, its = p50_of(candidate), p50_of(other)
     return mine is None or its is None or mine < its
 
 
-def _p50_ms(candidate: Candidate) -> float | None:
-    return candidate.latency.frame.p50_ms if candidate.latency else None
-
-
-def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Part]) -> list[_Part]:
+def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[BundlePart]) -> list[BundlePart]:
     """Return the float model on ONNX Runtime's own kernels, which every device has, unless the chain ends there."""
     last = chain[-1]
     if last.target.executor == "onnxruntime" and last.target.providers == (CPU,):
@@ -205,21 +171,21 @@ def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Pa
     other = full[-1] if full else candidates[0]
     same = next((part.name for part in chain if part.file == other.file and not _own_suffix(part)), "fallback-cpu.onnx")
     engine = Engine(target, load_executor("onnxruntime"), run.context.engine.threads)
-    return [_Part(same, other.file, other, "fp32", target, 0, engine)]
+    return [BundlePart(same, other.file, other, "fp32", target, 0, engine)]
 
 
-def _part(run: Run, name: str, candidate: Candidate) -> _Part:
+def _part(run: Run, name: str, candidate: Candidate) -> BundlePart:
     """Return a candidate as a part, opened there as it was here: this machine's cores say nothing of another's."""
     asked = run.plan.threads if run.plan.threads_wanted else 0
     engine = run.engine_of(candidate)
     if engine.executor.own_suffix and not candidate.compiled:
         name = str(Path(name).with_suffix(engine.executor.own_suffix))
-    return _Part(
+    return BundlePart(
         name, candidate.file, candidate, candidate.precision, engine.target, asked if run.untimed else engine.threads
     )
 
 
-def _own_suffix(part: _Part) -> str:
+def _own_suffix(part: BundlePart) -> str:
     """Return the suffix of the file that a part's engine opens in place of the ONNX model; empty: it opens that."""
     return "" if part.candidate.compiled else load_executor(part.target.executor).own_suffix
 
@@ -236,7 +202,7 @@ def _precision_on_device(run: Run, best: Candidate) -> str:
 
 
 def _packed(
-    run: Run, part: _Part, embedded: EmbeddedParts, recorded: Recorded | None, weights: dict[str, PieceLayout]
+    run: Run, part: BundlePart, embedded: EmbeddedParts, recorded: Recorded | None, weights: dict[str, PieceLayout]
 ) -> tuple[Artefact, bytes]:
     """Return what the manifest says of a model, and the model; `weights` gets the file with its weights, if any."""
     candidate, how = part.candidate, (part.precision, part.target, part.threads)
@@ -271,7 +237,7 @@ def _expected(run: Run, best: Candidate) -> dict[str, object]:
         "accuracy": score.value if score else None,
         "images": score.n if score else 0,
         "agreement": best.agreement,
-        "frame_p50_ms": _p50_ms(best),
+        "frame_p50_ms": p50_of(best),
         "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
         "machine": read_environment().hash if best.latency else None,
         MEASURED_ON: this_machine().to_json() if best.latency else None,
@@ -284,144 +250,6 @@ def _recipe_of_bundle(run: Run, recipe: Recipe) -> Recipe:
     if not recipe.takes_arrays or run.context.frames.tensors is None or recipe.preprocess != Preprocess():
         return recipe
     return replace(recipe, input=replace(recipe.input, size=()))
-
-
-def _samples(run: Run, candidates: Sequence[Candidate], size: tuple[int, ...], notes: list[Note]) -> tuple[Sample, ...]:
-    """Return the inputs of the test: as many as a device runs in half a second, four at most; one for a simulator."""
-    if run.plan.selftest is SelfTestInputs.OFF:
-        notes.append(Note(NoteKind.SKIPPED, "the bundle has no test of its numbers: --selftest off"))
-        return ()
-    slowest_ms = max(_p50_ms(candidate) or run.frame_ms for candidate in candidates)
-    count = MOST_SAMPLES if not slowest_ms else max(1, min(MOST_SAMPLES, int(_TEST_MS / slowest_ms)))
-    count = 1 if any(candidate.compiled for candidate in candidates) else count
-    given = run.context.frames
-    is_made_up = run.plan.selftest is SelfTestInputs.SYNTHETIC
-    frames = synthetic_like(given, size, count) if is_made_up else given.spread(count)
-    if frames.kind == "sound":  # the states that occur belong to the test
-        model = run.context.original
-        samples: list[Sample] = list(model_inputs(run.context.task(model, evaluating=False), frames))
-    else:
-        samples = [frames.read(i) for i in range(len(frames))]
-    kept = choose_samples(samples, size)
-    if not kept:
-        text = "no test of its numbers: its inputs are larger than a bundle stores, or are text"
-        notes.append(Note(NoteKind.SKIPPED, f"the bundle has {text}"))
-    else:
-        notes.append(_stored(kept, frames))
-    return kept
-
-
-def _stored(kept: Sequence[Sample], frames: Frames) -> Note:
-    """Return what of the given frames leaves with the bundle."""
-    inputs = plural(len(kept), "input")
-    if not frames.paths:
-        return Note(NoteKind.INFO, f"the bundle tests its numbers on {inputs} made up from a fixed seed")
-    text = f"the bundle tests its numbers on {inputs} out of {frames.source}, which every device gets"
-    return Note(NoteKind.INFO, text, "where that must not be, --selftest synthetic")
-
-
-class _Recorder:
-    """Runs the models of a bundle here, as they were judged."""
-
-    def __init__(
-        self,
-        run: Run,
-        embedded: EmbeddedParts,
-        samples: Sequence[Sample],
-        notes: list[Note],
-        in_float: Model,
-        first: _Part,
-    ) -> None:
-        self._run, self._embedded, self._samples, self._notes = run, embedded, samples, notes
-        self._float, self._recipe = in_float, embedded.recipe or run.context.recipe_of(in_float)
-        self._known: dict[tuple[str, bool], Recorded | None] = {}
-        self._first = first
-        self._sketched: Sketch | Note | None = None
-        self._is_sketched = not has_frames_for_sketch(run)
-
-    @cached_property
-    def _original(self) -> Sequence[Mapping[str, Rows]]:
-        """The original's answers to the samples, or those of its smaller form."""
-        session = self._run.context.open(self._embedded.put_into(self._float))
-        task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
-        try:
-            return run_rows(session, task, self._samples)
-        finally:
-            session.close()
-
-    def sketch(self) -> Sketch | None:
-        """Return the figures of the calibration frames and of the first model's answers; None, and a note, without."""
-        if not self._is_sketched:
-            try:
-                session = self._open(self._first)
-            except EdgeoptError as error:
-                self._sketched = _no_sketch(error)
-            else:
-                try:
-                    self._sketch(self._first, session)
-                finally:
-                    session.close()
-        if isinstance(self._sketched, Note):
-            self._notes.append(self._sketched)
-            return None
-        return self._sketched
-
-    def _sketch(self, part: _Part, session: Session) -> None:
-        candidate, self._is_sketched = part.candidate, True
-        is_integer = candidate.precision.startswith("w8")
-        held = held_ranges(load_model(self._run.workspace.path(candidate.file), candidate.name)) if is_integer else {}
-        try:
-            task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
-            self._sketched = sketch_frames(self._run, session, task, part.name, held)
-        except EdgeoptError as error:
-            self._sketched = _no_sketch(error)
-
-    def record(self, part: _Part) -> Recorded | None:
-        """Return what a model makes of the samples; None where it does not run here."""
-        key = part.candidate.name, part.judged_as is None
-        if key not in self._known:
-            self._known[key] = self._record(part)
-        return self._known[key]
-
-    def _record(self, part: _Part) -> Recorded | None:
-        try:
-            original = self._original  # before the part is opened: memory need not hold both
-            session = self._open(part)
-            try:
-                task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
-                names = {output.name for output in session.outputs}
-                known = original if all(names <= arrays.keys() for arrays in original) else ()
-                elsewhere = self._run.by_rule and part.judged_as is None
-                recorded = record(session, task, self._samples, part.precision, original=known, elsewhere=elsewhere)
-                if part is self._first and not self._is_sketched:
-                    self._sketch(part, session)  # while it is open
-                return recorded
-            finally:
-                session.close()
-        except EdgeoptError as error:
-            text = f"the numbers of the bundle's {part.name} are not tested: {error.problem}"
-            self._notes.append(Note(NoteKind.WARNING, text, error.remedy))
-            return None
-
-    def _open(self, part: _Part) -> Session:
-        """Open a model as it was judged; what was compiled as it is deployed, where its engine opens that here."""
-        candidate, run = part.candidate, self._run
-        engine = part.judged_as or run.engine_of(candidate)
-        if candidate.compiled and engine.executor.takes_onnx:
-            return engine.opening(candidate.precision).open(run.workspace.path(candidate.compiled))
-        model = load_model(run.workspace.path(candidate.file), candidate.name)
-        if candidate.compiled:
-            return run.open_candidate(candidate, model)
-        return engine.open(self._embedded.put_into(model), part.precision if part.judged_as else candidate.precision)
-
-
-def _no_sketch(error: EdgeoptError) -> Note:
-    return Note(NoteKind.SKIPPED, f"drift cannot be watched: {error.problem}", error.remedy)
-
-
-def _selftest(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> tuple[SelfTest, bytes]:
-    data = pack(samples, recorded)
-    return make_selftest(FILE, data, len(samples)), data
 
 
 def _size_of(bundle: Bundle) -> Note:

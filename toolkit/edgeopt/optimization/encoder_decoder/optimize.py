@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from time import monotonic
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors._guard import guarded
@@ -23,7 +22,6 @@ from edgeopt.measurement.generation.held_out import (
     read_transcripts,
     score_answers,
 )
-from edgeopt.measurement.generation.sides.turns import PARTS
 from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT
 from edgeopt.optimization.encoder_decoder.words import refuse_by_words
 from edgeopt.optimization.encoder_decoder.workplace import IN_FLOAT, JOINED, PairWorkplace, started_pair
@@ -36,16 +34,14 @@ from edgeopt.optimization.generation.life import (
     Made,
     WriterRun,
     export_first,
-    find_processor,
     judge_forms,
     line_of_form,
     make_forms_here,
     prove_and_write,
-    require_processor,
 )
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import LanguageReport
-from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
+from edgeopt.optimization.generation.time_shares import TimeShare
 from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder, recipe_of
 from edgeopt.runtime.bundle import Bundle, is_bundle, make_artefact, write_bundle
 from edgeopt.runtime.bundles.models import in_bundle
@@ -53,10 +49,10 @@ from edgeopt.runtime.bundles.parts import Artefact, Expected
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.selftest_pair import record_pair
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps._context import Listener
 from edgeopt.system.declared.target import Target, TargetElsewhere
 from edgeopt.system.machine.environment import package_versions
-from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.processes.time_limit import limited, require_time
 from edgeopt.system.text import plural
 
@@ -125,10 +121,9 @@ def optimize_encoder_decoder(
     Raises:
         EdgeoptError: If the model or the sounds or texts do not fit, or memory does not suffice.
     """
-    began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
-    threads, path = engine_threads(options.threads), _folder_of(model, target, out, options, listener)
-    shares = TimeShares(options.time_limit_s, listener, began_s)
-    with started_pair(path, device, named=target, out=out, options=options, threads=threads) as start:
+    run = WriterRun.begin(find_device(target), options, listener, began_s)
+    path, device, shares = _folder_of(model, target, out, options, listener), run.device, run.shares
+    with started_pair(path, device, named=target, out=out, options=options, threads=run.threads) as start:
         original, files, sources, left = start.original, start.original.files, start.sources, start.left
         require_room((_COPIES if left.handover is None else JUDGED_COPIES) * original.size_bytes)
         shares.say()
@@ -143,20 +138,14 @@ def optimize_encoder_decoder(
         if len(held) < len(sources):
             shares.warn(f"{len(held)} of {plural(len(sources), _kind(held))} judge")
         listener.say(f"{_told(held)} judge, by the original's answers")
-        contest = FormContest(
-            original=original,
-            windows=held,
-            prompts=[held_out.source for held_out in held],
-            asked=AnswerOptions(most_tokens=options.output_tokens, ends=False),
-            threads=threads,
-            max_rise=options.max_rise,
-            seconds=options.seconds,
-            parts=PARTS if options.budget else ("answer",),
-            listener=listener,
+        contest = run.contest(
+            original,
+            held,
+            [held_out.source for held_out in held],
+            AnswerOptions(most_tokens=options.output_tokens, ends=False),
             score=score_answers,
         )
         forms = _PairForms(contest, PairWorkplace(left, files, device))
-        run = WriterRun(options, device, left.folder, threads, shares, began_s)
         language_forms = judge_forms(
             run,
             contest,
@@ -182,6 +171,7 @@ def optimize_encoder_decoder(
         run,
         contest,
         language_forms,
+        left.folder,
         told=told,
         guess=lambda _: None,
         deploy=lambda report: deploy_encoder_decoder(report, opened_as),
@@ -215,12 +205,9 @@ def make_pair_forms_for(
         EdgeoptError: As `optimize_encoder_decoder`, for everything that can be known before forms are judged.
         KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
     """
-    require_processor(target)
-    began_s = monotonic() if began_s is None else began_s
-    is_exported, path = names_pair(model), _folder_of(model, named, out, options, listener)
-    shares = TimeShares(options.time_limit_s, listener, began_s)
-    threads = engine_threads(0, options.threads)  # those of the device, as far as they are here
-    with started_pair(path, target, named=named, out=out, options=options, threads=threads) as start:
+    run = WriterRun.begin(target, options, listener, began_s, is_here=False)
+    is_exported, path, shares = names_pair(model), _folder_of(model, named, out, options, listener), run.shares
+    with started_pair(path, target, named=named, out=out, options=options, threads=run.threads) as start:
         if not start.left.is_complete:
             require_room(_COPIES * start.original.size_bytes)
             shares.say_here(target.address)
@@ -236,9 +223,7 @@ def _folder_of(model: str, target: str, out: Path | None, options: LanguageOptio
         raise EdgeoptError(f"{model} is a bundle already", remedy="name the folder that it was made of")
     if not names_pair(model):
         return Path(model)
-    if not options.eval:
-        raise no_sources()
-    return export_first(model, target, out, listener)
+    return export_first(model, target, out, listener, None if options.eval else no_sources())
 
 
 @dataclass

@@ -12,10 +12,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors.onnxruntime.providers import CPU
 from edgeopt.export.export import export_for
 from edgeopt.measurement.generation.budget import prove_budget
+from edgeopt.measurement.generation.sides.turns import PARTS, Prompt, Writes
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, FormContest
@@ -26,12 +27,13 @@ from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import Bundle
+from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_writer
-from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps._context import Listener
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import read_environment
+from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time, time_left_s
 from edgeopt.system.text import format_bytes
 
@@ -46,12 +48,62 @@ class WriterRun:
 
     options: LanguageOptions
     device: Target
-    folder: Path
-    """Output folder."""
     threads: int
     shares: TimeShares
     began_s: float
     """When the command began, on the monotonic clock."""
+
+    @classmethod
+    def begin(
+        cls,
+        device: Target,
+        options: LanguageOptions,
+        listener: Listener,
+        began_s: float | None,
+        *,
+        is_here: bool = True,
+    ) -> WriterRun:
+        """Begin a call: its time starts, and its threads are chosen.
+
+        Args:
+            device: Target of the run.
+            options: What is asked.
+            listener: Hears how far it is.
+            began_s: When a time limit began, on the monotonic clock; None: now.
+            is_here: Whether forms are measured on this machine; else threads are the device's, as far as they are here.
+
+        Raises:
+            UnsupportedError: If the target does not run ONNX Runtime on a processor.
+        """
+        require_processor(device)
+        began_s = monotonic() if began_s is None else began_s
+        threads = engine_threads(options.threads) if is_here else engine_threads(0, options.threads)
+        return cls(options, device, threads, TimeShares(options.time_limit_s, listener, began_s), began_s)
+
+    def contest(
+        self, original: Writes, windows: Sequence[Any], prompts: Sequence[Prompt], asked: AnswerOptions, **own: Any
+    ) -> FormContest:
+        """Return the contest of the forms.
+
+        Args:
+            original: The model as it came, open.
+            windows: What judges.
+            prompts: What is answered for the times.
+            asked: Of each answer.
+            own: Further fields of `FormContest`, of the kind of model.
+        """
+        return FormContest(
+            original=original,
+            windows=windows,
+            prompts=prompts,
+            asked=asked,
+            threads=self.threads,
+            max_rise=self.options.max_rise,
+            seconds=self.options.seconds,
+            parts=PARTS if self.options.budget else PARTS[:1],
+            listener=self.shares.listener,
+            **own,
+        )
 
 
 @dataclass
@@ -131,6 +183,7 @@ def prove_and_write(
     run: WriterRun,
     contest: FormContest,
     forms: list[LanguageForm],
+    folder: Path,
     *,
     told: Mapping[str, Any],
     guess: Callable[[LanguageReport], GuessChoice | None],
@@ -143,6 +196,7 @@ def prove_and_write(
         run: What is asked.
         contest: In which the forms were judged.
         forms: All of them, the original first.
+        folder: Output folder.
         told: Fields of the report that say what was asked and what judged, by their names.
         guess: Decides whether the chosen form guesses in its bundle; None: nothing is tried.
         deploy: Writes the bundle.
@@ -153,7 +207,7 @@ def prove_and_write(
     ended = told_of_end(forms, options.processes, options.budget, shares)
     report = LanguageReport(
         target=run.device.name,
-        folder=run.folder,
+        folder=folder,
         output_tokens=options.output_tokens,
         max_rise=options.max_rise,
         accuracy_asked=bool(options.eval) or options.max_drop is not None,
@@ -240,17 +294,6 @@ def make_forms_here(makers: Sequence[FormMaker], shares: TimeShares) -> list[str
     return [maker.name for maker in makers if maker.name not in left_out]
 
 
-def find_processor(target: str) -> Target:
-    """Return a target that runs ONNX Runtime on the processor of this machine.
-
-    Raises:
-        UnsupportedError: If it is another.
-    """
-    device = find_device(target)
-    require_processor(device)
-    return device
-
-
 def require_processor(device: Target) -> None:
     """Raise where a target does not run ONNX Runtime on a processor.
 
@@ -296,8 +339,18 @@ def _with_budget(report: LanguageReport, contest: FormContest, shares: TimeShare
     return report
 
 
-def export_first(source: str, target: str, out: Path | None, listener: Listener) -> Path:
-    """Export a source, tell of it, and return the file, or the folder of an encoder with a decoder."""
+def export_first(source: str, target: str, out: Path | None, listener: Listener, missing: EdgeoptError | None) -> Path:
+    """Export a source, tell of it, and return the file, or the folder of an encoder with a decoder.
+
+    Args:
+        source: As `export` takes it.
+        target: Shipped name, or path of a TOML file.
+        out: Output folder of the run; None: its default.
+        listener: Hears of it.
+        missing: What to raise, before minutes are spent, where nothing judges an exported model; None: something does.
+    """
+    if missing is not None:
+        raise missing
     listener.say(f"export {source}")
     made = export_for(source, target, out)
     listener.say(f"exported to {made.file}, compared with {made.framework}")

@@ -7,13 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import monotonic
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.executors._guard import guarded
 from edgeopt.export.export import names_decoder
 from edgeopt.graph.model import load_model
-from edgeopt.measurement.generation.sides.turns import PARTS
 from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.contest import Entrant, FormContest
@@ -35,12 +33,10 @@ from edgeopt.optimization.generation.life import (
     Made,
     WriterRun,
     export_first,
-    find_processor,
     judge_forms,
     line_of_form,
     make_forms_here,
     prove_and_write,
-    require_processor,
 )
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import ORIGINALS, GuessChoice, LanguageReport
@@ -54,10 +50,10 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.memory import bytes_of_graphs
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.system.declared.target import TargetElsewhere
-from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time
 from edgeopt.system.text import plural
 
@@ -88,9 +84,9 @@ def optimize_language_model(
     Raises:
         EdgeoptError: If the model, the text or the lengths do not fit, or memory does not suffice.
     """
-    began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
-    threads, file = engine_threads(options.threads), _file_of(model, target, out, options, listener)
-    shares = TimeShares(options.time_limit_s, listener, began_s)
+    run = WriterRun.begin(find_device(target), options, listener, began_s)
+    file = _file_of(model, target, out, options, listener)
+    device, threads, shares = run.device, run.threads, run.shares
     with started(file, device, named=target, out=out, options=options, threads=threads) as start:
         require_seeing(start.original, options)
         shares.say()
@@ -114,10 +110,9 @@ def optimize_language_model(
                 )
                 seen = [note]
         image_bytes = bytes_of_graphs([file_of_encoder(recipe, encoder)]) if recipe.image.sees else 0
-        contest = _contest(original, texts, options, threads, shares, image_bytes)
+        contest = _contest(run, original, texts, image_bytes)
         trials = AttentionTrials(options.prompt_tokens, threads)
         place, made = Workplace(start, of, trials), Made()
-        run = WriterRun(options, device, start.left.folder, threads, shares, began_s)
         language_forms = judge_forms(
             run,
             contest,
@@ -146,6 +141,7 @@ def optimize_language_model(
         run,
         contest,
         language_forms,
+        start.left.folder,
         told=told,
         guess=lambda report: None if shares.was_cut else _guessing(report, contest, shares),
         deploy=deploy,
@@ -181,12 +177,9 @@ def make_language_forms_for(
         EdgeoptError: As `optimize_language_model`, for everything that can be known before forms are judged.
         KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
     """
-    require_processor(target)
-    began_s = monotonic() if began_s is None else began_s
-    threads = engine_threads(0, options.threads)  # those of the device, as far as they are here
-    is_exported, file = names_decoder(model), _file_of(model, named, out, options, listener)
-    shares = TimeShares(options.time_limit_s, listener, began_s)
-    with started(file, target, named=named, out=out, options=options, threads=threads) as start:
+    run = WriterRun.begin(target, options, listener, began_s, is_here=False)
+    is_exported, file, shares = names_decoder(model), _file_of(model, named, out, options, listener), run.shares
+    with started(file, target, named=named, out=out, options=options, threads=run.threads) as start:
         require_seeing(start.original, options)
         if not start.left.is_complete:
             shares.say_here(target.address)
@@ -208,30 +201,17 @@ def _file_of(model: str, target: str, out: Path | None, options: LanguageOptions
     """Return the file of a model; of a source the one that it is exported to first."""
     if not names_decoder(model):
         return find_language_model(model)
-    if not options.eval:
-        raise no_text()
-    return export_first(model, target, out, listener)
+    return export_first(model, target, out, listener, None if options.eval else no_text())
 
 
-def _contest(
-    original: LanguageModel,
-    texts: TokenWindows,
-    options: LanguageOptions,
-    threads: int,
-    shares: TimeShares,
-    image_bytes: int,
-) -> FormContest:
+def _contest(run: WriterRun, original: LanguageModel, texts: TokenWindows, image_bytes: int) -> FormContest:
+    options, shares = run.options, run.shares
     own_tokens = max(1, options.prompt_tokens - original.begins_with)
-    contest = FormContest(
-        original=original,
-        windows=texts.windows,
-        prompts=[texts.prompt(i, own_tokens) for i in range(len(texts.windows))],
-        asked=AnswerOptions(most_tokens=options.output_tokens, guesses=0, ends=False),
-        threads=threads,
-        max_rise=options.max_rise,
-        seconds=options.seconds,
-        parts=PARTS if options.budget else ("answer",),
-        listener=shares.listener,
+    contest = run.contest(
+        original,
+        texts.windows,
+        [texts.prompt(i, own_tokens) for i in range(len(texts.windows))],
+        AnswerOptions(most_tokens=options.output_tokens, guesses=0, ends=False),
         judged_s=shares.end_s(TimeShare.JUDGED),
         answer_tokens=options.prompt_tokens + options.output_tokens,
         image_bytes=image_bytes,

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_MISSED, EXIT_PASS, Note
+from edgeopt.errors import EXIT_MISSED, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.budget import AnswerVerdict
 from edgeopt.measurement.generation.perplexity import Rise
 from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.optimization.report.gate import exit_code_of
 from edgeopt.system.text import plural
 
 BASELINE, STORED = "fp32", "stored"
@@ -117,13 +118,11 @@ class LanguageReport:
     @property
     def exit_code(self) -> int:
         """0 all is met or nobody asked; 2 the budget or the memory is missed; 3 not decided; 130 interrupted."""
-        if self.was_cut:
-            return EXIT_INTERRUPTED
         code = self.judged.exit_code if self.judged else EXIT_PASS
         if self.memory_bytes is not None and self.best.needs_bytes > self.memory_bytes:
-            return EXIT_MISSED
+            code = EXIT_MISSED
         is_open = self.accuracy_asked and self.best.word == Word.NOT_DECIDED
-        return EXIT_INCONCLUSIVE if code == EXIT_PASS and is_open else code
+        return exit_code_of(code, is_accuracy_open=is_open, was_cut=self.was_cut)
 
     @property
     def lengths(self) -> str:

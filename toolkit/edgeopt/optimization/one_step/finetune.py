@@ -24,9 +24,10 @@ from edgeopt.optimization.run import Ears
 from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.runtime.devices.availability import find_device
-from edgeopt.steps._context import CALIBRATION_PICTURES, Engine
+from edgeopt.steps._context import Engine
 from edgeopt.steps.finetune.distil import CHECKPOINT, Distilled, distil, require_alike, split
 from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
+from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
 from edgeopt.system.declared.optional import require_torch
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.machine.threads import engine_threads

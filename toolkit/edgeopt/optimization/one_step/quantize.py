@@ -28,8 +28,9 @@ from edgeopt.optimization.plan import Plan, head, make_plan, require_uncompiled
 from edgeopt.optimization.run import Ears
 from edgeopt.optimization.start import open_context, open_material, read_as_the_recipe_says, read_given
 from edgeopt.runtime.devices.availability import find_device, require_providers
-from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES, Context, Engine, Setting
+from edgeopt.steps._context import CALIBRATION, Context, Engine, Setting
 from edgeopt.steps.quantize.api import is_quantizable
+from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import tensor_rows
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult

@@ -12,8 +12,9 @@ from edgeopt.errors import EXIT_OF, EXIT_PASS, InvalidFileError, Note
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.pipelines.choice import Combination, StageForm
+from edgeopt.optimization.report.gate import read_stored_as, verdict_of
 from edgeopt.system.machine.environment import Environment
-from edgeopt.system.toml import parse_table, read_json, read_object
+from edgeopt.system.toml import read_json
 
 SCHEMA = 1
 KIND = "pipeline"
@@ -78,11 +79,8 @@ class JointReport:
     @property
     def verdict(self) -> str:
         """PASS, FAIL or INCONCLUSIVE by the budget; NOISY or INVALID where the machine closes the gate."""
-        level = self.trust.partition(";")[0]
         latency = self.best.latency
-        if latency is None:
-            return "INCONCLUSIVE"
-        return level if level != "TRUSTED" and self.budget_asked else latency.verdict
+        return verdict_of(latency.verdict if latency else None, self.trust, budget_asked=self.budget_asked)
 
     @property
     def exit_code(self) -> int:
@@ -112,8 +110,5 @@ def read_joint_report(folder: Path) -> JointReport:
     Raises:
         InvalidFileError: If there is none, it is damaged, or of another version.
     """
-    path, remedy = folder / "report.json", "name the output folder of edgeopt optimize"
-    values = read_object(path, schema=SCHEMA, remedy=remedy)
-    known = {key: value for key, value in values.items() if key not in _DERIVED}
-    where = f"{path} is no report of a pipeline"
-    return parse_table(JointReport, known, where, {"folder": folder, "bundle": folder / "bundle"})
+    folders = {"folder": folder, "bundle": folder / "bundle"}
+    return read_stored_as(JointReport, folder / "report.json", SCHEMA, _DERIVED, "report of a pipeline", folders)

@@ -16,19 +16,12 @@ from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.measurement.opening.buffers import Buffers
 from edgeopt.runtime.devices.availability import is_by_rule
 from edgeopt.steps._attention import fuse_attention, joins_attention
-from edgeopt.steps._context import (
-    CALIBRATION,
-    CALIBRATION_PICTURES,
-    CHECKED_PICTURES,
-    Context,
-    Earlier,
-    Setting,
-    numbered,
-)
+from edgeopt.steps._context import CALIBRATION, CHECKED_PICTURES, Context, Earlier, Setting, numbered
 from edgeopt.steps._device_times.device import form_times_of
 from edgeopt.steps._device_times.form_times import FormTimes
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.by_rule import quantize_by_rule
+from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import TENSORS, tensors_json
 from edgeopt.steps.quantize.integer_types import confirmed_rules

@@ -23,6 +23,7 @@ from edgeopt.recipes.scoring.match_tables import MatchTable
 from edgeopt.recipes.scoring.run_lengths import as_coco
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
 from edgeopt.tasks._losses import worst_error
+from edgeopt.tasks._scores import score_as_json
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.boxes import Detections, lost_share
 from edgeopt.tasks.detection.suppression import suppress
@@ -115,7 +116,7 @@ class InstanceTask(Things):
             "instances": [
                 {
                     "box": [round(v, 2) for v in box],
-                    "score": round(score, 4),
+                    "score": score_as_json(score),
                     "class": self._recipe.class_name(label),
                     "rle": as_coco(runs, answer.size),
                 }

@@ -23,6 +23,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.scoring.match_tables import MatchTable
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
 from edgeopt.tasks._losses import worst_error
+from edgeopt.tasks._scores import score_as_json
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.suppression import suppress
 from edgeopt.tasks.keypoints.decoders import DECODERS, OF_MAPS, OF_ROWS, Reading, class_count
@@ -112,10 +113,10 @@ class KeypointTask(Things):
             "poses": [
                 {
                     "box": [round(v, 2) for v in box],
-                    "score": round(score, 4),
+                    "score": score_as_json(score),
                     "class": self._recipe.class_name(label),
                     "keypoints": [
-                        {"name": self._points.name(i), "x": round(x, 2), "y": round(y, 2), "score": round(sure, 4)}
+                        {"name": self._points.name(i), "x": round(x, 2), "y": round(y, 2), "score": score_as_json(sure)}
                         for i, (x, y, sure) in enumerate(points)
                     ],
                 }
