@@ -50,6 +50,7 @@ class Engine:
         self.shown, (self._pipe, other) = shown, context.Pipe()
         self._process = context.Process(target=serve, args=(other, name, request), daemon=True)
         self._process.start()
+        other.close()  # so that an engine that does not open ends the wait
         self.settings = self._pipe.recv()
 
     def answer(self, prompt: Sequence[int]) -> tuple[float, float, float, str]:

@@ -119,6 +119,21 @@ def test_parts_prefixes_and_earlier_prompts_change_no_token(model: LanguageModel
 
 
 @needs_openvino
+def test_a_past_that_is_copied_in_gives_the_same_bits(model: LanguageModel):
+    prompt, other = list(range(3, 90)), list(range(90, 3, -1))
+    wanted = caches(model, prompt)
+    past = 3 * GRAIN
+    caches(model, other)  # which the pages hold now
+    for source in (wanted, caches(model, prompt)):
+        decoder = model.decoder(len(prompt) + 1)
+        decoder.restore(source, past)
+        for part in model.plan.filling(prompt, past, 0):
+            decoder.run_prompt(part, is_end=False)
+        for made, expected in zip(decoder.stored(), wanted, strict=True):
+            np.testing.assert_array_equal(made, expected)
+
+
+@needs_openvino
 def test_texts_beside_others_have_their_own_tokens(model: LanguageModel):
     alone = answers(model)
     with SharedModel(model, 3, chunk_tokens=5) as shared, ThreadPoolExecutor(6) as pool:

@@ -1,13 +1,15 @@
 """The graph of prompts on OpenVINO, while ONNX Runtime computes each token behind them over the same cache.
 
-OpenVINO reads `GroupQueryAttention`, `MatMulNBits` and their kin as they stand in the ONNX file, computes in bf16 where
-the processor has it, and products with weights of 8 bits on integers. It does not write into memory behind a past: keys
-and values of earlier tokens are handed to it in one piece, and those of the new tokens are copied into the cache.
+OpenVINO reads the ONNX file as it stands, computes in bf16 where the processor has it, and products with weights of 8
+bits on integers. Its attention reads a cache of its own, in pages; keys and values of the new tokens are copied out of
+each run. A past that is not there yet, of a stored prefix or of another text, is copied in.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,18 +19,21 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime.decoder import IDS, MASK, POSITIONS, CachePart, cache_parts
+from edgeopt.executors._openvino_paged import over_pages
+from edgeopt.executors.onnxruntime.decoder import IDS, POSITIONS, CachePart, cache_parts
 from edgeopt.executors.onnxruntime.prefill import require_same_cache
 from edgeopt.executors.openvino import EXECUTOR, compile_for, sentence_of, spec_of
+from edgeopt.graph.tensors import TensorSpec
 
 PRECISION = "bf16"
 """In which prompts are computed; a processor without it computes them on ONNX Runtime."""
 ENTRIES: Mapping[str, str] = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
 """What products with weights in blocks read is rounded to 8 bits, with a scale for so many numbers of a token: its
 numbers hang on no other token."""
-_PROVIDER = "CPU"
-_TOKENS, _FAR = 2, 1 << 62
-"""Axis of tokens in the cache, and an end beyond any."""
+_PROVIDER, _KEPT_IN = "CPU", "KV_CACHE_PRECISION"
+_COPIES = 3
+"""Times the stored weights that OpenVINO takes: it keeps them as it converted them, and packs them for its kernels."""
+_PAGES = re.compile(r"(key|value)_cache\.(\d+)")
 
 
 def options_of_prompts(threads: int) -> SessionOptions:
@@ -60,13 +65,30 @@ class OpenVinoPrefill:
         Raises:
             EdgeoptError: If OpenVINO is not here, or refuses the graph.
         """
-        compiled, self._tensor = compile_for(file, options, alter=_give_new_tokens_alone)
+        stored_bytes, inputs = list[int](), list[TensorSpec]()
+
+        def alter(openvino: Any, model: Any) -> Any:
+            inputs.extend(spec_of(port) for port in model.inputs)
+            stored_bytes.append(sum(node.get_byte_size() for node in model.get_ops() if _is_constant(node)))
+            return over_pages(openvino, model)
+
+        entries = {_KEPT_IN: "bf16" if options.precision == PRECISION else "f32", **options.entries}
+        compiled, self._tensor = compile_for(file, replace(options, entries=entries), alter=alter)
+        self.held_bytes = _COPIES * sum(stored_bytes)
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(_whole(spec_of(port)) for port in compiled.outputs)
         self._request, self._lock = compiled.create_infer_request(), Lock()
-        self.inputs = tuple(spec_of(port) for port in compiled.inputs)
-        self.outputs = tuple(spec_of(port) for port in compiled.outputs)
-        self._names = {spec.name for spec in self.inputs}
         self._places = {spec.name: i for i, spec in enumerate(self.outputs)}
+        self._ports = {port.get_any_name(): port for port in compiled.inputs}
         self._parts: tuple[CachePart, ...] = ()
+        self._pages = dict[str, NDArray[Any]]()
+        """By input, (pages, heads, tokens of a page, numbers); numbers in bf16 as the bits that they have."""
+        self._page_tokens = next(
+            (port.get_partial_shape()[2].get_length() for name, port in self._ports.items() if _PAGES.fullmatch(name)),
+            1,
+        )
+        self._held, self._last = 0, list[NDArray[Any]]()
+        """Tokens that the pages hold, and what the cache has of the last one: it hangs on all before it."""
 
     def fitted(self, parts: Sequence[CachePart], free_head: int = 0) -> OpenVinoPrefill:
         """Return it, bound to the cache of the graph of tokens.
@@ -100,48 +122,82 @@ class OpenVinoPrefill:
             UnsupportedError: If OpenVINO refuses them.
         """
         after = past + len(tokens)
-        feeds: dict[str, NDArray[Any]] = {IDS: np.asarray(tokens, np.int64)[None]}
-        if MASK in self._names:
-            feeds[MASK] = np.ones((1, after), np.int64)
-        if POSITIONS in self._names:
-            feeds[POSITIONS] = np.arange(past, after, dtype=np.int64)[None]
-        for part, array in zip(self._parts, bound, strict=True):
-            feeds[part.past] = np.ascontiguousarray(array[:, :, :past])
         with self._lock:
+            self._reserve(after)
+            if past and not self._goes_on(bound, past):
+                self._take_in(bound, past)
+            self._held = 0  # until the run is over
+            pages = -(-after // self._page_tokens)
+            feeds = {
+                IDS: np.asarray(tokens, np.int64),
+                POSITIONS: np.arange(past, after, dtype=np.int64),
+                "max_context_len": np.array(after, np.int32),
+                "past_lens": np.array([past], np.int32),
+                "subsequence_begins": np.array([0, len(tokens)], np.int32),
+                "block_indices": np.arange(pages, dtype=np.int32),
+                "block_indices_begins": np.array([0, pages], np.int32),
+            }
             try:
-                self._request.infer(feeds, share_inputs=True)
+                for name, array in feeds.items():
+                    if name in self._ports:
+                        self._request.set_tensor(name, self._tensor(array))
+                self._request.infer()
             except RuntimeError as error:
                 raise UnsupportedError(
                     f"OpenVINO does not compute the prompt: {sentence_of(error)}",
                     remedy="take prefill_engine out of the recipe: ONNX Runtime computes prompts then",
                 ) from error
             for part, array in zip(self._parts, bound, strict=True):
-                array[:, :, past:after] = self._request.get_output_tensor(self._places[part.present]).data
+                made = self._request.get_output_tensor(self._places[part.present]).data
+                array[0, :, past:after] = made.reshape(len(tokens), part.heads, part.head).swapaxes(0, 1)
+            self._held, self._last = after, [array[:, :, after - 1].copy() for array in bound]
+
+    def _goes_on(self, bound: Sequence[NDArray[Any]], past: int) -> bool:
+        """Whether the pages hold just this past: the text may be another, or have been cut and continued."""
+        return self._held == past and all(
+            np.array_equal(array[:, :, past - 1], last) for array, last in zip(bound, self._last, strict=True)
+        )
+
+    def _reserve(self, tokens: int) -> None:
+        """Take pages for so many tokens; what they hold is kept."""
+        pages = -(-tokens // self._page_tokens)
+        for name, port in self._ports.items():
+            before = self._pages.get(name)
+            if _PAGES.fullmatch(name) is None or (before is not None and len(before) >= pages):
+                continue
+            is_short = port.get_element_type().get_type_name() == PRECISION
+            count = max(pages, 0 if before is None else 2 * len(before))
+            shape = [count, *(size.get_length() for size in [*port.get_partial_shape()][1:])]
+            made = np.zeros(shape, np.uint16 if is_short else np.float32)
+            if before is not None:
+                made[: len(before)] = before
+            self._pages[name] = made
+            self._request.set_tensor(name, self._tensor(made, shape, port.get_element_type()))
+
+    def _take_in(self, bound: Sequence[NDArray[Any]], past: int) -> None:
+        """Copy a past into the pages."""
+        by_name = {part.past: array for part, array in zip(self._parts, bound, strict=True)}
+        count = -(-past // self._page_tokens)
+        for name, pages in self._pages.items():
+            match = _PAGES.fullmatch(name)
+            assert match is not None
+            array = by_name[f"past_key_values.{match[2]}.{match[1]}"][0, :, :past]
+            whole = np.zeros((array.shape[0], count * self._page_tokens, array.shape[2]), np.float32)
+            whole[:, :past] = array
+            is_short = pages.dtype == np.uint16  # what was computed in bf16 has no more bits than these
+            rows = (whole.view(np.uint32) >> np.uint32(16)).astype(np.uint16) if is_short else whole
+            pages[:count] = rows.reshape(array.shape[0], count, self._page_tokens, -1).swapaxes(0, 1)
 
     def close(self) -> None:
         """Free the request with the model."""
-        self._request = None
+        self._request, self._ports = None, {}
+        self._pages.clear()
 
 
-def _give_new_tokens_alone(openvino: Any, model: Any) -> Any:
-    """Return the graph with keys and values of the new tokens alone as outputs.
+def _whole(spec: TensorSpec) -> TensorSpec:
+    """Return an output with keys or values of new tokens, (tokens, heads, 1, numbers), as those of the whole text."""
+    return replace(spec, shape=(None, spec.shape[1], None, spec.shape[3]))
 
-    Whole ones would be written out for every layer at once: as much memory as the cache itself, and the time of that.
-    """
-    ops = openvino.opset13
-    pasts = {port.get_any_name(): port for port in model.inputs}
-    results = []
-    for output in model.outputs:
-        name = output.get_any_name()
-        past = pasts.get(name.replace("present", "past_key_values", 1))
-        if past is None:
-            results.append(output.get_node())
-            continue
-        axis = np.array([_TOKENS], np.int64)
-        begin = ops.gather(ops.shape_of(past), axis, np.int64(0))
-        new = ops.slice(output.get_node().input_value(0), begin, np.array([_FAR], np.int64), np.array([1]), axis)
-        made = ops.result(new)
-        made.output(0).set_names({name})
-        made.set_friendly_name(name)
-        results.append(made)
-    return openvino.Model(results, model.get_parameters(), model.get_friendly_name())
+
+def _is_constant(node: Any) -> bool:
+    return bool(node.get_type_name() == "Constant")

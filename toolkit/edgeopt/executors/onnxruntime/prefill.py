@@ -33,6 +33,8 @@ class Prefill(Protocol):
 
     pairs: bool
     """Whether its runs take an even number of tokens, and a token's numbers then hang on no others of its run."""
+    held_bytes: int
+    """Memory that its engine takes beside the weights of the files, about."""
 
     def bound(self, memory: Sequence[NDArray[Any]]) -> Any:
         """Return what `run` takes for one text.
@@ -80,6 +82,8 @@ def require_same_cache(own: Sequence[CachePart], parts: Sequence[CachePart], *, 
 
 class OnnxPrefill:
     """The graph of prompts on ONNX Runtime, which writes into the cache in place."""
+
+    held_bytes = 0
 
     def __init__(self, session: Any, parts: Sequence[CachePart], free_head: int = 0, *, pairs: bool = False) -> None:
         """Take its session.

@@ -200,6 +200,7 @@ class FormContest:
     def needs_bytes(self, opened: Any) -> int:
         """Return the memory of a language model and of one answer of the lengths asked for, its states too."""
         alone = opened.origin.size_bytes - (opened.images.size_bytes if opened.images else 0)
+        alone += opened.prefill.held_bytes if opened.prefill else 0
         return int(alone + self.image_bytes + self.answer_tokens * opened.token_bytes + opened.state_bytes)
 
     def drop_unproven(self, entrants: Sequence[Entrant]) -> None:
