@@ -206,7 +206,9 @@ class _VisionWriter(NodeWriter):
         config = self._config
         turns = self._constant("turns", rotary_turns(config))
         exact = self._node("Cast", [PLACES], "places_exact", to=TensorProto.FLOAT)
-        angles = self._node("Mul", [self._node("Unsqueeze", [exact, "last_axis"], "places_apart"), turns], "angles_apart")
+        angles = self._node(
+            "Mul", [self._node("Unsqueeze", [exact, "last_axis"], "places_apart"), turns], "angles_apart"
+        )
         flat = self._shaped(angles, [0, config.hidden // config.heads // 2], "angles")
         self._node("Cos", [flat], "cos")
         self._node("Sin", [flat], "sin")

@@ -199,7 +199,9 @@ def _pictures(opened: LanguageModel, options: GenerationOptions) -> SeenPrompt:
         if value:
             raise EdgeoptError(f"{name} measures prompts of text alone", remedy=f"leave {name} or --image out")
     marks = opened.require_images().marks
-    return marks.prompt(marks.feeder.alone * len(options.image), [PromptPicture.of(frame_of(each)) for each in options.image])
+    return marks.prompt(
+        marks.feeder.alone * len(options.image), [PromptPicture.of(frame_of(each)) for each in options.image]
+    )
 
 
 def _measure(

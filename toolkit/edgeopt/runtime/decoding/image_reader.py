@@ -94,8 +94,7 @@ class ImageReader(Closing):
         told = f"patches of {table.patch}" if table.patch else f"tiles of {table.tile}"
         raise UnsupportedError(
             f"the encoder of pictures takes {', '.join(str(spec) for spec in self.session.inputs)} and gives {output}; "
-            f"[image] tells of {told} pixels"
-            + ("" if table.patch else f", which become {table.rows} rows"),
+            f"[image] tells of {told} pixels" + ("" if table.patch else f", which become {table.rows} rows"),
             remedy="put back the files that edgeopt export wrote together",
         )
 
@@ -135,6 +134,7 @@ class ImageReader(Closing):
             InvalidFileError: If a file cannot be read as a picture, or the template is damaged.
             MissingDependencyError: If jinja2 is not installed, and the model has a template.
         """
+        self.marks.require_no_video(text)
         pictures = [PromptPicture.of(frame_of(image)) for image in images]
         reader = self.conversations
         if self.marks.mark in text:
