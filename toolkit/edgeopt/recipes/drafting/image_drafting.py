@@ -68,7 +68,8 @@ def image_table(folder: Path, kind: str, side: int, rows: int, token: str) -> Im
         raise InvalidFileError(f"{folder / _PICTURES} holds what is not known here: {error}", remedy=_REMEDY) from error
     if table.tile != side:
         raise UnsupportedError(
-            f"{folder / _PICTURES} cuts tiles of {table.tile} pixels, the encoder of this {IN_TILES[kind]} takes {side}",
+            f"{folder / _PICTURES} cuts tiles of {table.tile} pixels, "
+            f"the encoder of this {IN_TILES[kind]} takes {side}",
             remedy="correct max_image_size, or image_size in config.json",
         )
     stated = whole.get("image_seq_len")
@@ -122,8 +123,8 @@ def patch_table(
         raise InvalidFileError(f"{folder / _PICTURES} holds what is not known here: {error}", remedy=_REMEDY) from error
     if (table.patch, table.merge) != (patch, merge):
         raise UnsupportedError(
-            f"{folder / _PICTURES} cuts patches of {table.patch} pixels, {table.merge}x{table.merge} a row; the encoder "
-            f"takes {patch} and {merge}x{merge}",
+            f"{folder / _PICTURES} cuts patches of {table.patch} pixels, {table.merge}x{table.merge} a row; "
+            f"the encoder takes {patch} and {merge}x{merge}",
             remedy="correct patch_size and merge_size",
         )
     return table

@@ -1,9 +1,9 @@
 """The encoder of pictures of a language model that sees, in INT8.
 
-One that takes tiles is searched for as models of frames are: its grids are calibrated on tiles of pictures, its rows are
-compared with those of the float encoder. One that takes patches of any grid gets the forms of a decoder that need no
-calibration. What either costs the whole model is told by the answers that the float model gives about pictures that did
-not calibrate.
+One that takes tiles is searched for as models of frames are: its grids are calibrated on tiles of pictures, its rows
+are compared with those of the float encoder. One that takes patches of any grid gets the forms of a decoder that need
+no calibration. What either costs the whole model is told by the answers that the float model gives about pictures that
+did not calibrate.
 """
 
 from __future__ import annotations
