@@ -127,7 +127,7 @@ class NodeWriter:
 
 
 class PictureNodes(NodeWriter):
-    """What a decoder has that sees: rows of pictures among its embeddings, and positions on three axes."""
+    """Parts of a decoder that sees: rows of pictures among its embeddings, and positions on three axes."""
 
     def _image_ports(self, hidden: int, deep: int, *, turns: bool) -> list[onnx.ValueInfoProto]:
         """Return the inputs of pictures; `deep`: layers that get more of each row, `turns`: positions are on axes."""

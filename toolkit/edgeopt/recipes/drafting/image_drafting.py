@@ -26,7 +26,7 @@ _STANDARD = (0.5, 0.5, 0.5)
 _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 """Hugging Face's OPENAI_CLIP_MEAN and OPENAI_CLIP_STD."""
 _LEAST_PIXELS, _MOST_PIXELS = 56 * 56, 28 * 28 * 1280
-"""Of Qwen2VLImageProcessor, where nothing is told."""
+"""Pixels that Qwen2VLImageProcessor takes where nothing is told."""
 _NEEDED = ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb")
 
 
