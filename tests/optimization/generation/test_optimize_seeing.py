@@ -156,5 +156,5 @@ def test_what_pictures_are_asked_is_checked_before_anything_is_made(file, tmp_pa
             str(file), target="cpu", out=tmp_path / "a", options=replace(BRIEF, pictures=str(few)), listener=Silence()
         )
     options = replace(BRIEF, pictures=str(photos))
-    with pytest.raises(UnsupportedError, match="--pictures are for a model that sees"):
+    with pytest.raises(UnsupportedError, match="--pictures applies to language models that see"):
         optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "b", options=options, listener=Silence())
