@@ -110,8 +110,8 @@ def refused(folder, file, change, message):
 def test_what_is_not_done_is_refused_by_name(tmp_path):
     folder = tmp_path / "net"
     write_network(folder)
-    qwen = {"model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"]}
-    refused(folder, "config.json", lambda values: values.update(qwen), r"is a qwen2_vl: .*M-RoPE")
+    experts = {"model_type": "qwen3_vl_moe", "architectures": ["Qwen3VLMoeForConditionalGeneration"]}
+    refused(folder, "config.json", lambda values: values.update(experts), "experts beside pictures are not done here")
     llava = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}
     refused(folder, "config.json", lambda values: values.update(llava), "is a llava: its pictures are not done here")
     pictures = "preprocessor_config.json"

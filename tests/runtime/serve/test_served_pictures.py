@@ -105,7 +105,7 @@ def bomb(side: int) -> bytes:
         ([part(url_of(png(1)), detail="low")], 400, "detail: 'low' is not done here"),
         ([part(url_of(bomb(20_000)))], 413, "20000x20000 pixels, more than 40000"),
         ([part(url_of(png(i))) for i in range(5)], 413, "more than 7600"),
-        ([part(url_of(png(1)[:-40]))], 400, "is no picture"),
+        ([part(url_of(png(1)[:-40]))], 400, "picture 1 of 1 does not decode"),
         ([part(url_of(png(i, 24, 32))) for i in range(30)], 400, "30 pictures take"),
         ([{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}], 400, "no sounds, videos or files"),
         ([{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AA"}}], 400, "no sounds, videos or files"),

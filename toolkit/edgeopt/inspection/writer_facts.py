@@ -76,8 +76,8 @@ def _seen(image: ImageTable) -> str:
         return ""
     if image.patch:
         return (
-            f"; pictures in patches of {image.patch} pixels, a token for {image.factor}x{image.factor} pixels and at most "
-            f"{image.most_pixels // image.factor**2} each, by {image.encoder}"
+            f"; pictures in patches of {image.patch} pixels, a token for {image.factor}x{image.factor} pixels, at most "
+            f"{image.most_pixels // image.factor**2} tokens each, by {image.encoder}"
         )
     parts = f"cut into tiles of {image.tile} pixels" if image.splits else f"scaled to {image.tile} pixels"
     return f"; pictures {parts}, {image.rows} tokens each, by {image.encoder}"

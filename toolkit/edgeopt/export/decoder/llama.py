@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.executors.onnxruntime.image_rows import AXES, IMAGE_PLACES, IMAGE_ROWS, IMAGE_SHIFTS, WITH_IMAGES
+from edgeopt.executors.onnxruntime.image_rows import WITH_IMAGES
 from edgeopt.export.decoder.hybrid import (
     ATTENTION,
     Hybrid,
@@ -33,7 +33,7 @@ from edgeopt.export.decoder.hybrid import (
 from edgeopt.export.decoder.hybrid import KINDS as HYBRIDS
 from edgeopt.export.decoder.mixture import KINDS as MIXTURES
 from edgeopt.export.decoder.mixture import Mixture, read_mixture, require_mixture
-from edgeopt.export.decoder.nodes import MICROSOFT, float_port, int_port
+from edgeopt.export.decoder.nodes import MICROSOFT, PictureNodes, float_port, int_port
 from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.positions import Positions, is_written, read_window
 from edgeopt.export.decoder.quantized import read_scheme
@@ -225,7 +225,7 @@ def write_llama(
     return _Writer(config, named_as_llama(weights, config.kind, config.head), sees=sees, deep=deep).written(name)
 
 
-class _Writer(HybridWriter):
+class _Writer(HybridWriter, PictureNodes):
     """Nodes and weights of a graph in the making."""
 
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors, *, sees: bool, deep: int) -> None:
@@ -239,13 +239,9 @@ class _Writer(HybridWriter):
         ids, mask = int_port("input_ids", ["batch", "sequence"]), int_port("attention_mask", ["batch", "total"])
         self._lengths()
         self._angles()
-        images = [
-            float_port(IMAGE_ROWS, ["image_rows", config.hidden * (1 + self._deep)]),
-            int_port(IMAGE_PLACES, ["image_batch", "image_tokens"]),
-        ]
-        if config.positions.axes:
-            images.append(int_port(IMAGE_SHIFTS, [AXES, "image_batch", "image_tokens"]))
-        x = self._with_images(self._embedded()) if self._sees else self._embedded()
+        images = self._image_ports(config.hidden, self._deep, turns=bool(config.positions.axes)) if self._sees else []
+        embedded = self._embedded()
+        x = self._with_images(embedded, self._deep) if self._sees else embedded
         normal = self._first_norm(x, "model.layers.0.input_layernorm", config.epsilon)
         for i in range(config.layers):
             x, normal = self._layer(i, x, normal)
@@ -254,7 +250,7 @@ class _Writer(HybridWriter):
         graph = helper.make_graph(
             self._nodes,
             "decoder",
-            [ids, mask, *(images if self._sees else []), *self._memory("past_key_values", "past")],
+            [ids, mask, *images, *self._memory("past_key_values", "past")],
             [*outputs, *self._memory("present", "total")],
             self._constants,
         )
@@ -312,64 +308,14 @@ class _Writer(HybridWriter):
         total = self._node("Gather", [shape, name], "total_length", axis=0)
         self._node("Cast", [total], "total_lengths", to=TensorProto.INT32)
 
-    def _with_images(self, embedded: str) -> str:
-        """Return embeddings with rows of pictures at their places; a place below 0 has none."""
-        zero = self._constant("no_place", np.array(0, np.int64))
-        place = self._node("Max", [IMAGE_PLACES, zero], "image_place")
-        row = self._node("Gather", [IMAGE_ROWS, place], "image_row")
-        is_text = self._node("Less", [IMAGE_PLACES, zero], "is_text")
-        each = self._node("Unsqueeze", [is_text, "last_axis"], "is_text_row")
-        rows = [row] if not self._deep else [f"image_row.{part}" for part in range(1 + self._deep)]
-        if self._deep:
-            self._outputs("Split", [row], rows, "", axis=-1, num_outputs=len(rows))
-            nothing = self._constant("nothing", np.array(0, np.float32))
-            for part, name in enumerate(rows[1:]):
-                self._node("Where", [each, nothing, name], f"deep_row.{part}")
-        return self._node("Where", [each, embedded, rows[0]], WITH_IMAGES)
-
     def _angles(self) -> None:
         config = self._config
         if config.positions.axes:
-            self._angles_of_run()
+            self._angles_of_run(config.positions, config.turned, config.context)
             return
         cos, sin = config.positions.tables(config.turned, config.context)
         self._constant("cos_cache", cos)
         self._constant("sin_cache", sin)
-
-    def _angles_of_run(self) -> None:
-        """Write cosines and sines of the tokens of this run, whose positions turn on three axes: a row a token.
-
-        No table of positions holds them, as the pairs of one head turn by different positions. So each layer turns its
-        queries and keys by `RotaryEmbedding`, which looks tokens up by their number in the run.
-        """
-        config = self._config
-        first, one = self._constant("zero", np.array(0, np.int64)), self._constant("a_token", np.array(1, np.int64))
-        of_row = self._constant("of_row", np.array([1], np.int64))
-        shape = self._node("Shape", ["input_ids"], "ids_shape")
-        length = self._node("Gather", [shape, one], "run_length", axis=0)
-        # rows that are filled up hold fewer tokens than a run has, and begin at 0
-        past = self._node("Max", [self._node("Sub", ["held", length], "held_before"), first], "places_before")
-        steps = self._node("Range", [first, length, one], "steps")
-        places = self._node("Add", [self._node("Unsqueeze", [past, of_row], "places_before_row"), steps], "text_places")
-        positions = self._node("Add", [places, IMAGE_SHIFTS], "axis_positions")
-        tables, order = config.positions.tables_by_axis(config.turned, config.context, AXES)
-        parts: dict[str, list[str]] = {"cos": [], "sin": []}
-        for axis, pair in enumerate(tables):
-            number = self._constant(f"axis_{axis}", np.array(axis, np.int64))
-            mine = self._node("Gather", [positions, number], f"positions_{axis}", axis=0)
-            for name, table in zip(parts, pair, strict=True):
-                rows = self._constant(f"{name}_cache_{axis}", np.ascontiguousarray(table))
-                parts[name].append(self._node("Gather", [rows, mine], f"{name}_{axis}", axis=0))
-        rows_shape = self._constant("angles_shape", np.array([-1, len(order)], np.int64))
-        in_order = self._constant("pairs", np.array(order, np.int64))
-        for name, each in parts.items():
-            joined = self._node("Concat", each, f"{name}_by_axis", axis=-1)
-            if order != sorted(order):
-                joined = self._node("Gather", [joined, in_order], f"{name}_by_pair", axis=-1)
-            self._node("Reshape", [joined, rows_shape], f"{name}_of_run")
-        count = self._node("Size", ["input_ids"], "run_tokens")
-        numbers = self._node("Range", [first, count, one], "run_numbers")
-        self._node("Reshape", [numbers, shape], "run_places")
 
     def _layer(self, i: int, x: str, normal: str) -> tuple[str, str]:
         """Return the sum behind layer i, and its norm for the next."""
@@ -421,14 +367,10 @@ class _Writer(HybridWriter):
         outputs = [f"{mine}.seen", *(f"present.{i}.{part}" for part in ("key", "value"))]
         self._outputs(
             "GroupQueryAttention", inputs, outputs, MICROSOFT, num_heads=config.heads, kv_num_heads=config.kv_heads,
-            scale=float(config.head**-0.5), do_rotary=int(not turns), rotary_interleaved=0, local_window_size=config.window or -1,
+            scale=float(config.head**-0.5), do_rotary=int(not turns), rotary_interleaved=0,
+            local_window_size=config.window or -1,
         )  # fmt: skip
         return outputs[0]
-
-    def _turned(self, x: str, heads: int) -> str:
-        """Return (batch, sequence, heads * head) with each pair turned by its position."""
-        inputs = [x, "run_places", "cos_of_run", "sin_of_run"]
-        return self._node("RotaryEmbedding", inputs, f"{x}.turned", MICROSOFT, interleaved=0, num_heads=heads)
 
     def _head_norm(self, x: str, theirs: str, heads: int) -> str:
         """Return each head of (batch, sequence, heads * head) divided by its own root mean square."""

@@ -10,8 +10,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeopt.executors.onnxruntime.image_rows import AXES, IMAGE_PLACES, IMAGE_ROWS, IMAGE_SHIFTS, WITH_IMAGES
 from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.packed_nodes import PackedNodes
+from edgeopt.export.decoder.positions import Positions
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
 MICROSOFT = "com.microsoft"
@@ -122,6 +124,71 @@ class NodeWriter:
 
     def _shaped(self, x: str, shape: Sequence[int], mine: str) -> str:
         return self._node("Reshape", [x, self._constant(f"{mine}.shape", np.array(shape, np.int64))], mine)
+
+
+class PictureNodes(NodeWriter):
+    """Parts of a decoder that sees: rows of pictures among its embeddings, and positions on three axes."""
+
+    def _image_ports(self, hidden: int, deep: int, *, turns: bool) -> list[onnx.ValueInfoProto]:
+        """Return the inputs of pictures; `deep`: layers that get more of each row, `turns`: positions are on axes."""
+        rows = float_port(IMAGE_ROWS, ["image_rows", hidden * (1 + deep)])
+        ports = [rows, int_port(IMAGE_PLACES, ["image_batch", "image_tokens"])]
+        return [*ports, int_port(IMAGE_SHIFTS, [AXES, "image_batch", "image_tokens"])] if turns else ports
+
+    def _with_images(self, embedded: str, deep: int) -> str:
+        """Return embeddings with rows of pictures at their places; a place below 0 has none."""
+        zero = self._constant("no_place", np.array(0, np.int64))
+        place = self._node("Max", [IMAGE_PLACES, zero], "image_place")
+        row = self._node("Gather", [IMAGE_ROWS, place], "image_row")
+        is_text = self._node("Less", [IMAGE_PLACES, zero], "is_text")
+        each = self._node("Unsqueeze", [is_text, "last_axis"], "is_text_row")
+        rows = [row] if not deep else [f"image_row.{part}" for part in range(1 + deep)]
+        if deep:
+            self._outputs("Split", [row], rows, "", axis=-1, num_outputs=len(rows))
+            nothing = self._constant("nothing", np.array(0, np.float32))
+            for part, name in enumerate(rows[1:]):
+                self._node("Where", [each, nothing, name], f"deep_row.{part}")
+        return self._node("Where", [each, embedded, rows[0]], WITH_IMAGES)
+
+    def _angles_of_run(self, turning: Positions, head: int, context: int) -> None:
+        """Write cosines and sines of the tokens of this run, whose positions turn on three axes: a row a token.
+
+        No table of positions holds them, as the pairs of one head turn by different positions. So each layer turns its
+        queries and keys by `RotaryEmbedding`, which looks tokens up by their number in the run.
+        """
+        first, one = self._constant("zero", np.array(0, np.int64)), self._constant("a_token", np.array(1, np.int64))
+        of_row = self._constant("of_row", np.array([1], np.int64))
+        shape = self._node("Shape", ["input_ids"], "ids_shape")
+        length = self._node("Gather", [shape, one], "run_length", axis=0)
+        # rows that are filled up hold fewer tokens than a run has, and begin at 0
+        past = self._node("Max", [self._node("Sub", ["held", length], "held_before"), first], "places_before")
+        steps = self._node("Range", [first, length, one], "steps")
+        column = self._node("Unsqueeze", [past, of_row], "places_before_row")
+        places = self._node("Add", [column, steps], "text_places")
+        positions = self._node("Add", [places, IMAGE_SHIFTS], "axis_positions")
+        tables, order = turning.tables_by_axis(head, context, AXES)
+        parts: dict[str, list[str]] = {"cos": [], "sin": []}
+        for axis, pair in enumerate(tables):
+            number = self._constant(f"axis_{axis}", np.array(axis, np.int64))
+            mine = self._node("Gather", [positions, number], f"positions_{axis}", axis=0)
+            for name, table in zip(parts, pair, strict=True):
+                rows = self._constant(f"{name}_cache_{axis}", np.ascontiguousarray(table))
+                parts[name].append(self._node("Gather", [rows, mine], f"{name}_{axis}", axis=0))
+        rows_shape = self._constant("angles_shape", np.array([-1, len(order)], np.int64))
+        in_order = self._constant("pairs", np.array(order, np.int64))
+        for name, each in parts.items():
+            joined = self._node("Concat", each, f"{name}_by_axis", axis=-1)
+            if order != sorted(order):
+                joined = self._node("Gather", [joined, in_order], f"{name}_by_pair", axis=-1)
+            self._node("Reshape", [joined, rows_shape], f"{name}_of_run")
+        count = self._node("Size", ["input_ids"], "run_tokens")
+        numbers = self._node("Range", [first, count, one], "run_numbers")
+        self._node("Reshape", [numbers, shape], "run_places")
+
+    def _turned(self, x: str, heads: int) -> str:
+        """Return (batch, sequence, heads * head) with each pair turned by its position."""
+        inputs = [x, "run_places", "cos_of_run", "sin_of_run"]
+        return self._node("RotaryEmbedding", inputs, f"{x}.turned", MICROSOFT, interleaved=0, num_heads=heads)
 
 
 def int_port(name: str, shape: Sequence[str | int]) -> onnx.ValueInfoProto:

@@ -90,7 +90,7 @@ def _told_of_size(table: ImageTable) -> tuple[Note, ...]:
     most = table.most_pixels // table.factor**2
     if most <= _MANY_ROWS:
         return ()
-    text = f"a picture may become {most} tokens ({table.most_pixels} pixels), as its processor has it: minutes of a processor"
+    text = f"a picture may become {most} tokens ({table.most_pixels} pixels), as the processor's settings have it"
     return (Note(NoteKind.INFO, text, "write a smaller most_pixels in recipe.toml, such as 1003520 for 1280 tokens"),)
 
 

@@ -104,6 +104,7 @@ def optimize_language_model(
                     recipe,
                     options,
                     target=target,
+                    device=device,
                     folder=start.left.folder,
                     threads=threads,
                     listener=listener,

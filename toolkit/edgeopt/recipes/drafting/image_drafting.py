@@ -26,7 +26,7 @@ _STANDARD = (0.5, 0.5, 0.5)
 _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 """Hugging Face's OPENAI_CLIP_MEAN and OPENAI_CLIP_STD."""
 _LEAST_PIXELS, _MOST_PIXELS = 56 * 56, 28 * 28 * 1280
-"""Of Qwen2VLImageProcessor, where nothing is told."""
+"""Pixels that Qwen2VLImageProcessor takes where nothing is told."""
 _NEEDED = ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb")
 
 
@@ -68,7 +68,8 @@ def image_table(folder: Path, kind: str, side: int, rows: int, token: str) -> Im
         raise InvalidFileError(f"{folder / _PICTURES} holds what is not known here: {error}", remedy=_REMEDY) from error
     if table.tile != side:
         raise UnsupportedError(
-            f"{folder / _PICTURES} cuts tiles of {table.tile} pixels, the encoder of this {IN_TILES[kind]} takes {side}",
+            f"{folder / _PICTURES} cuts tiles of {table.tile} pixels, "
+            f"the encoder of this {IN_TILES[kind]} takes {side}",
             remedy="correct max_image_size, or image_size in config.json",
         )
     stated = whole.get("image_seq_len")
@@ -122,8 +123,8 @@ def patch_table(
         raise InvalidFileError(f"{folder / _PICTURES} holds what is not known here: {error}", remedy=_REMEDY) from error
     if (table.patch, table.merge) != (patch, merge):
         raise UnsupportedError(
-            f"{folder / _PICTURES} cuts patches of {table.patch} pixels, {table.merge}x{table.merge} a row; the encoder "
-            f"takes {patch} and {merge}x{merge}",
+            f"{folder / _PICTURES} cuts patches of {table.patch} pixels, {table.merge}x{table.merge} a row; "
+            f"the encoder takes {patch} and {merge}x{merge}",
             remedy="correct patch_size and merge_size",
         )
     return table

@@ -109,8 +109,7 @@ class ImageMarks:
         Raises:
             ValueError: If there are other marks than pictures, one is not seen, or their rows do not fit.
         """
-        if video := next((name for name in _VIDEOS if name in text and name in self._tokenizer.special), ""):
-            raise ValueError(f"{video} stands for a video, which is not seen here: send pictures of it")
+        self.require_no_video(text)
         parts = text.split(self.mark)
         if len(parts) - 1 != len(pictures):
             raise ValueError(
@@ -126,6 +125,12 @@ class ImageMarks:
         for picture, part in zip(pictures, parts[1:], strict=True):
             written += [self.feeder.marks(*picture.size), part]
         return SeenPrompt.of(self._tokenizer.encode("".join(written), reads_special=True), pictures)
+
+    def require_no_video(self, text: str) -> None:
+        """Raise ValueError where a text has the mark of a video."""
+        for name in _VIDEOS:
+            if name in text and name in self._tokenizer.special:
+                raise ValueError(f"{name} stands for a video, which is not seen here: send pictures of it")
 
     def before(self, text: str, pictures: Sequence[PromptPicture]) -> SeenPrompt:
         """Return the tokens of pictures and of a text behind them, which is text alone: it names no special tokens."""

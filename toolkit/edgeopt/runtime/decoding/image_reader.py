@@ -134,6 +134,7 @@ class ImageReader(Closing):
             InvalidFileError: If a file cannot be read as a picture, or the template is damaged.
             MissingDependencyError: If jinja2 is not installed, and the model has a template.
         """
+        self.marks.require_no_video(text)
         pictures = [PromptPicture.of(frame_of(image)) for image in images]
         reader = self.conversations
         if self.marks.mark in text:

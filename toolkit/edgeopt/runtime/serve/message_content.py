@@ -19,6 +19,8 @@ from edgeopt.runtime.serve.routes.pictures import require_bounded
 from edgeopt.system.text import short
 
 _DATA: Final = re.compile(r"data:(image/[\w.+-]{1,40})?(?:;[\w=.-]{1,60})*;base64,", re.ASCII)
+MOST_PICTURES: Final = 500
+"""Pictures of a request, as OpenAI has it: each costs a decoding, however small it is."""
 _DETAILS: Final = (None, "auto", "high")
 """Values of OpenAI's `detail` that ask for pictures as their model was trained; `low` would be another way."""
 
@@ -40,7 +42,7 @@ class ContentReader:
 
     def __init__(self, most_pixels: int | None) -> None:
         """Begin a request; `most_pixels` is for all its pictures together, None: the model sees none."""
-        self._most_pixels, self._pixels = most_pixels, 0
+        self._most_pixels, self._pixels, self._count = most_pixels, 0, 0
 
     def read(self, value: Any, place: str) -> MessageContent:
         """Return what the content of a message says.
@@ -76,6 +78,10 @@ class ContentReader:
         url = value.get("url") if isinstance(value, dict) else value
         if not isinstance(url, str):
             raise wrong(place, 'an object such as {"url": "data:image/png;base64,..."}')
+        self._count += 1
+        if self._count > MOST_PICTURES:
+            text = f"the messages hold more than {MOST_PICTURES} pictures, the most of one request"
+            raise RefusedError(400, text, code="invalid_value", param=place)
         detail = value.get("detail") if isinstance(value, dict) else None
         if detail not in _DETAILS:
             raise wrong(f"{place}.detail", f"{short(detail)} is not done here: leave it out, or write auto or high")

@@ -142,8 +142,12 @@ class PromptReader:
         if len(files) * self._marks.feeder.least_rows >= self._context:
             raise self._too_long(f"more than {self._context}")
         pictures = []
-        for file in files:
-            height, width, _ = read_frame(file).shape
+        for number, file in enumerate(files, 1):
+            try:
+                height, width, _ = read_frame(file).shape
+            except RefusedError as refusal:
+                text = f"messages: picture {number} of {len(files)} does not decode: send a PNG, JPEG, WebP or BMP"
+                raise RefusedError(400, text, code=refusal.code, param="messages") from refusal
             pictures.append(PromptPicture(file, (height, width)))
         try:
             with self._turn:

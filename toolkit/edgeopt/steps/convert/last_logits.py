@@ -93,7 +93,7 @@ def _behind(graph: Graph) -> tuple[set[Node], set[Value]]:
         elif (
             node.op_type in _ATTENTIONS
             or (node.op_type in _TABLES and [value.name for value in inputs[1:2]] == [IDS])
-            or (node.outputs[0].name.startswith(WITH_IMAGES) and rows.intersection(inputs))
+            or (str(node.outputs[0].name).startswith(WITH_IMAGES) and rows.intersection(inputs))
         ):
             rows.add(node.outputs[0])
         elif _takes_each_alone(

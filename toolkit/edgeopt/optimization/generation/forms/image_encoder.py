@@ -1,7 +1,9 @@
-"""The encoder of pictures of a language model that sees, in INT8: searched for as for models of frames.
+"""The encoder of pictures of a language model that sees, in INT8.
 
-Its grids are calibrated on tiles of pictures, its rows are compared with those of the float encoder, and what it costs
-the whole model is told by the answers that the float model gives about pictures that did not calibrate.
+One that takes tiles is searched for as models of frames are: its grids are calibrated on tiles of pictures, its rows
+are compared with those of the float encoder. One that takes patches of any grid gets the forms of a decoder that need
+no calibration. What either costs the whole model is told by the answers that the float model gives about pictures that
+did not calibrate.
 """
 
 from __future__ import annotations
@@ -14,17 +16,19 @@ from time import monotonic, perf_counter_ns
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
-from edgeopt.graph.tensors import Frame
+from edgeopt.graph.model import load_model, save_model
+from edgeopt.graph.tensors import Frame, Tensors
 from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement_between, rise_between, score_rows
 from edgeopt.measurement.statistics.ratio import LEAST_RANKED, Change, Ratio, ratio_of_rounds
+from edgeopt.optimization.generation.forms.kinds import EIGHT_BITS_BLOCK
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.one_step.quantize import TIME_LIMIT_S, quantize
 from edgeopt.recipes.inputs.pictures import pictures_of, read_picture
 from edgeopt.recipes.inputs.preprocess import Input, Preprocess
-from edgeopt.recipes.inputs.tiles import ImageTable, tiles_of
+from edgeopt.recipes.inputs.seen.table import ImageTable
+from edgeopt.recipes.inputs.seen.tiles import tiles_of
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.texts.seen_prompt import SeenPrompt
@@ -33,6 +37,9 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.steps._context import Listener
+from edgeopt.steps.convert.weight_only import make_weight_only
+from edgeopt.steps.quantize.formats.dynamic import make_dynamic
+from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.processes.time_limit import LONGER, require_time
 from edgeopt.system.text import plural
@@ -71,6 +78,7 @@ def encoder_in_int8(
     options: LanguageOptions,
     *,
     target: str,
+    device: Target,
     folder: Path,
     threads: int,
     listener: Listener,
@@ -82,6 +90,7 @@ def encoder_in_int8(
         recipe: Of the model, with the folder in which its files lie.
         options: `pictures` names the folder of pictures, `max_rise` bounds the loss.
         target: As it was named.
+        device: The same, read.
         folder: Output folder of the run.
         threads: Of the engine.
         listener: Hears how far it is.
@@ -90,6 +99,9 @@ def encoder_in_int8(
         EdgeoptError: If the folder holds too few pictures.
     """
     frames = _frames(Path(options.pictures))
+    if recipe.image.patch:
+        judging = frames[:: -(-len(frames) // _MOST_JUDGING)]
+        return _of_any_grid(original, recipe, options, device, folder / FOLDER, judging, threads, listener)
     judging = frames[::_HELD_BACK][:_MOST_JUDGING]
     place = folder / FOLDER
     calibrating = [frame for i, frame in enumerate(frames) if i % _HELD_BACK]
@@ -114,16 +126,48 @@ def encoder_in_int8(
         return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: {made.reason}")
     listener.say(f"{plural(len(judging), 'picture')} that did not calibrate judge it by the original's answers")
     judged = judge_encoder(original, recipe, made.file, judging, options.output_tokens, threads)
-    told = (
-        f"{judged.speed} as fast in turns, rows agree by {made.chosen.agreement:.4f}; behind the "
-        f"original's answers to {plural(len(judging), 'picture')} the perplexity changes by {judged.rise}, "
-        f"{options.max_rise:.1%} allowed ({judged.rise.word(options.max_rise)}), and {100 * judged.agreement:.1f} % of "
-        "tokens stay the likeliest"
-    )
-    if not judged.rise.value <= options.max_rise or judged.speed.verdict is not Change.FASTER:
+    told = judged.told(options.max_rise, len(judging), f", rows agree by {made.chosen.agreement:.4f}")
+    if not judged.is_better(options.max_rise):
         return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: in INT8 {told}")
     note = Note(NoteKind.CHOICE, f"the encoder of pictures in INT8 ({made.chosen.name}): {told}")
     return ChosenEncoder(made.file, "w8a8", str(judged.speed)), note
+
+
+def _of_any_grid(
+    original: LanguageModel,
+    recipe: Recipe,
+    options: LanguageOptions,
+    device: Target,
+    place: Path,
+    judging: Sequence[Frame],
+    threads: int,
+    listener: Listener,
+) -> tuple[ChosenEncoder | None, Note]:
+    """Return the fastest form of an encoder of any grid that keeps the answers, or None; and what is to be told."""
+    place.mkdir(parents=True, exist_ok=True)
+    model = load_model(recipe.folder / recipe.image.encoder)
+    best, lost = None, list[str]()
+    for precision in ("w8a8", "w8"):
+        require_time()
+        listener.say(f"make the encoder of pictures in {precision}; {plural(len(judging), 'picture')} judge it")
+        if precision == "w8a8":
+            made = make_dynamic(model, device.rules_here)
+        else:
+            made = make_weight_only(model, 8, EIGHT_BITS_BLOCK)
+        if not made.changes:
+            lost.append(f"{precision}: no matrix is large enough")
+            continue
+        file = place / f"{precision}.onnx"
+        save_model(made.model, file)
+        judged = judge_encoder(original, recipe, file, judging, options.output_tokens, threads)
+        told = f"{precision}: {judged.told(options.max_rise, len(judging))}"
+        if not judged.is_better(options.max_rise):
+            lost.append(told)
+        elif best is None or judged.speed.speedup > best[0]:
+            best = judged.speed.speedup, ChosenEncoder(file, precision, str(judged.speed)), told
+    if best is None:
+        return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: {'; '.join(lost)}")
+    return best[1], Note(NoteKind.CHOICE, f"the encoder of pictures in INT8 ({best[2]})")
 
 
 def _frames(folder: Path) -> list[Frame]:
@@ -177,7 +221,25 @@ class JudgedEncoder:
     agreement: float
     """Share of their tokens that stay the likeliest."""
     speed: Ratio
-    """Speed on single tiles, in turns with the float encoder."""
+    """Speed on single tiles, or whole pictures in patches, in turns with the float encoder."""
+
+    def is_better(self, max_rise: float) -> bool:
+        """Whether it is proven faster, and loses no more than is allowed."""
+        return self.rise.value <= max_rise and self.speed.verdict is Change.FASTER
+
+    def told(self, max_rise: float, pictures: int, more: str = "") -> str:
+        """Return what was seen, in words.
+
+        Args:
+            max_rise: Of the perplexity that is allowed.
+            pictures: That judged.
+            more: Stands behind the speed.
+        """
+        return (
+            f"{self.speed} as fast in turns{more}; behind the original's answers to {plural(pictures, 'picture')} the "
+            f"perplexity changes by {self.rise}, {max_rise:.1%} allowed ({self.rise.word(max_rise)}), and "
+            f"{100 * self.agreement:.1f} % of tokens stay the likeliest"
+        )
 
 
 def judge_encoder(
@@ -203,21 +265,22 @@ def judge_encoder(
                 tokens = [piece.token for piece in answer]
             before = before.joined(_scored(original, original.images, prompt, recipe, tokens))
             after = after.joined(_scored(original, reader, prompt, recipe, tokens))
-        speed = _speed(original.images, reader, [tiles_of(frame, recipe.image).pixels[-1] for frame in frames])
+        runs = [list(reader.feeder.feeds(frame))[-1] for frame in frames]
+        speed = _speed(original.images, reader, runs)
     return JudgedEncoder(rise_between(before, after), agreement_between(before, after), speed)
 
 
-def _speed(before: ImageReader, after: ImageReader, tiles: Sequence[NDArray[np.uint8]]) -> Ratio:
-    """Return how many times as fast one encoder is as the other, tile by tile in turns."""
+def _speed(before: ImageReader, after: ImageReader, runs: Sequence[Tensors]) -> Ratio:
+    """Return how many times as fast one encoder is as the other, run by run in turns."""
     logs, began_s = list[float](), monotonic()
     while len(logs) < _ROUNDS and (len(logs) < LEAST_RANKED or monotonic() - began_s < _SECONDS):
         require_time()
-        tile = tiles[len(logs) % len(tiles)]
+        feeds = runs[len(logs) % len(runs)]
         order = (before, after, after, before) if len(logs) % 2 else (after, before, before, after)
         took_ns = {before: 0, after: 0}
         for each in order:
             begun_ns = perf_counter_ns()
-            each.rows_of(tile)
+            each.rows_of(feeds)
             took_ns[each] += perf_counter_ns() - begun_ns
         logs.append(math.log(took_ns[before] / took_ns[after]))
     return ratio_of_rounds(np.array(logs), pairs=2 * len(logs))

@@ -25,7 +25,7 @@ class SampleFeeds:
 
 
 class Feeder(Protocol):
-    """What a picture is to a model."""
+    """A model's way to see pictures."""
 
     table: ImageTable
 

@@ -18,12 +18,13 @@ from edgeopt.recipes.inputs.pillow_resize import resized
 from edgeopt.recipes.inputs.seen.table import ImageTable, with_levels
 
 PIXELS, PLACES = "pixel_values", "places"
-"""Inputs of each encoder: the numbers of each patch, (patches, 3 * side * side); its line and column, (patches, 2)."""
+"""Inputs of each encoder: the numbers of each patch, (patches, 3 * side * side), its line and column, (patches, 2).
+"""
 WINDOWS, IN_WINDOWS = "windows", "in_windows"
 """Inputs of one with windows: the patches of each, -1 where it has fewer, (windows, most); and the place of each patch
 among those, (patches,)."""
 TAPS, SHARES = "position_taps", "position_shares"
-"""Inputs of one with learned positions: four places of its table for each patch, and their shares, (patches, 4) each."""
+"""Inputs of one with learned positions: four places of its table for each patch, their shares, (patches, 4) each."""
 MOST_RATIO = 200
 """Times that the longer side of a picture may have the shorter one."""
 
@@ -36,7 +37,7 @@ def scaled_size(height: int, width: int, table: ImageTable) -> tuple[int, int]:
     """
     if max(height, width) > MOST_RATIO * min(height, width):
         raise ValueError(
-            f"a picture of {width}x{height} pixels has one side more than {MOST_RATIO} times as long as the other: cut it"
+            f"a picture of {width}x{height} pixels has one side more than {MOST_RATIO} times as long as the other"
         )
     factor = table.factor
     lines, columns = round(height / factor), round(width / factor)

@@ -50,7 +50,8 @@ class ImageTable:
     least_pixels: _Pixels = 0
     """Pixels that a picture in patches is scaled up to where it has fewer."""
     most_pixels: _Pixels = 0
-    """Pixels that a picture in patches is scaled down to where it has more: it bounds memory and time of the encoder."""
+    """Pixels that a picture in patches is scaled down to where it has more: they bound memory and time of the encoder.
+    """
     resample: Resample = Resample.LANCZOS
     """The filter with which pictures are scaled."""
     scale: _Number = 1.0
