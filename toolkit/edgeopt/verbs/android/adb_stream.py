@@ -96,7 +96,9 @@ class AdbStream:
                 part = self.socket.recv(min(count, 1 << 20))
             except TimeoutError as error:
                 # How long it was silent says nothing where the limit came first: a busy phone was cut off in a pause.
-                raise self._late() if left_s < _SILENT_S else self.lost(f"nothing came for {_SILENT_S:.0f} s") from error
+                raise (
+                    self._late() if left_s < _SILENT_S else self.lost(f"nothing came for {_SILENT_S:.0f} s")
+                ) from error
             except OSError as error:
                 raise self.lost(str(error)) from error
             if not part:
