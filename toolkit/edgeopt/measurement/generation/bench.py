@@ -135,18 +135,30 @@ def _cold(
     tell: Callable[[str, int, int], None],
 ) -> ColdStart:
     """Return starts of fresh processes; this one's model stays open meanwhile, and does nothing."""
-    file = opened.origin.file
-    files = [file, *outside_files(file), recipe.folder / recipe.tokenizer.file]
     prompt = list(texts[: options.prompt_tokens[0] - opened.begins_with])
     return run_cold_language(
         model,
-        files,
+        files_read(opened.origin.file, recipe),
         prompt,
         opened.origin.threads,
         opened.origin.entries,
         repeats=options.repeats,
         tell=lambda done, of: tell("start fresh processes", done, of),
     )
+
+
+def files_read(file: Path, recipe: Recipe) -> tuple[Path, ...]:
+    """Return every file that opening a language model reads: its graphs, their weights and its tokenizer.
+
+    Args:
+        file: The graph that computes tokens.
+        recipe: Of the model: a graph of prompts and an encoder of pictures are files of their own.
+    """
+    graphs = [file]
+    graphs += [file.parent / recipe.generation.prefill] if recipe.generation.prefill else []
+    graphs += [recipe.folder / recipe.image.encoder] if recipe.image.encoder else []
+    weights = [weight for graph in graphs for weight in outside_files(graph)]  # those that graphs share come once
+    return tuple(dict.fromkeys([*graphs, *weights, recipe.folder / recipe.tokenizer.file]))
 
 
 _MADE_UP = Note(
