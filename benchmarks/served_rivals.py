@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +69,11 @@ class Served:
 
     @property
     def rss_mib(self) -> float:
+        """Resident memory."""
         return self.process.memory_info().rss / 2**20
 
     def close(self) -> None:
+        """End it."""
         self._process.terminate()
         self._process.wait(60)
         self._log.close()
@@ -95,7 +98,7 @@ class Load:
         return f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
     def run(self, numbers: Iterator[int], clients: int, seconds: float) -> tuple[list[Answer], list[Answer], float]:
-        """Return the whole answers, those that the end cut off, and when they began; `seconds` 0: until none is left."""
+        """Return whole answers, those that the end cut off, and when it began; `seconds` 0: until none is left."""
         begun_s, whole = time.perf_counter(), list[Answer]()
         looked_s, self.memory_mib = 0.0, []
         with selectors.DefaultSelector() as waiting:
@@ -214,8 +217,11 @@ def measure(given: argparse.Namespace) -> None:
     for name in dict.fromkeys(turn.name for turn in turns):
         mine = [turn for turn in turns if turn.name == name]
         rate = np.mean([turn.tokens_per_s for turn in mine])
-        joined = Turn(name, float(rate), sum((t.ttft_ms for t in mine), []), sum((t.tpot_ms for t in mine), []),
-                      sum((t.memory_mib for t in mine), []))  # fmt: skip
+        ttft, tpot, memory = (
+            list(chain.from_iterable(getattr(turn, figure) for turn in mine))
+            for figure in ("ttft_ms", "tpot_ms", "memory_mib")
+        )
+        joined = Turn(name, float(rate), ttft, tpot, memory)
         print("all:", told(joined))
     given.work.joinpath("answers.json").write_text(json.dumps(kept), "utf-8")
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeopt.errors import EdgeoptError, InvalidFileError
+from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import OnnxRuntime
 from edgeopt.executors.onnxruntime.faults import said
@@ -143,3 +143,25 @@ def test_a_reason_is_whole_and_tells_nothing_of_ONNX_Runtimes_source(refused, we
 )
 def test_words_of_other_builds_lose_their_places_too(said_by_engine, reason):
     assert said(RuntimeError(said_by_engine)) == reason
+
+
+def of_microsoft(op: str, **attributes: int) -> bytes:
+    node = helper.make_node(op, ["x", "x", "w", "w", "", "w", "w"], ["y"], domain="com.microsoft", **attributes)
+    proto = onnx.ModelProto.FromString(model(node))
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("source", "told", "remedy"),
+    [
+        (of_microsoft("Unheard"), "the op Unheard, which this one does not know", "install the newest onnxruntime"),
+        (of_microsoft("QMoE", unheard=1), "the op QMoE, which needs 1.31", "install onnxruntime 1.31 or newer"),
+    ],
+)
+def test_an_op_of_a_newer_engine_is_told_with_the_version_that_has_it(source, told, remedy) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        opened(source)
+    assert caught.value.problem.startswith("ONNX Runtime ")
+    assert caught.value.problem.endswith(f" is too old: the model has {told}")
+    assert caught.value.remedy == remedy

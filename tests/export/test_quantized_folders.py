@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import numpy_helper
 from small_decoders import VOCABULARY, random_weights, write_decoder, write_tensors, write_tokenizer
+from stored_matrices import GROUP, WAYS, Stored
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
@@ -26,81 +26,7 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.steps.convert.kept_blocks import bits_of_blocks, in_floats, round_inputs
 from edgeopt.steps.convert.last_logits import keep_last_logits
 
-GROUP = 32
 SIZES = {"hidden_size": 128, "intermediate_size": 160, "head_dim": 32}
-AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-
-
-def words(integers: np.ndarray, bits: int, order: tuple[int, ...] = ()) -> np.ndarray:
-    """Return rows of integers packed in 32 bits, as the tools' loops do it."""
-    count = 32 // bits
-    made = np.zeros((len(integers), integers.shape[1] // count), np.uint32)
-    for place in range(count):
-        made |= integers[:, (order or range(count))[place] :: count].astype(np.uint32) << np.uint32(bits * place)
-    return made.view(np.int32)
-
-
-class Stored:
-    """A random matrix in integers: what it stands for, and its tensors in a file."""
-
-    def __init__(self, outputs: int, inputs: int, bits: int, seed: int, *, mixed: bool, symmetric: bool) -> None:
-        chance, groups = np.random.default_rng(seed), inputs // GROUP
-        self.bits, self.top = bits, (1 << bits) - 1
-        self.integers = chance.integers(0, self.top + 1, (outputs, inputs), np.uint8)
-        self.zero = chance.integers(1, self.top + 1, (outputs, groups), np.uint8)
-        if symmetric:
-            self.zero[:] = 1 << (bits - 1)
-        self.scale = chance.uniform(0.5, 1.5, (outputs, groups)).astype(np.float16) * np.float16(0.3 / self.top)
-        self.group = np.arange(inputs, dtype=np.int32) // GROUP
-        if mixed:
-            self.group = chance.permutation(self.group)
-
-    @property
-    def real(self) -> np.ndarray:
-        steps = self.integers.astype(np.float32) - self.zero[:, self.group].astype(np.float32)
-        return steps * self.scale.astype(np.float32)[:, self.group]
-
-    def gptq(self, name: str, *, less: int) -> dict[str, np.ndarray]:
-        return {
-            f"{name}.qweight": np.ascontiguousarray(words(self.integers, self.bits).T),
-            f"{name}.qzeros": words((self.zero - less).T, self.bits),
-            f"{name}.scales": np.ascontiguousarray(self.scale.T),
-            f"{name}.g_idx": self.group,
-        }
-
-    def awq(self, name: str) -> dict[str, np.ndarray]:
-        return {
-            f"{name}.qweight": words(self.integers.T, 4, AWQ_ORDER),
-            f"{name}.qzeros": words(self.zero.T, 4, AWQ_ORDER),
-            f"{name}.scales": np.ascontiguousarray(self.scale.T),
-        }
-
-    def compressed(self, name: str, *, with_zero: bool) -> dict[str, np.ndarray]:
-        made = {
-            f"{name}.weight_packed": words(self.integers, self.bits),
-            f"{name}.weight_scale": self.scale,
-            f"{name}.weight_shape": np.array(self.integers.shape, np.int64),
-        }
-        if (self.group != np.sort(self.group)).any():
-            made[f"{name}.weight_g_idx"] = self.group
-        if with_zero:
-            made[f"{name}.weight_zero_point"] = np.ascontiguousarray(words(self.zero.T, self.bits).T)
-        return made
-
-
-OF_GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
-OF_COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}
-WAYS: dict[str, dict[str, Any]] = {
-    "gptq": {"config": OF_GPTQ},
-    "gptq act-order": {"config": OF_GPTQ | {"desc_act": True}, "mixed": True},
-    "gptq v2": {"config": OF_GPTQ | {"checkpoint_format": "gptq_v2"}},
-    "gptq of 8 bits": {"config": OF_GPTQ | {"bits": 8}},
-    "gptq symmetric": {"config": OF_GPTQ | {"sym": True}, "symmetric": True},
-    "awq": {"config": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}},
-    "compressed-tensors": {"config": OF_COMPRESSED, "symmetric": True},
-    "compressed-tensors with zeros": {"config": OF_COMPRESSED},
-    "compressed-tensors in another order": {"config": OF_COMPRESSED, "mixed": True},
-}
 
 
 def write_quantized(

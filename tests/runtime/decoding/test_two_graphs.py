@@ -18,11 +18,12 @@ from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import Decoder
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import Model, load_model, save_model, weights_beside
+from edgeopt.measurement.generation.bench import files_read
 from edgeopt.measurement.generation.perplexity import agreement_between, on_the_same, rise_between, score_text
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.runtime.decoding.prompt_plan import PromptPlan
 from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
@@ -260,3 +261,17 @@ def test_parts_of_a_prompt_end_at_the_same_places_wherever_it_goes_on(lengths):
         assert all(part[0] % GRAIN == 0 and len(part) <= GRAIN for part in parts[:-1])
         assert all(len(part) == GRAIN for part in parts[:-2])
         assert [token for part in plain.parts(tokens, past, most) for token in part] == tokens[past:]
+
+
+def test_a_cold_start_asks_the_page_cache_for_every_file_that_is_read(exported, tmp_path):
+    file = written(exported, tmp_path, "w8", "w4")
+    shutil.copy(file, tmp_path / "seen.onnx")
+    read = recipe_beside(file)
+    image = replace(read.image, encoder="seen.onnx", token="<image>", rows=1, tile=8, longest=8)
+    sees = replace(read, image=image)
+    for graph in (file, file.with_name("prefill.onnx")):
+        onnx.save(onnx.load(graph), graph, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    expected = {"model.onnx", "prefill.onnx", "weights.bin", "tokenizer.json"}
+    assert {path.name for path in files_read(file, read)} == expected
+    assert len(files_read(file, read)) == len(expected)  # the weights of both graphs are one file
+    assert {path.name for path in files_read(file, sees)} == expected | {"seen.onnx"}

@@ -23,6 +23,10 @@ _UNMET = " was false."
 _RUN_NODE = re.compile(r"^(\w+) node\. Name:'([^']*)' Status Message: ")
 _UNNAMED = re.compile(r"Node \(\) Op \((\w+)\)")
 _NEWEST = re.compile(r"official support for domain ai\.onnx\S* is till opset (\d+)")
+_UNKNOWN_OP = re.compile(r"com\.microsoft:(?P<op>\w+)\(-?\d+\) is not a registered function/op")
+_UNKNOWN_ATTRIBUTE = re.compile(r"Unrecognized attribute: (?P<attribute>\w+) for operator (?P<op>\w+)")
+_SINCE = {"CausalConvWithState": "1.30", "LinearAttention": "1.30", "GatedRMSNorm": "1.31", "QMoE": "1.31"}
+"""The first ONNX Runtime that has an op as edgeopt writes it: tried with mixtures and hybrids, from 1.24 on."""
 _NO_KERNEL = "Could not find an implementation for"
 _MODEL_FAULTS = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
 """Errors of ONNX Runtime that no provider has a part in."""
@@ -107,12 +111,28 @@ def not_opened(
     if newest := _NEWEST.search(reason):
         problem = f"ONNX Runtime refuses the model: its opset is newer than {newest[1]}, the newest that this one knows"
         return InvalidFileError(problem, remedy=f"export it with opset {newest[1]} or an older one")
+    if older := _older(reason):
+        return older
     if unnamed := _UNNAMED.search(reason):
         reason = reason.replace(unnamed[0], _which(unnamed[1], source))
     remedy = "check it with edgeopt inspect"
     if _NO_KERNEL in reason:
         remedy = "it has this op in other types only: export the model in float32"
     return InvalidFileError(f"ONNX Runtime refuses the model: {reason}", remedy=remedy)
+
+
+def _older(reason: str) -> UnavailableError | None:
+    """Return that this ONNX Runtime is older than an op of the model, or than what is said of one; None: it is not."""
+    unknown = _UNKNOWN_OP.search(reason) or _UNKNOWN_ATTRIBUTE.search(reason)
+    if unknown is None or (unknown.re is _UNKNOWN_ATTRIBUTE and unknown["op"] not in _SINCE):
+        return None
+    import onnxruntime
+
+    op, version = unknown["op"], onnxruntime.__version__
+    since = _SINCE.get(op, "")
+    what = f"the model has the op {op}, which {f'needs {since}' if since else 'this one does not know'}"
+    newer = f"install onnxruntime {since} or newer" if since else "install the newest onnxruntime"
+    return UnavailableError(f"ONNX Runtime {version} is too old: {what}", remedy=newer)
 
 
 def _which(op: str, source: bytes | Path) -> str:

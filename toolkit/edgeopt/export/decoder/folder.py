@@ -33,7 +33,7 @@ from edgeopt.recipes.texts.generation import GENERATION, GenerationTable
 from edgeopt.recipes.texts.tokenizer import Tokenizer
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.steps.convert.decoder_fusion import fuse_decoder
-from edgeopt.steps.convert.kept_blocks import round_inputs
+from edgeopt.steps.convert.kept_blocks import experts_in_floats, round_inputs
 from edgeopt.system.text import plural
 
 TOLERANCE = 1e-3
@@ -42,6 +42,8 @@ TEXTS = 3
 _TOKENS = 24
 _NO_FLOAT_KERNEL = (8,)
 """Bits for which the engine has no kernel with inputs in float: it would write out each matrix in float, each time."""
+_ALWAYS_ROUNDED = 8
+"""Bits of experts whose inputs the engine rounds whatever it is told: what is written is compared in floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ def _from_weights(folder: Path, name: str, config: LlamaConfiguration, weights: 
 
     rounded = round_inputs(model, of_bits=_NO_FLOAT_KERNEL)
     reading = _SHORT if rounded.changes else _WHOLE
-    drift = compare_logits(model, config.vocabulary, config.context, expected, reading)
+    exact = experts_in_floats(model, _ALWAYS_ROUNDED)
+    drift = compare_logits(exact, config.vocabulary, config.context, expected, reading)
     framework = f"NumPy {np.__version__}, its weights computed plainly"
     notes = weights.notes if isinstance(weights, GgufFile | QuantizedFolder) else ()
     if rounded.changes:
@@ -148,7 +151,8 @@ def _told_of_rounding(rounded: Outcome, off: Drift) -> str:
 def _without_attention(folder: Path, name: str) -> WrittenDecoder:
     config, weights = read_mamba(folder), TensorFiles(folder)
     recipe, model = decoder_recipe(folder, config, name), write_mamba(config, weights, name)
-    drift = compare_logits(model, config.vocabulary, config.context, MambaReference(config, weights).logits)
+    exact = experts_in_floats(model, _ALWAYS_ROUNDED)
+    drift = compare_logits(exact, config.vocabulary, config.context, MambaReference(config, weights).logits)
     framework = f"NumPy {np.__version__}, its weights computed plainly"
     return WrittenDecoder(model, recipe, drift, config.vocabulary, framework)
 

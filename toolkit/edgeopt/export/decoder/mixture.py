@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.export.decoder.nodes import MICROSOFT, NodeWriter
+from edgeopt.export.decoder.packed_experts import PackedExperts, packed_experts
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
 KINDS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
@@ -102,14 +103,19 @@ def expert_weights(weights: NamedTensors, layer: int, mixture: Mixture, hidden: 
         ups[:, :, 0], ups[:, :, 1] = joined[:, :inner], joined[:, inner:]
         downs[:] = weights.read(f"{place}.experts.down_proj", (count, hidden, inner))
         return ups.reshape(count, 2 * inner, hidden), downs
-    is_short = f"{place}.experts.0.w1.weight" in weights
-    gate, up, down = ("w1", "w3", "w2") if is_short else ("gate_proj", "up_proj", "down_proj")
+    gate, up, down = _names(weights, place)
     for i in range(count):
         expert = f"{place}.experts.{i}"
         ups[i, :, 0] = weights.read(f"{expert}.{gate}.weight", (inner, hidden))
         ups[i, :, 1] = weights.read(f"{expert}.{up}.weight", (inner, hidden))
         downs[i] = weights.read(f"{expert}.{down}.weight", (hidden, inner))
     return ups.reshape(count, 2 * inner, hidden), downs
+
+
+def _names(weights: NamedTensors, place: str) -> tuple[str, str, str]:
+    """Return what a checkpoint calls gate, up and down of an expert."""
+    is_short = f"{place}.experts.0.w1.weight" in weights
+    return ("w1", "w3", "w2") if is_short else ("gate_proj", "up_proj", "down_proj")
 
 
 def mixture_place(weights: NamedTensors, layer: int) -> str:
@@ -127,18 +133,46 @@ class MixtureWriter(NodeWriter):
         scores = self._product(x, [f"{theirs}.gate"], [mixture.experts], hidden, f"{mine}.router")
         rows = self._constant(f"{mine}.router.shape", np.array([-1, mixture.experts], np.int64))
         flat = self._node("Reshape", [scores, rows], f"{mine}.scores")
-        ups, downs = expert_weights(self._weights, layer, mixture, hidden)
-        inputs = [x, flat, self._constant(f"{mine}.experts.up", ups), "", self._constant(f"{mine}.experts.down", downs)]
-        made = self._node(
-            "MoE", inputs, f"{mine}.experts", MICROSOFT, k=mixture.chosen, activation_type="swiglu", swiglu_fusion=1,
-            activation_alpha=1.0, activation_beta=0.0, normalize_routing_weights=int(mixture.is_normed),
-        )  # fmt: skip
+        sides, names = (mixture.inner, hidden), _names(self._weights, theirs)
+        packed = packed_experts(self._weights, theirs, names, mixture.experts, sides)
+        if packed is not None:
+            made = self._in_blocks(x, flat, packed, mixture, f"{mine}.experts")
+        else:
+            ups, downs = expert_weights(self._weights, layer, mixture, hidden)
+            both = [self._constant(f"{mine}.experts.{name}", each) for name, each in (("up", ups), ("down", downs))]
+            inputs = [x, flat, both[0], "", both[1]]
+            made = self._node("MoE", inputs, f"{mine}.experts", MICROSOFT, **_told(mixture))
         if not mixture.shared:
             return made
         beside = self._gated(x, f"{theirs}.shared_expert", (hidden, mixture.shared), f"{mine}.shared")
         open_ = self._product(x, [f"{theirs}.shared_expert_gate"], [1], hidden, f"{mine}.shared_gate")
         share = self._node("Sigmoid", [open_], f"{mine}.shared_share")
         return self._node("Add", [made, self._node("Mul", [beside, share], f"{mine}.shared_part")], f"{mine}.mixed")
+
+    def _in_blocks(self, x: str, scores: str, experts: PackedExperts, mixture: Mixture, mine: str) -> str:
+        """Return what experts make of x whose matrices stay as their checkpoint stores them."""
+        inputs, zeros = [x, scores], list[str]()
+        for part, matrices in (("up", experts.up), ("down", experts.down)):
+            blocks = [matrix.blocks for matrix in matrices]
+            packed = np.stack([each.packed().reshape(len(each.integers), -1) for each in blocks])
+            scales = np.stack([each.scale for each in blocks])
+            inputs += [self._constant(f"{mine}.{part}", packed), self._constant(f"{mine}.{part}.scale", scales), ""]
+            own = [zero for each in blocks if (zero := each.packed_zero()) is not None]
+            zeros.append(self._constant(f"{mine}.{part}.zero", np.stack(own)) if own else "")
+        shares = "" if mixture.is_normed else self._node("Softmax", [scores], f"{mine}.shares", axis=-1)
+        inputs += ["", "", "", *zeros, "", shares]
+        while not inputs[-1]:
+            inputs.pop()
+        sizes = {"expert_weight_bits": experts.bits, "block_size": experts.block}
+        return self._node("QMoE", inputs, mine, MICROSOFT, **_told(mixture), **sizes)
+
+
+def _told(mixture: Mixture) -> dict[str, Any]:
+    """Return what `MoE` and `QMoE` are told of a mixture."""
+    return {
+        "k": mixture.chosen, "activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.0,
+        "activation_beta": 0.0, "normalize_routing_weights": int(mixture.is_normed),
+    }  # fmt: skip
 
 
 def mixed(weights: NamedTensors, layer: int, mixture: Mixture, x: Numbers) -> Numbers:

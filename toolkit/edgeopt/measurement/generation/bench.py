@@ -183,7 +183,7 @@ class LanguageBlock(WriterBlock):
         file = self.opened.origin.file
         return run_cold_language(
             self.source,
-            [file, *outside_files(file), self.recipe.folder / self.recipe.tokenizer.file],
+            files_read(file, self.recipe),
             list(self.texts[: options.prompt_tokens[0] - self.opened.begins_with]),
             self.opened.origin.threads,
             self.opened.origin.entries,
@@ -205,6 +205,20 @@ def _require_room(opened: LanguageModel, options: GenerationOptions, pictures: S
             f"the answer are {prompt + options.output_tokens}, the context has {opened.context}",
             remedy="ask for shorter prompts or answers" + (", or fewer pictures" if pictures else ""),
         )
+
+
+def files_read(file: Path, recipe: Recipe) -> tuple[Path, ...]:
+    """Return every file that opening a language model reads: its graphs, their weights and its tokenizer.
+
+    Args:
+        file: The graph that computes tokens.
+        recipe: Of the model: a graph of prompts and an encoder of pictures are files of their own.
+    """
+    graphs = [file]
+    graphs += [file.parent / recipe.generation.prefill] if recipe.generation.prefill else []
+    graphs += [recipe.folder / recipe.image.encoder] if recipe.image.encoder else []
+    weights = [weight for graph in graphs for weight in outside_files(graph)]  # those that graphs share come once
+    return tuple(dict.fromkeys([*graphs, *weights, recipe.folder / recipe.tokenizer.file]))
 
 
 _MADE_UP = Note(

@@ -3,6 +3,7 @@
     MatMulNBits(x, integers, scale, zero)                                ->  MatMul(x, W)
     MatMulNBits(x, ...) + MatMul(ReduceSum(Reshape(x)), low)             ->  MatMul(x, W), low added to each block of W
     GatherBlockQuantized(Reshape(integers), ids, scale, zero)            ->  Gather(W, ids)
+    QMoE(x, scores, integers, scale, zero)                               ->  MoE(x, scores, W)
     Cast(Gather(half, ids)), MatMul(x, Transpose(Cast(half)))            ->  Gather(W, ids), MatMul(x, W)
 
 The floats are what other forms are made of: rounding them again loses more, which judging tells.
@@ -23,6 +24,8 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.convert.blocks import INT8_ACTIVATIONS, Blocks
 
 _PRODUCT, _TABLE, _LEVEL = "MatMulNBits", "GatherBlockQuantized", "accuracy_level"
+_EXPERTS, _ZEROS = "QMoE", {2: 11, 5: 12}
+"""Places of the integers of `QMoE`, a scale behind each, and where the zeros of each lie."""
 _MICROSOFT, _BITS = "com.microsoft", (4, 8)
 _USUAL_BITS = 4
 """`bits` of a product that does not say them."""
@@ -45,7 +48,7 @@ def round_inputs(model: Model, *, of_bits: tuple[int, ...] = (4, 8)) -> Outcome:
     count = 0
     for node in proto.graph.node:
         values = {stored.name: stored for stored in node.attribute}
-        if node.op_type != _PRODUCT or (values["bits"].i if "bits" in values else _USUAL_BITS) not in of_bits:
+        if node.op_type not in (_PRODUCT, _EXPERTS) or _bits(node) not in of_bits:
             continue
         if _LEVEL not in values:
             node.attribute.append(onnx.helper.make_attribute(_LEVEL, INT8_ACTIVATIONS))
@@ -58,20 +61,40 @@ def round_inputs(model: Model, *, of_bits: tuple[int, ...] = (4, 8)) -> Outcome:
 
 def bits_of_blocks(model: Model) -> int:
     """Return the bits of most weights that products read in blocks; 0: there is none."""
-    sizes = dict[int, int]()
+    sizes, scales = dict[int, int](), _sizes(model)
     for node in model.proto.graph.node:
-        if node.op_type == _PRODUCT:
-            values = {stored.name: stored.i for stored in node.attribute}
-            bits = values.get("bits", _USUAL_BITS)
-            sizes[bits] = sizes.get(bits, 0) + values["K"] * values["N"]
+        values = {stored.name: stored.i for stored in node.attribute}
+        if node.op_type in (_PRODUCT, _EXPERTS):
+            bits = _bits(node)
+            sizes[bits] = sizes.get(bits, 0) + _weights(node, values, scales)
     return max(sizes, key=lambda bits: sizes[bits], default=0)
+
+
+def _bits_named(op: str) -> str:
+    return "bits" if op == _PRODUCT else "expert_weight_bits"
+
+
+def _bits(node: onnx.NodeProto) -> int:
+    name = _bits_named(node.op_type)
+    return next((stored.i for stored in node.attribute if stored.name == name), _USUAL_BITS)
+
+
+def _sizes(model: Model) -> dict[str, int]:
+    return {stored.name: math.prod(stored.dims) for stored in model.proto.graph.initializer}
+
+
+def _weights(node: onnx.NodeProto, values: dict[str, int], sizes: dict[str, int]) -> int:
+    """Return how many weights a node reads in blocks."""
+    if node.op_type == _PRODUCT:
+        return values["K"] * values["N"]
+    return values["block_size"] * sum(sizes.get(node.input[place + 1], 0) for place in _ZEROS)
 
 
 def bytes_in_floats(model: Model) -> int:
     """Return about the bytes of the graph that `in_floats` makes; 0: it leaves the model as it is."""
     if not bits_of_blocks(model):
         return 0
-    sizes = {stored.name: math.prod(stored.dims) for stored in model.proto.graph.initializer}
+    sizes = _sizes(model)
     packed = {stored.name for stored in model.proto.graph.initializer if stored.data_type == TensorProto.UINT8}
     halves = {
         stored.name for stored in model.proto.graph.initializer
@@ -80,8 +103,8 @@ def bytes_in_floats(model: Model) -> int:
     count = int(sum(4 * sizes[name] for name in sizes if name not in halves and name not in packed))
     for node in model.proto.graph.node:
         values = {stored.name: stored.i for stored in node.attribute}
-        if node.op_type == _PRODUCT:
-            count += 4 * values["K"] * values["N"]
+        if node.op_type in (_PRODUCT, _EXPERTS):
+            count += 4 * _weights(node, values, sizes)
         elif node.op_type == _TABLE and len(node.input) > _SCALE:
             count += 4 * sizes.get(node.input[_SCALE], 0) * values.get("block_size", 0)
         else:
@@ -114,11 +137,25 @@ def in_floats(model: Model) -> Outcome:
         new = graph.insert("Gather", [table, node.inputs[1]], {"axis": 0}, name=f"{node.name}_Gather")
         graph.replace(node.outputs[0], new.outputs[0])
         count += 1
+    for node in graph.nodes(_EXPERTS, domain=_MICROSOFT):
+        count += _to_experts(graph, node)
     if not count:
         return Outcome(model, {})
     _widen(graph)
     graph.remove_unused()
     return Outcome(graph.to_model(), {"matrices in floats": count})
+
+
+def experts_in_floats(model: Model, bits: int) -> Model:
+    """Return the model with experts in blocks of so many bits as the floats that they stand for."""
+    graph = Graph.from_model(model)
+    nodes = [
+        node for node in graph.nodes(_EXPERTS, domain=_MICROSOFT) if attribute(node, "expert_weight_bits", 4) == bits
+    ]
+    if not sum(_to_experts(graph, node) for node in nodes):
+        return model
+    graph.remove_unused()
+    return graph.to_model()
 
 
 def _widen(graph: Graph) -> None:
@@ -141,17 +178,48 @@ def _widen(graph: Graph) -> None:
             graph.replace(turn.outputs[0], columns)
 
 
+def _to_experts(graph: Graph, node: Node) -> int:
+    """Write a mixture in floats in place of one in blocks; return how many matrices it has, 0: it stays."""
+    made = list[Value]()
+    for place, zeros in _ZEROS.items():
+        data, scale, zero_value = node.inputs[place], node.inputs[place + 1], _input(node, zeros)
+        shape = graph.constant(data)
+        blocks = None if shape is None else _blocks_of(graph, node, data, scale, zero_value)
+        if shape is None or blocks is None:
+            return 0
+        rows = blocks.real(blocks.integers.shape[1] * blocks.block)
+        made.append(graph.add_initializer(f"{node.name}_{place}_floats", rows.reshape(*shape.shape[:2], -1)))
+    kept = ("k", "activation_type", "swiglu_fusion", "activation_alpha", "activation_beta")
+    attributes: dict[str, int | float | str] = {
+        name: value for name in kept if (value := attribute(node, name, None)) is not None
+    }
+    attributes["normalize_routing_weights"] = attribute(node, "normalize_routing_weights", 0)
+    inputs = [*node.inputs[:2], made[0], None, made[1]]
+    new = graph.insert("MoE", inputs, attributes, domain=_MICROSOFT, name=f"{node.name}_MoE")
+    graph.replace(node.outputs[0], new.outputs[0])
+    return 2 * len(shape)
+
+
+def _input(node: Node, place: int) -> Value | None:
+    return node.inputs[place] if len(node.inputs) > place else None
+
+
 def _blocks(graph: Graph, node: Node, stored: Value | None) -> Blocks | None:
     """Return the blocks that a node reads; None where they are no constants, or their zeros are floats."""
-    bits, block = attribute(node, "bits", _USUAL_BITS), attribute(node, "block_size", 128)
-    data, scale = graph.constant(stored), graph.constant(node.inputs[2])
-    zero_value = node.inputs[3] if len(node.inputs) > 3 else None
-    zero = graph.constant(zero_value)
+    return _blocks_of(graph, node, stored, node.inputs[2], _input(node, 3))
+
+
+def _blocks_of(
+    graph: Graph, node: Node, stored: Value | None, scales: Value | None, zero_value: Value | None
+) -> Blocks | None:
+    bits = attribute(node, _bits_named(node.op_type), _USUAL_BITS)
+    block = attribute(node, "block_size", 128)
+    data, scale, zero = graph.constant(stored), graph.constant(scales), graph.constant(zero_value)
     if data is None or scale is None or data.dtype != np.uint8 or (zero_value is not None and zero is None):
         return None
     if bits not in _BITS or scale.dtype != np.float32 or (zero is not None and zero.dtype != np.uint8):
         return None
-    rows = len(data)
+    rows = math.prod(data.shape[:2]) if node.op_type == _EXPERTS else len(data)
     integers = _apart(data.reshape(rows, -1), bits).reshape(rows, -1, block)
     scale = scale.reshape(rows, -1)
     zeros = None if zero is None else _apart(zero.reshape(rows, -1), bits)[:, : scale.shape[1]]
