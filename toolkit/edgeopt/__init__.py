@@ -14,6 +14,7 @@ edgeopt.Scheduler({"find": Model("bundle")})                        several mode
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from edgeopt.verbs.check import check
     from edgeopt.verbs.compare import compare
     from edgeopt.verbs.optimize import optimize
+
+# Threads of NumPy's OpenBLAS turn on the spot for 2^26 ticks after each import and product: 0.1 s of a core that the
+# engine needs while a model is opened. 2^16 ticks bridge products that follow each other. Read when NumPy is imported.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 __version__ = "0.1.0"
 __all__ = [

@@ -92,6 +92,32 @@ def test_the_fastest_in_each_part_of_an_answer_is_picked_and_what_memory_does_no
     assert (prompts.out, tokens.out) == ("it takes 300.00 MiB, more than --memory allows", "")
 
 
+def test_a_small_cache_replaces_what_it_is_proven_no_slower_than():
+    judged, fit = contest(), (0.0,) * len(BEFORE)
+    large, level, slower = (entrant(name, fit, ms) for name, ms in (("w4", 5.0), ("w4+a", 5.05), ("w4+b", 5.5)))
+    level.cache_of = slower.cache_of = "w4"
+    forms = [large, level, slower]
+    assert [judged.replaced_by(form, forms) for form in forms] == ["", "w4", ""]
+    level.out = "its perplexity is +9.0%, 2.0% are allowed"
+    assert judged.replaced_by(level, forms) == ""
+
+
+def test_the_form_whose_cache_is_made_small_is_one_that_memory_then_holds():
+    judged, fit = contest(), (0.0,) * len(BEFORE)
+    fast, slow = entrant("fast", fit, 4.0), entrant("slow", fit, 6.0)
+    fast.needs_bytes, slow.needs_bytes = 500, 100
+    judged.original, judged.answer_tokens = SimpleNamespace(token_bytes=4), 100
+    assert judged.leader_with_small_cache([fast, slow]) is fast
+    judged.most_bytes = 200
+    assert judged.leader_with_small_cache([fast, slow]) is fast, "400 of its 500 bytes are the cache"
+    judged.most_bytes = 150
+    assert judged.leader_with_small_cache([fast, slow]) is slow
+    judged.most_bytes = 50
+    assert judged.leader_with_small_cache([fast, slow]) is slow
+    slow.needs_bytes = 400
+    assert judged.leader_with_small_cache([fast, slow]) is None
+
+
 def test_memory_counts_the_encoder_of_pictures_with_each_form_once_and_the_states_of_a_text():
     judged = contest()
     judged.image_bytes, judged.answer_tokens = 1000, 3

@@ -218,6 +218,17 @@ def test_the_fastest_that_is_kept_is_chosen_else_the_safest_that_is_open():
     assert choose_form([base, lost]) == BASELINE
 
 
+def test_a_cache_in_8_bits_is_chosen_in_place_of_the_form_than_which_it_is_no_slower():
+    base, kept = LanguageForm(BASELINE, "", "", 1, 20.0), judged("kept", 2.0, 0.005, 0.01)
+    small = replace(judged("kept+cache8", 1.99, 0.006, 0.01), replaces="kept")
+    assert choose_form([base, kept, small]) == "kept+cache8"
+    assert choose_form([base, kept, replace(small, replaces="")]) == "kept"
+    open_still = judged("kept+cache8", 1.99, 0.015, 0.01)
+    assert choose_form([base, kept, replace(open_still, replaces="kept")]) == "kept"
+    faster = judged("other", 3.0, 0.005, 0.01)
+    assert choose_form([base, kept, small, faster]) == "other"
+
+
 def test_accuracy_that_was_asked_for_and_is_not_decided_is_no_success(report):
     lucky = judged("lucky", 2.0, 0.015, 0.02)
     undecided = replace(report, forms=(report.forms[0], lucky), chosen="lucky", max_rise=0.02, windows=20)

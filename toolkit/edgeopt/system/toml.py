@@ -31,6 +31,8 @@ _PART = r"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
 _DEEP_KEY = re.compile(rf"(?<![\w.-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_DEPTH}}}")
 """A dotted key of more parts than tables may nest."""
 _MOST_INTEGER = 2**63
+_EXACT = (int, str, bool)
+"""Types whose values are taken as they are; whether a float is finite is looked at."""
 _TYPE_NAMES = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
 
 
@@ -235,8 +237,16 @@ def _hints_of(kind: type[Any]) -> Mapping[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
+@cache
+def _form_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return what an annotation is made of, taken apart once: the manifest of a language model has 1,500 values."""
+    return get_origin(hint), get_args(hint)
+
+
 def _parse(hint: Any, value: Any, where: str) -> Any:
-    origin, inner = get_origin(hint), get_args(hint)
+    if hint in _EXACT and type(value) is hint:
+        return value
+    origin, inner = _form_of(hint)
     if origin is Annotated:
         return _parse_within(hint, value, where)
     if origin in (Union, types.UnionType):

@@ -15,6 +15,8 @@ def choose_form(forms: Sequence[LanguageForm], budget: AnswerBudget | None = Non
 
     Where none is KEPT, it is the safest that is not decided: that whose perplexity rises least at most.
 
+    In place of a form the same one with a cache in 8 bits is chosen where that is proven no slower.
+
     A form whose medians keep a budget comes before all that do not. Where the original misses a limit, what is proven
     faster in the part that it misses counts as well, though its whole answers are not: that is what was asked for.
     """
@@ -31,7 +33,8 @@ def choose_form(forms: Sequence[LanguageForm], budget: AnswerBudget | None = Non
     still_open = [form for form in proven if form not in kept]
     if still_open and all(form is original for form in kept):
         return min(still_open, key=_most_rise).name
-    return max(kept or [original], key=_speed).name
+    best = max(kept or [original], key=_speed)
+    return next((form for form in kept if form.replaces == best.name), best).name
 
 
 def _most_rise(form: LanguageForm) -> float:

@@ -41,6 +41,10 @@ LEAST_WINDOWS = 6
 _FEW_WINDOWS = 12
 _FEW_ROUNDS = 3
 _MOST_ROUNDS = 24
+_AS_FAST = 1 / 1.02
+"""Speed over another form from which on one is no slower: what `ratio_of_rounds` counts as equal."""
+_SAVED = 3 / 4
+"""Share of the memory of a cache in floats that one in 8 bits does not take."""
 
 
 @dataclass
@@ -64,6 +68,8 @@ class Entrant:
     prompts_by: str = ""
     """The form that computes prompts, where another computes tokens."""
     tokens_by: str = ""
+    cache_of: str = ""
+    """The form that is the same with a cache of four times the size; empty: none."""
     needs_bytes: int = 0
     """Memory that its weights and the cache of one answer take."""
 
@@ -203,6 +209,18 @@ class FormContest:
         alone += opened.prefill.held_bytes if opened.prefill else 0
         return int(alone + self.image_bytes + self.answer_tokens * opened.token_bytes + opened.state_bytes)
 
+    def leader_with_small_cache(self, entrants: Sequence[Entrant]) -> Entrant | None:
+        """Return the fastest that memory holds, or would hold if its cache were in 8 bits; None: nobody."""
+        saved = 0.0 if self.most_bytes == math.inf else _SAVED * self.answer_tokens * self.original.token_bytes
+        return self.leader([entrant for entrant in entrants if entrant.needs_bytes - saved <= self.most_bytes])
+
+    def replaced_by(self, entrant: Entrant, entrants: Sequence[Entrant]) -> str:
+        """Return the form in whose place one with a small cache is written, as it is proven no slower; empty: none."""
+        other = next((other for other in entrants if other.name == entrant.cache_of), None)
+        if other is None or other.turns is None or entrant.turns is None or entrant.out:
+            return ""
+        return other.name if all(_speed_over(other, entrant, part).low >= _AS_FAST for part in self.parts) else ""
+
     def drop_unproven(self, entrants: Sequence[Entrant]) -> None:
         """Take out two graphs unless they are proven faster than each form that is left, which take less memory.
 
@@ -292,13 +310,17 @@ def _rounds(entrant: Entrant) -> int:
 
 
 def _is_slower(entrant: Entrant, leader: Entrant, part: str) -> bool:
-    """Whether the leader is proven faster: rounds of the same prompts, each against the original beside it."""
+    """Whether the leader is proven faster."""
+    return _speed_over(entrant, leader, part).verdict is Change.FASTER
+
+
+def _speed_over(baseline: Entrant, entrant: Entrant, part: str) -> Ratio:
+    """Return how many times as fast an entrant is: rounds of the same prompts, each against the original beside it."""
     assert entrant.turns is not None
-    assert leader.turns is not None
-    logs = [logs_between(*both, part) for both in (leader.turns, entrant.turns)]
+    assert baseline.turns is not None
+    logs = [logs_between(*both, part) for both in (entrant.turns, baseline.turns)]
     count = min(len(log) for log in logs)
-    ratio = ratio_of_rounds(logs[0][:count] - logs[1][:count], pairs=count)
-    return ratio.verdict is Change.FASTER
+    return ratio_of_rounds(logs[0][:count] - logs[1][:count], pairs=count)
 
 
 def speeds_of(entrant: Entrant) -> dict[str, Ratio]:

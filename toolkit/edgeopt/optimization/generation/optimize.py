@@ -242,8 +242,8 @@ def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> 
         made.take(entrant)
     made.more += enter_split(contest, place, made.entrants)
     made.more += enter_prompts_elsewhere(contest, place, made.entrants)
+    leader = contest.leader_with_small_cache(made.entrants)
     contest.drop_large(made.entrants)
-    leader = contest.leader(made.entrants)
     if leader is not None:
         enter = enter_split_with_small_cache if leader.prompts_by else _enter_with_small_cache
         made.more += enter(leader, contest, place, made.entrants)
@@ -262,7 +262,7 @@ def _enter_with_small_cache(
         return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", error.remedy)]
     if not made.changes:
         return [Note(NoteKind.INFO, f"{name} is left out: only GroupQueryAttention reads a cache in integers")]
-    entrant = Entrant(name, text, leader.precision, place.write(name, made.model))
+    entrant = Entrant(name, text, leader.precision, place.write(name, made.model), cache_of=leader.name)
     try:
         contest.enter(entrant)
     except EdgeoptError as error:

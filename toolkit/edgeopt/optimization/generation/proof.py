@@ -65,10 +65,10 @@ def as_forms(
         needs_bytes=needs,
         precision=precision,
     )
-    return [first, *(_as_form(contest, entrant) for entrant in entrants)]
+    return [first, *(_as_form(contest, entrant, entrants) for entrant in entrants)]
 
 
-def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
+def _as_form(contest: FormContest, entrant: Entrant, entrants: Sequence[Entrant]) -> LanguageForm:
     assert entrant.score is not None
     return LanguageForm(
         name=entrant.name,
@@ -87,6 +87,7 @@ def _as_form(contest: FormContest, entrant: Entrant) -> LanguageForm:
         precision=entrant.precision,
         prompts_by=entrant.prompts_by,
         tokens_by=entrant.tokens_by,
+        replaces=contest.replaced_by(entrant, entrants),
         needs_bytes=entrant.needs_bytes,
     )
 

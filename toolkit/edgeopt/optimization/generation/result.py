@@ -52,6 +52,8 @@ class LanguageForm:
     """The form that computes prompts, where another computes tokens: two graphs over one cache."""
     tokens_by: str = ""
     """The form that computes tokens then."""
+    replaces: str = ""
+    """The form in whose place it is written: the same with a cache of four times the size, and proven no faster."""
     needs_bytes: int = 0
     """Memory of its weights and of the cache of one answer, where that was limited."""
     word: str = ""

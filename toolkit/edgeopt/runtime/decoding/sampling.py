@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Integral
 
 import numpy as np
@@ -65,7 +66,12 @@ class Chooser:
 
     def __init__(self, sampling: Sampling) -> None:
         """Begin a text."""
-        self._sampling, self._chance = sampling, np.random.default_rng(sampling.seed)
+        self._sampling = sampling
+
+    @cached_property
+    def _chance(self) -> np.random.Generator:
+        """What tokens are drawn with; NumPy imports it when it is first asked for, and the likeliest needs none."""
+        return np.random.default_rng(self._sampling.seed)
 
     def choose(self, logits: NDArray[np.float32], seen: Collection[int], answer: Sequence[int] = ()) -> int:
         """Return the next token.

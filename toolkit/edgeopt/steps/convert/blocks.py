@@ -18,6 +18,10 @@ _TOGETHER = 1 << 22
 _SMALLEST = np.float32(1e-12)
 INT8_ACTIVATIONS = 4
 """`accuracy_level` with which kernels of com.microsoft round what a matrix reads to 8 bits, in blocks like its own."""
+_FEW_BITS, _LENGTHS = 4, (32, 64)
+"""Where blocks are shortened, and to which lengths."""
+_BLOCK_BYTES = 8
+"""Bytes that ONNX Runtime reads beside the integers of a block: its scale, and its sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,23 @@ def joined(parts: Sequence[Blocks], axis: int = 0) -> Blocks:
         np.concatenate(zeros, axis) if zeros else None,
         parts[0].bits,
     )
+
+
+def fitting_block(inputs: int, block: int, bits: int) -> int:
+    """Return the length of the blocks of a column: `block`, or in 4 bits a shorter one that takes no more memory.
+
+    The last block of a column is filled up, and a scale and a sum of 4 bytes each go with every block: 576 inputs take
+    as much in blocks of 64 as in those of 128, and lose less.
+
+    Args:
+        inputs: Of the column.
+        block: The longest; a power of two.
+        bits: 4 or 8.
+    """
+    if bits != _FEW_BITS:
+        return block
+    lengths = [length for length in _LENGTHS if length < block] + [block]
+    return min(lengths, key=lambda length: -(-inputs // length) * (length * bits // 8 + _BLOCK_BYTES))
 
 
 Rounding = Callable[[str, NDArray[np.float32], int, int], Blocks]

@@ -31,6 +31,8 @@ _PRODUCTS = ("MatMul", "MatMulNBits", "MatMulInteger", "MatMulIntegerToFloat", "
 _NORMS = ("SimplifiedLayerNormalization", "RMSNormalization", "LayerNormalization")
 _SKIP_NORMS = ("SkipSimplifiedLayerNormalization", "SkipLayerNormalization")
 _MEANS = ("ReduceMean", "ReduceSum")
+_SHORTLIST = ("TopK", "Unsqueeze", "Squeeze")
+"""Along the last axis, as `shortlist.py` has them beside a look-up of rows, their products and where they are put."""
 _PAIRS = ("Add", "Sub", "Mul", "Div", "Pow")
 _SINGLE = ("Cast", "Identity", "Sigmoid", "Tanh", "Erf", "Relu", "Gelu", "FastGelu", "QuickGelu", "Sqrt", "Reciprocal")
 _ROUNDING = ("QuantizeLinear", "DequantizeLinear")
@@ -126,6 +128,30 @@ def _is_product(_: Graph, node: Node, values: Sequence[Value]) -> bool:
     return [node.inputs[0]] == list(values)
 
 
+def _is_product_of_rows(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
+    """Whether it is a product with a constant, or of rows that were looked up for each token with that token's own."""
+    looked_up, own = (graph.producer(input_) for input_ in node.inputs)
+    is_apart = looked_up is not None and looked_up.op_type in _TABLES and own is not None and own.op_type == "Unsqueeze"
+    is_apart = is_apart and list(node.inputs) == list(values)
+    return is_apart or _is_product(graph, node, values)
+
+
+def _is_look_up(_: Graph, node: Node, values: Sequence[Value]) -> bool:
+    return [node.inputs[1]] == list(values)
+
+
+def _is_last_axis(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
+    """Whether a node of a shortlist works along the last axis, which is each token's own."""
+    if node.op_type == "TopK":
+        return _is_product(graph, node, values) and attribute(node, "axis", -1) == -1
+    axes = graph.constant(node.inputs[1])
+    return _is_product(graph, node, values) and axes is not None and axes.tolist() == [-1]
+
+
+def _is_placing(_: Graph, node: Node, values: Sequence[Value]) -> bool:
+    return list(node.inputs) == list(values) and attribute(node, "axis", 0) == -1
+
+
 def _is_norm(_: Graph, node: Node, values: Sequence[Value]) -> bool:
     return [node.inputs[0]] == list(values) and attribute(node, "axis", -1) in (-1, _NUMBERS)
 
@@ -180,6 +206,10 @@ def _is_rounding(graph: Graph, node: Node, values: Sequence[Value]) -> bool:
 
 _CHECKS: dict[str, Callable[[Graph, Node, Sequence[Value]], bool]] = {
     **dict.fromkeys(_PRODUCTS, _is_product),
+    **dict.fromkeys(_SHORTLIST, _is_last_axis),
+    "MatMul": _is_product_of_rows,
+    "GatherBlockQuantized": _is_look_up,
+    "ScatterElements": _is_placing,
     **dict.fromkeys(_NORMS, _is_norm),
     **dict.fromkeys(_SKIP_NORMS, _is_sum),
     **dict.fromkeys(_MEANS, _is_mean),

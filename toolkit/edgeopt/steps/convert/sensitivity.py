@@ -20,7 +20,7 @@ from edgeopt.executors.onnxruntime.decoder import LOGITS, cache_parts
 from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.graph import Graph, attribute
 from edgeopt.graph.model import Model
-from edgeopt.steps.convert.blocks import Rounding
+from edgeopt.steps.convert.blocks import Rounding, fitting_block
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.convert.weight_only import columns_of, large_products
 from edgeopt.steps.quantize.calibration.watching import with_outputs
@@ -79,7 +79,8 @@ def sensitive_products(
         for name in group:
             node = weights[str(name)]
             columns = columns_of(graph, node)
-            real = rounding(node.name or "", columns, bits, block).real(columns.shape[1])
+            length = fitting_block(columns.shape[1], block, bits)
+            real = rounding(node.name or "", columns, bits, length).real(columns.shape[1])
             arrays[str(name)] = real if attribute(node, "transB", 0) else np.ascontiguousarray(real.T)
         found = [_log_shares(session.run({**text, **arrays})[LOGITS]) for text in texts]
         losses.append(float(np.mean([_divergence(*both) for both in zip(expected, found, strict=True)])))

@@ -16,7 +16,7 @@ from edgeopt.graph.facts.mixtures import DOWN, UP, mixtures, routers
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.steps.convert.blocks import INT8_ACTIVATIONS, Rounding, to_nearest
+from edgeopt.steps.convert.blocks import INT8_ACTIVATIONS, Rounding, fitting_block, to_nearest
 from edgeopt.steps.convert.experts import store_experts
 from edgeopt.steps.convert.tables import StoredBlocks, place, store_tables
 from edgeopt.steps.quantize.calibration.findings import require_finite_weights
@@ -44,7 +44,7 @@ def make_weight_only(
     Args:
         model: A float model.
         bits: 4 or 8.
-        block: Weights that share a scale; a power of two from 16.
+        block: Weights that share a scale, at most (`fitting_block`); a power of two from 16.
         wide: Names of nodes whose matrix is stored in 8 bits all the same.
         wide_block: Weights that share a scale in those; 0: `block`.
         rounding: How a matrix becomes integers.
@@ -108,6 +108,7 @@ def _rewrite(
 ) -> None:
     columns, weight = columns_of(graph, node), node.inputs[1]
     assert weight is not None
+    block = fitting_block(columns.shape[1], block, bits)
     known = weight, attribute(node, "transB", 0)
     if known not in stored:
         stored[known] = place(graph, weight.name or "", columns, rounding(node.name or "", columns, bits, block))

@@ -25,9 +25,14 @@ def names_in(folder: str) -> tuple[str, ...]:
     Args:
         folder: Below the package, with dots: `passes`, `recipes.metrics`.
     """
+    return tuple(sorted({*_ours(folder), *_installed(f"edgeopt.{folder}")}))
+
+
+@cache
+def _ours(folder: str) -> frozenset[str]:
+    """Return the names of the parts that lie in the folder itself."""
     path = Path(__file__).parents[2].joinpath(*folder.split("."))
-    ours = [other.name for other in iter_modules([str(path)]) if not other.name.startswith("_")]
-    return tuple(sorted({*ours, *_installed(f"edgeopt.{folder}")}))
+    return frozenset(other.name for other in iter_modules([str(path)]) if not other.name.startswith("_"))
 
 
 @cache
@@ -41,9 +46,14 @@ def _installed(package: str) -> Mapping[str, str]:
 def load(package: ModuleType, name: str) -> ModuleType:
     """Import the one part called `name`; the others stay unimported.
 
+    One of ours is imported without a look at what installed packages offer: none takes its place, and a bundle that is
+    opened does not wait for it.
+
     Raises:
         NotFoundError: If neither the folder nor an installed package offers it.
     """
+    if name in _ours(package.__name__.removeprefix("edgeopt.")):
+        return import_module(f"{package.__name__}.{name}")
     known = names(package)
     if name not in known:
         raise NotFoundError(package.__name__.split(".")[-1].removesuffix("s"), name, known)

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ _RUNNING = re.compile(
 """Packages whose code runs inside a frame."""
 _OTHERS = re.compile(r"^(edgeopt|psutil|onnx|onnx-ir|onnx_ir|onnxslim)$", re.IGNORECASE)
 _VARIABLES = re.compile(
-    r"^(OMP|KMP|GOMP|ORT|CUDA|NVIDIA|TRT|MKL|OPENBLAS|OPENCV|OV|MALLOC|GLIBC|LD_PRELOAD|PYTHONHASHSEED)"
+    r"^(OMP|KMP|GOMP|ORT|CUDA|NVIDIA|TRT|MKL|OPENBLAS(?!_THREAD_TIMEOUT)|OPENCV|OV|MALLOC|GLIBC|LD_PRELOAD|PYTHONHASHSEED)"
 )
 
 
@@ -165,6 +164,8 @@ def software_facts() -> dict[str, Reader]:
 
 
 def _packages(wanted: re.Pattern[str]) -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, distributions, version  # 8 ms, as in `environment.py`
+
     names = {str(distribution.metadata["Name"]) for distribution in distributions()}
     packages = {}
     for name in sorted(other for other in names if wanted.match(other)):

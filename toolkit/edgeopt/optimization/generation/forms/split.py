@@ -76,6 +76,7 @@ def enter_split_with_small_cache(
         place.file_of(name),
         prompts_by=leader.prompts_by,
         tokens_by=leader.tokens_by,
+        cache_of=leader.name,
     )
     return _enter(contest, place, entrant, entrants, has_small_cache=True)
 

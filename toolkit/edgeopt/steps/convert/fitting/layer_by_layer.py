@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
-from edgeopt.steps.convert.blocks import Blocks, joined, to_nearest
+from edgeopt.steps.convert.blocks import Blocks, fitting_block, joined, to_nearest
 from edgeopt.steps.convert.fitting.fitted_blocks import MOST_TOGETHER, Curvature, fit_blocks
 from edgeopt.steps.convert.fitting.pieces import Held, TwoRuns, has_nested
 from edgeopt.steps.convert.text_inputs import feeds_of
@@ -97,7 +97,9 @@ def round_layer_by_layer(
             assert weight is not None
             if weight not in stored:
                 columns = columns_of(graph, node)
-                made = _rounded(columns, rows, _stream(graph, node, len(columns), runs), *form(name))
+                bits, block = form(name)
+                block = fitting_block(columns.shape[1], block, bits)
+                made = _rounded(columns, rows, _stream(graph, node, len(columns), runs), bits, block)
                 stored[weight] = replace(made, integers=keep(made.integers), scale=keep(made.scale))
                 real = made.real(columns.shape[1])
                 others[str(weight.name)] = keep(real if attribute(node, "transB", 0) else np.ascontiguousarray(real.T))
