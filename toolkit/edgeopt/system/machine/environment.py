@@ -37,6 +37,7 @@ _PACKAGES = (
     "openvino",
     "ncnn",
     "ai-edge-litert",
+    "executorch",
     "coremltools",
 )
 
