@@ -1,4 +1,4 @@
-"""Which engine runs which model fastest: ONNX Runtime, OpenVINO, ncnn, LiteRT; in turns, one thread.
+"""Which engine runs which model fastest: ONNX Runtime, OpenVINO, ncnn, LiteRT, ExecuTorch; in turns, one thread.
 
     PYTHONPATH=toolkit python benchmarks/engines.py MODEL.onnx [MODEL.onnx ...] [--threads 1] [--seconds 6] [--int8]
 
@@ -43,6 +43,7 @@ FORMS: Mapping[str, tuple[str, str, str]] = {
     "ncnn fp32": ("ncnn", "CPU", "fp32"),
     "ncnn bf16": ("ncnn", "CPU", "bf16"),
     "litert fp32": ("litert", "CPU", "fp32"),
+    "executorch fp32": ("executorch", "CPU", "fp32"),
 }
 """Executor, provider and precision of each column."""
 INT8: Mapping[str, tuple[str, Form]] = {
@@ -51,6 +52,7 @@ INT8: Mapping[str, tuple[str, Form]] = {
     "openvino": ("openvino-cpu", Form.INPUTS),
     "ncnn": ("ncnn-cpu", Form.INPUTS),
     "litert": ("litert-cpu", Form.QDQ),
+    "executorch": ("executorch-cpu", Form.QDQ),
 }
 """Profile and form of each column of INT8."""
 _CALIBRATED = 8

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fixture_environment import make_environment, run_apart
 
-ENGINES = {"openvino": "openvino", "ncnn": "ncnn", "litert": "ai_edge_litert"}
+ENGINES = {"openvino": "openvino", "ncnn": "ncnn", "litert": "ai_edge_litert", "executorch": "executorch"}
 """Extras, and what each imports as."""
 
 

@@ -9,8 +9,8 @@ from op_cases import SMOOTH
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from edgeopt.executors._torch.ops import known_ops  # noqa: E402
 from edgeopt.steps.finetune.interpreter import TorchModel  # noqa: E402
-from edgeopt.steps.finetune.interpreter.ops import known_ops  # noqa: E402
 from edgeopt.steps.finetune.interpreter.roles import stored_floats  # noqa: E402
 
 WITHOUT_GRADIENT = {

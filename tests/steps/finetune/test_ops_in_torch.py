@@ -15,8 +15,8 @@ from edgeopt.graph.model import Model
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from edgeopt.executors._torch.ops import known_ops  # noqa: E402
 from edgeopt.steps.finetune.interpreter import TorchModel, missing_ops  # noqa: E402
-from edgeopt.steps.finetune.interpreter.ops import known_ops  # noqa: E402
 
 LEFT_OUT = {"maxpool", "lppool", "averagepool", "cast", "castlike"}
 """Seconds to make, or not in numbers; other tests have them."""

@@ -19,8 +19,8 @@ from edgeopt.system.declared.target import Granularity, Int8Rules, find_target
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from edgeopt.executors._torch.ops.quantization import on_grid  # noqa: E402
 from edgeopt.steps.finetune.interpreter import TorchModel, missing_ops  # noqa: E402
-from edgeopt.steps.finetune.interpreter.ops.quantization import on_grid  # noqa: E402
 
 RULES = {
     "U8S8": Int8Rules(),

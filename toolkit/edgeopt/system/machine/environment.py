@@ -36,6 +36,7 @@ _PACKAGES = (
     "openvino",
     "ncnn",
     "ai-edge-litert",
+    "executorch",
     "coremltools",
 )
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 _RUNNING = re.compile(
-    r"^(numpy|onnxruntime.*|openvino.*|ncnn|ai-edge-litert|opencv-python.*|tensorrt.*)$", re.IGNORECASE
+    r"^(numpy|onnxruntime.*|openvino.*|ncnn|ai-edge-litert|executorch|opencv-python.*|tensorrt.*)$", re.IGNORECASE
 )
 """Packages whose code runs inside a frame."""
 _OTHERS = re.compile(r"^(edgeopt|psutil|onnx|onnx-ir|onnx_ir|onnxslim)$", re.IGNORECASE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from edgeopt.steps.finetune.interpreter.plan import ComputationPlan, NodeStep, arguments
+from edgeopt.executors._torch.plan import ComputationPlan, NodeStep, arguments
 from edgeopt.steps.finetune.interpreter.rules import RULES, Case, Ruling, Shape, Unproven
 
 __all__ = ["Unproven", "batched"]

@@ -15,8 +15,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from edgeopt.executors._torch.ops._node import op_name
 from edgeopt.graph.model import Model
-from edgeopt.steps.finetune.interpreter.ops._node import op_name
 from edgeopt.steps.quantize.grids.weights import MOST, MOST_OF_TWO, choose_scale
 from edgeopt.steps.quantize.patterns import WEIGHTED
 

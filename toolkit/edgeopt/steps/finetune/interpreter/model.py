@@ -9,13 +9,13 @@ import onnx
 import torch
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.executors._torch.ops import known_ops
+from edgeopt.executors._torch.ops._node import node_of, op_name, tensor_of
+from edgeopt.executors._torch.plan import ComputationPlan, NodeStep, Values, run, try_out
 from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import all_nodes
 from edgeopt.steps.finetune.interpreter.batches import Unproven, batched
 from edgeopt.steps.finetune.interpreter.grids import grids_of
-from edgeopt.steps.finetune.interpreter.ops import known_ops
-from edgeopt.steps.finetune.interpreter.ops._node import node_of, op_name, tensor_of
-from edgeopt.steps.finetune.interpreter.plan import ComputationPlan, NodeStep, Values, run, try_out
 from edgeopt.steps.finetune.interpreter.roles import stored_floats, weights_of
 from edgeopt.steps.finetune.interpreter.rounding import (
     Rounding,

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import onnx
 
+from edgeopt.executors._torch.ops._node import op_name
 from edgeopt.graph.model import Model
 from edgeopt.steps.finetune.interpreter.grids import grids_of
-from edgeopt.steps.finetune.interpreter.ops._node import op_name
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
 _WEIGHTS: Mapping[str, tuple[int, ...]] = {

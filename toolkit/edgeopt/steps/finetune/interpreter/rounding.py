@@ -16,11 +16,11 @@ import onnx
 import torch
 from onnx import numpy_helper
 
+from edgeopt.executors._torch.ops._node import Compute, Node, tensor_of
+from edgeopt.executors._torch.ops.quantization import along, fake_quantize, on_grid
+from edgeopt.executors._torch.plan import NodeStep, Values
 from edgeopt.graph.model import Model
 from edgeopt.steps.finetune.interpreter.grids import Grids, StoredIntegers, grids_of
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node, tensor_of
-from edgeopt.steps.finetune.interpreter.ops.quantization import along, fake_quantize, on_grid
-from edgeopt.steps.finetune.interpreter.plan import NodeStep, Values
 from edgeopt.steps.quantize.grids.weights import MOST_OF_TWO
 
 _LEAST, _MOST = 1 / 64, 64.0

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from edgeopt.steps.finetune.interpreter.ops._node import Node, given, ints
-from edgeopt.steps.finetune.interpreter.ops.reductions import reduced_axes
+from edgeopt.executors._torch.ops._node import Node, given, ints
+from edgeopt.executors._torch.ops.reductions import reduced_axes
 
 Shape = tuple[int, ...]
 _ALL = 2**62

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node, given, ints, number
+from edgeopt.executors._torch.ops._node import Compute, Node, given, ints, number
 
 
 def _product(x: torch.Tensor, axes: tuple[int, ...], keepdim: bool) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node, torch_padding, windows_padding
+from edgeopt.executors._torch.ops._node import Compute, Node, torch_padding, windows_padding
 
 _MAX = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 _AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node
+from edgeopt.executors._torch.ops._node import Compute, Node
 
 
 def _leaky_relu(node: Node, x: torch.Tensor) -> torch.Tensor:

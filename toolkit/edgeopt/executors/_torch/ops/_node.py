@@ -41,7 +41,7 @@ class Node:
     def refuse(self, what: str) -> UnsupportedError:
         """Return the error that says what of this node torch has no way to compute here."""
         return UnsupportedError(
-            f"training cannot compute {self.op} {self.name!r} with {what}",
+            f"torch cannot compute {self.op} {self.name!r} with {what}",
             remedy="let simplify and fuse run first, or export the model without it",
         )
 

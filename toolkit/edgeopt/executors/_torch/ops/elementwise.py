@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from onnx import helper
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node, number
+from edgeopt.executors._torch.ops._node import Compute, Node, number
 
 _Pair = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

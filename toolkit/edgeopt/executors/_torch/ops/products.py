@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node
-from edgeopt.steps.finetune.interpreter.ops.activations import activation
+from edgeopt.executors._torch.ops._node import Compute, Node
+from edgeopt.executors._torch.ops.activations import activation
 
 
 def _matmul(_node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

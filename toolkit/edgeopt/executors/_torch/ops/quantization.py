@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node
+from edgeopt.executors._torch.ops._node import Compute, Node
 
 RANGES = {
     torch.uint8: (0, 255),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute
+from edgeopt.executors._torch.ops._node import Compute
 from edgeopt.system.declared import registry
 
 

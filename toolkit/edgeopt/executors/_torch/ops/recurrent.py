@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node
+from edgeopt.executors._torch.ops._node import Compute, Node
 
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _Cell = Callable[[Node, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, Any]]

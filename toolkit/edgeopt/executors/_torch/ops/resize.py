@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node, ints
+from edgeopt.executors._torch.ops._node import Compute, Node, ints
 
 Array = NDArray[np.float64]
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node, given, ints, number, torch_padding
-from edgeopt.steps.finetune.interpreter.ops.elementwise import together
+from edgeopt.executors._torch.ops._node import Compute, Node, given, ints, number, torch_padding
+from edgeopt.executors._torch.ops.elementwise import together
 
 
 def _reshape(node: Node, x: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
-from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node
-from edgeopt.steps.finetune.interpreter.ops.activations import silu
+from edgeopt.executors._torch.ops._node import Compute, Node
+from edgeopt.executors._torch.ops.activations import silu
 
 Values = dict[str, torch.Tensor]
 _OF_SHAPES = ("Shape", "Size")
@@ -87,7 +87,7 @@ def _compute(step: NodeStep, values: Values, samples: int) -> None:
 def _refused(node: Node, error: Exception) -> EdgeoptError:
     text = " ".join(str(error).split())[:300]
     return UnsupportedError(
-        f"training cannot compute {node.op} {node.name!r}: {text}",
+        f"torch cannot compute {node.op} {node.name!r}: {text}",
         remedy="check the model with onnxruntime; if it runs there, export it in a newer opset or simplify it",
     )
 

@@ -1,0 +1,227 @@
+"""ExecuTorch against ONNX Runtime without optimizations: ops, integers with our own scales, what it refuses, its child."""
+
+# ruff: noqa: E501 - a model a line
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from engine_ops import AGAIN, MORE, OPS, PICTURE, TWICE, drawn, inputs_of, model_of, opset_model, quantized, right
+from fixture_brief import briefly
+from npu_models import numbers, parse
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.executorch import EXECUTOR, conversion, program_file
+from edgeopt.optimization.optimize import optimize
+from edgeopt.runtime.bundle import read_bundle
+from edgeopt.runtime.runtime import Runtime
+
+_REASON = EXECUTOR.why_unavailable()
+pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
+
+CPU = SessionOptions(("CPU",), 1)
+TRIED = (
+    "convolution in strides",
+    "convolution with an activation",
+    "transposed convolution with padding",
+    "clip",
+    "nearest pixels",
+    "softmax over channels",
+    "product by weights",
+    "normalized layer of channels last",
+    "heads of attention",
+    "one tensor, many readers",
+    "an input that is an output",
+)
+"""A conversion takes a second or two; every op itself is held to ONNX Runtime where torch trains with it."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_open():
+    """ExecuTorch's threads are one number for the process: no session outlives its test."""
+    yield
+    import gc
+
+    gc.collect()
+
+
+@pytest.mark.parametrize("name", [*TRIED, "the best three", "bytes of a picture", "a number alone"])
+def test_ops_compute_what_onnx_says(name):
+    model = opset_model(MORE.get(name) or OPS[name])
+    inputs = drawn(model)
+    expected, actual = right(model, inputs), EXECUTOR.open(model.data, CPU).run(inputs)
+    assert list(actual) == [output.name for output in model.outputs]
+    for output, value in expected.items():
+        assert actual[output].dtype == value.dtype
+        np.testing.assert_allclose(actual[output], value, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("zero", ["z8", "zu"])
+@pytest.mark.parametrize("more", [AGAIN, TWICE], ids=["layer to layer", "several readers"])
+def test_integers_are_ours_and_their_products_are_exact(more, zero):
+    """A layer whose result is rounded runs on integers, and differs by a step in few places; others stay in float."""
+    model = quantized(numbers(6, 6, 3, 3), 0, zero=zero, more=more.replace("z8", zero))
+    session = EXECUTOR.open(model.data, CPU)
+    layers = [layer.reason for layer in session.placement() if "conv" in layer.op]
+    assert layers.count("int8") == 1, "the first has its result rounded, no other"
+    assert layers.count("fp32") == len(layers) - 1
+    for seed in range(3):
+        inputs = inputs_of(model, seed)
+        expected, actual = right(model, inputs)["y"], session.run(inputs)["y"]
+        # halves may be rounded to the other side: a step of the first layer's grid, which 54 sums of the second read
+        assert (np.abs(actual - expected) > 2e-3).mean() < 0.15
+        assert np.linalg.norm(actual - expected) < 0.01 * np.linalg.norm(expected)
+
+
+REFUSED = {
+    "every shape in numbers": "(float[1,3,H,8] x) => (float[1,3,H,8] y) { y = Relu(x) }",
+    "whose integers leave the model": f"({PICTURE}) => (uint8[1,6,9,10] y) {{ y = QuantizeLinear(x, step, zu) }}",
+    "executorch is given no Multinomial": "(float[1,4] x) => (int32[1,1] y) { y = Multinomial(x) }",
+    "a scale that is not above zero": f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, nought, z8) y = DequantizeLinear(q, nought, z8) }}",
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_it_lacks_is_one_line(said):
+    known = {"step": np.array(0.25, np.float32), "nought": np.array(0, np.float32)}
+    known |= {"z8": np.array(0, np.int8), "zu": np.array(3, np.uint8)}
+    text = REFUSED[said]
+    model = parse(f"small {text}", **{name: value for name, value in known.items() if f" {name}" in text})
+    with pytest.raises(UnsupportedError, match=said) as refused:
+        EXECUTOR.open(model.data, CPU)
+    assert refused.value.remedy
+
+
+def test_a_file_of_its_own_holds_the_model_and_names_its_tensors(tmp_path):
+    model = model_of(OPS["convolution with an activation"])
+    out = tmp_path / "model.pte"
+    session = EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, save_optimized_to=str(out)))
+    inputs = inputs_of(model)
+    again = EXECUTOR.open(out, CPU)
+    np.testing.assert_array_equal(session.run(inputs)["y"], again.run(inputs)["y"])
+    assert again.inputs == session.inputs == model.inputs
+    assert EXECUTOR.own_files(model.data).keys() == {"model.pte"}
+
+
+def test_a_session_beside_another_has_memory_of_its_own_and_results_outlive_the_next_run():
+    model = model_of(OPS["convolution"])
+    first, second = inputs_of(model, 1), inputs_of(model, 2)
+    session = EXECUTOR.open(model.data, CPU)
+    kept = session.run(first)["y"]
+    before = kept.copy()
+    beside = session.beside(reuse=True)
+    shown = beside.run(second)["y"].copy()
+    np.testing.assert_array_equal(kept, before)
+    beside.close()
+    np.testing.assert_array_equal(session.run(second)["y"], shown)
+
+
+def test_threads_are_one_number_for_the_process_while_a_model_is_open():
+    data = program_file(model_of(OPS["convolution"]).data)
+    session = EXECUTOR.open(data, CPU)
+    with pytest.raises(UnsupportedError, match="models are open on 1, so none opens on 2"):
+        EXECUTOR.open(data, SessionOptions(("CPU",), 2))
+    session.close()
+    other = EXECUTOR.open(data, SessionOptions(("CPU",), 2))
+    from executorch.extension.pybindings import _C
+
+    assert _C._threadpool_get_thread_count() == 2
+    other.close()
+
+
+@pytest.mark.parametrize("bad", [b"", b"no model", b"\0\0\0\0ET12", b"\x1c\0\0\0ET12" + bytes(64)])
+def test_bytes_that_are_no_model_are_refused(bad):
+    with pytest.raises(EdgeoptError):
+        EXECUTOR.open(bad, CPU)
+
+
+@pytest.mark.parametrize("cut", [8, 200, 2000])
+def test_a_file_that_is_cut_off_is_refused(cut):
+    data = program_file(model_of(OPS["convolution"]).data)
+    with pytest.raises(InvalidFileError):
+        EXECUTOR.open(data[:cut], CPU)
+
+
+def test_inputs_of_another_shape_type_or_name_are_refused():
+    session = EXECUTOR.open(model_of(OPS["convolution"]).data, CPU)
+    for inputs in ({"x": np.zeros((1, 6, 9, 11), np.float32)}, {"x": np.zeros((1, 6, 9, 10))}, {}):
+        with pytest.raises(ValueError, match="x"):
+            session.run(inputs)
+
+
+def test_it_has_no_options_no_other_device_and_no_other_precision():
+    data = model_of(OPS["convolution"]).data
+    with pytest.raises(NotFoundError, match="use_gpu"):
+        EXECUTOR.open(data, SessionOptions(("CPU",), 1, {"use_gpu": "1"}))
+    with pytest.raises(UnavailableError, match="on the CPU, not on GPU"):
+        EXECUTOR.open(data, SessionOptions(("GPU",), 1))
+    with pytest.raises(ValueError, match="fp16"):
+        EXECUTOR.open(data, SessionOptions(("CPU",), 1, precision="fp16"))
+
+
+def test_a_conversion_that_hangs_is_ended_and_the_next_one_works(monkeypatch):
+    model = model_of(OPS["exp"])
+    with monkeypatch.context() as patched:
+        patched.setattr(conversion, "_LONGEST_S", 0.001)
+        with pytest.raises(UnsupportedError, match=r"the conversion to executorch did not answer within 0\.001 s"):
+            EXECUTOR.open(model.data, CPU)
+    inputs = inputs_of(model)
+    np.testing.assert_allclose(EXECUTOR.open(model.data, CPU).run(inputs)["y"], right(model, inputs)["y"], rtol=1e-4)
+
+
+def test_a_conversion_that_dies_is_one_line(monkeypatch):
+    model = model_of(OPS["exp"])
+    monkeypatch.setattr(conversion, "_MODULE", "faulthandler_crash")
+    monkeypatch.setattr(conversion, "_CONVERTER", conversion._Converter())
+    with pytest.raises(UnsupportedError, match="the conversion to executorch ended with exit code 1"):
+        EXECUTOR.open(model.data, CPU)
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory):
+    """What the whole line makes for ExecuTorch alone."""
+    out = tmp_path_factory.mktemp("o")
+    with briefly():
+        return optimize(
+            "digits_detector", target="executorch-cpu", out=out, threads=1, steps=("fuse",), emit=("executorch",)
+        )
+
+
+def test_the_target_runs_the_whole_line_on_executorch_alone(optimized):
+    assert {candidate.executor for candidate in optimized.candidates} == {"executorch"}
+
+
+def test_the_bundle_holds_the_engines_own_file_and_falls_back_to_onnx_runtime(optimized):
+    *first, last = read_bundle(optimized.bundle).artefacts
+    assert {artefact.executor for artefact in first} == {"executorch"}
+    assert first[0].file == "model.pte"
+    assert (last.file, last.executor, last.precision) == ("fallback-cpu.onnx", "onnxruntime", "fp32")
+    runtime = Runtime.load(optimized.bundle, threads=1)
+    assert type(runtime.session).__name__ == "ExecuTorchSession"
+    runtime.close()
+
+
+def test_the_file_for_an_app_is_a_program_that_answers_as_the_choice_does(optimized):
+    assert optimized.emitted == ("emitted/executorch",)
+    folder = optimized.folder / "emitted" / "executorch"
+    facts = json.loads((folder / "edgeopt.json").read_text("utf-8"))
+    assert facts["sqnr_db"] > 30
+    assert EXECUTOR.open(folder / "model.pte", CPU).inputs
+
+
+@pytest.mark.parametrize("gone", ["executorch", "torch"])
+def test_without_the_packages_the_bundle_still_answers(optimized, gone):
+    code = (
+        f"import sys; sys.modules[{gone!r}] = None\n"
+        "from edgeopt.runtime.runtime import Runtime\n"
+        f"runtime = Runtime.load({str(optimized.bundle)!r}, threads=1)\n"
+        "print(runtime.artefact.executor, len(runtime.notes), runtime.notes[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("onnxruntime 1 ")

@@ -1,0 +1,57 @@
+"""What of ExecuTorch needs no ExecuTorch: how its absence is told, whole or in parts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+OPENED = (
+    "from edgeopt.errors import EdgeoptError\n"
+    "from edgeopt.executors import SessionOptions\n"
+    "from edgeopt.executors.executorch import EXECUTOR\n"
+    "print(EXECUTOR.why_unavailable())\n"
+    "try:\n    EXECUTOR.open(b'\\0\\0\\0\\0ET12', SessionOptions(('CPU',)))\n"
+    "except EdgeoptError as error:\n    print(error)\n"
+)
+
+
+def lines_of(code: str, path: str = "") -> list[str]:
+    code = f"import sys; sys.path.insert(0, {path!r})\n{code}" if path else code
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip().splitlines()
+
+
+@pytest.mark.parametrize("package", ["executorch", "torch"])
+def test_without_a_package_the_reason_ends_with_what_to_install(package):
+    reason, problem, remedy = lines_of(f"import sys; sys.modules[{package!r}] = None\n{OPENED}")
+    assert "is not installed" in reason
+    assert problem.endswith("is not installed: running a model by ExecuTorch needs it")
+    assert remedy.startswith("  -> pip install 'edgeopt[executorch]'")
+
+
+def halves(tmp_path, native: str | None) -> str:
+    """Packages of those names that are there in parts."""
+    (tmp_path / "torch.py").write_text("")
+    folder = tmp_path / "executorch" / "extension" / "pybindings"
+    folder.mkdir(parents=True)
+    for place in (folder.parent.parent, folder.parent, folder):
+        (place / "__init__.py").write_text("")
+    if native is not None:
+        (folder / "_C.py").write_text(native)
+    return str(tmp_path)
+
+
+def test_a_package_without_its_runtime_is_one_line(tmp_path):
+    reason, problem, _ = lines_of(OPENED, halves(tmp_path, None))
+    assert reason.startswith("executorch has no runtime in its package")
+    assert problem.startswith("executorch has no runtime in its package: running a model")
+
+
+def test_a_runtime_that_does_not_load_is_one_line(tmp_path):
+    native = "raise ImportError('undefined symbol: torch')\n"
+    reason, problem, remedy = lines_of(OPENED, halves(tmp_path, native))
+    assert reason == "None", "it is seen when a model is opened"
+    assert problem.startswith("executorch cannot be imported (undefined symbol: torch)")
+    assert remedy.startswith("  -> pip install")

@@ -1,0 +1,285 @@
+"""The nodes of a model as XNNPACK's partitioner reads them: integers with our own scales, and layers in one op each.
+
+A layer runs on integers where it stands between a DequantizeLinear and a QuantizeLinear, with a Relu or a Clip between
+at most, and its weights are stored in integers about 0. Everything else computes in float: its stored constants become
+floats before, since what the partitioner does not take is computed by loops without vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from executorch.exir.passes import _quant_patterns_and_replacements  # noqa: F401 - it registers the ops used below
+from torch.nn import functional
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors._torch.ops._node import Compute, Node
+from edgeopt.executors._torch.ops.convolution import convolved
+from edgeopt.executors._torch.plan import NodeStep
+
+_QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
+_DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
+_LAYERS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
+"""Axis of the output channels in a weight as it is stored; of a Gemm with transB it is 0."""
+_LIMITS = ("Relu", "Clip")
+_SHIFT = 128
+"""Between the zero points of the same grid in uint8 and in int8, the only one that XNNPACK's kernels take."""
+_Constants = dict[str, torch.Tensor]
+
+
+def for_xnnpack(
+    steps: Sequence[NodeStep], constants: Mapping[str, torch.Tensor], outputs: Sequence[str]
+) -> tuple[list[NodeStep], _Constants, frozenset[str]]:
+    """Return steps and constants to trace, and the names of the constants that may be computed with before.
+
+    Raises:
+        UnsupportedError: If an output of the model is integers of a grid.
+    """
+    rewriting = _Rewriting(steps, dict(constants), outputs)
+    rewriting.dequantize_what_stays_in_float()
+    made = rewriting.with_own_dequantizers()
+    made = [_computed_so(step, rewriting.constants) for step in made]
+    return made, rewriting.constants, frozenset(rewriting.constants.keys() - rewriting.integers)
+
+
+class _Rewriting:
+    """Questions about the steps of a graph, and what changes in them."""
+
+    def __init__(self, steps: Sequence[NodeStep], constants: _Constants, outputs: Sequence[str]) -> None:
+        self.steps, self.constants, self.outputs = list(steps), constants, frozenset(outputs)
+        self.integers = set[str]()
+        """Names of weights that stay integers."""
+        self._number()
+        for name in self.outputs:
+            maker = self.makers.get(name)
+            if maker is not None and maker.node.op in _QUANTIZE:
+                raise UnsupportedError(
+                    f"executorch is given no {maker.node.op} whose integers leave the model: {name!r}",
+                    remedy="export the model with outputs in float",
+                )
+
+    def _number(self) -> None:
+        self.makers = {name: step for step in self.steps for name in step.outputs if name}
+        self.readers: dict[str, list[NodeStep]] = {}
+        for step in self.steps:
+            for name in {*step.inputs}:
+                self.readers.setdefault(name, []).append(step)
+
+    def dequantize_what_stays_in_float(self) -> None:
+        """Make floats of stored integers but the weights of layers on integers; those lie as torch has them."""
+        kept = list[NodeStep]()
+        for step in self.steps:
+            if step.node.op not in _DEQUANTIZE or step.inputs[0] not in self.constants:
+                kept.append(step)
+                continue
+            readers = self.readers.get(step.outputs[0], [])
+            if len(readers) == 1 and step.outputs[0] not in self.outputs and self._is_on_integers(readers[0], step):
+                self.integers.add(step.inputs[0])
+                kept.append(step)
+            else:
+                values = [self.constants[name] for name in step.inputs if name]
+                self.constants[step.outputs[0]] = step.compute(step.node, *values).to(torch.float32)
+        self.steps = [self._with_weight_as_torch_has_it(step) for step in kept]
+        self._number()
+
+    def _is_on_integers(self, layer: NodeStep, weight: NodeStep) -> bool:
+        if layer.node.op not in _LAYERS or len(layer.inputs) < 2 or layer.inputs[1] != weight.outputs[0]:
+            return False
+        source = self.makers.get(layer.inputs[0])
+        if source is None or not self._is_pair_of_activations(source):
+            return False
+        bias = layer.inputs[2] if len(layer.inputs) > 2 else ""
+        if bias and bias not in self.constants and not self._is_stored(self.makers.get(bias)):
+            return False
+        return self._is_weight(layer, weight) and self._is_rounded_after(layer)
+
+    def _is_pair_of_activations(self, step: NodeStep) -> bool:
+        """Whether a step makes floats of computed integers with one scale."""
+        is_dequantizer = step.node.op in _DEQUANTIZE and step.inputs[0] not in self.constants
+        return is_dequantizer and self.constants[step.inputs[1]].numel() == 1
+
+    def _is_stored(self, step: NodeStep | None) -> bool:
+        return step is not None and step.node.op in _DEQUANTIZE and step.inputs[0] in self.constants
+
+    def _is_weight(self, layer: NodeStep, weight: NodeStep) -> bool:
+        integers, scale = self.constants[weight.inputs[0]], self.constants[weight.inputs[1]]
+        has_zero = len(weight.inputs) > 2 and bool(weight.inputs[2])
+        zero = self.constants[weight.inputs[2]] if has_zero else torch.zeros(1, dtype=torch.uint8)
+        middle = _SHIFT if integers.dtype is torch.uint8 else 0
+        if integers.dtype not in (torch.int8, torch.uint8) or weight.node.get("block_size", 0):
+            return False
+        if not bool((zero == middle).all()) or integers.ndim not in (2, 4):
+            return False
+        if layer.node.op in ("Gemm", "MatMul") and not _is_linear(layer.node, integers):
+            return False
+        if layer.node.op == "ConvTranspose" and layer.node.get("group", 1) != 1 and scale.numel() > 1:
+            return False
+        axis = weight.node.get("axis", 1) % integers.ndim
+        return scale.numel() == 1 or axis == _output_axis(layer)
+
+    def _is_rounded_after(self, layer: NodeStep) -> bool:
+        made = layer.outputs[0]
+        for _ in range(2):
+            readers = self.readers.get(made, [])
+            if len(readers) != 1 or made in self.outputs:
+                return False
+            if readers[0].node.op in _QUANTIZE:
+                return self.constants[readers[0].inputs[1]].numel() == 1
+            if readers[0].node.op not in _LIMITS:
+                return False
+            made = readers[0].outputs[0]
+        return False
+
+    def _with_weight_as_torch_has_it(self, step: NodeStep) -> NodeStep:
+        """Turn the weight of a product: torch's `linear` counts output channels first."""
+        if step.node.op not in ("Gemm", "MatMul") or len(step.inputs) < 2:
+            return step
+        name, node = step.inputs[1], step.node
+        source = next((other for other in self.steps if name in other.outputs), None)
+        stored = name in self.constants
+        is_kept = source is not None and source.inputs[0] in self.integers
+        if not stored and not is_kept:
+            return step
+        held = name if stored else source.inputs[0]  # type: ignore[union-attr]
+        if not _is_linear(node, self.constants[held]):
+            return step
+        if _output_axis(step) == 1:
+            turned = f"{held}\n{step.outputs[0]}"  # no name of a model breaks the line
+            self.constants[turned] = self.constants[held].t().contiguous()
+            if not stored:
+                self.integers.add(turned)
+            name, held = (turned if stored else name), turned
+        if not stored:
+            place = self._place_of(source)  # type: ignore[arg-type]
+            attributes = {**self.steps[place].node.attributes, "axis": 0}
+            old = self.steps[place]
+            self.steps[place] = replace(
+                old, node=replace(old.node, attributes=attributes), inputs=(held, *old.inputs[1:])
+            )
+        return replace(step, compute=_linear, inputs=(step.inputs[0], name, *step.inputs[2:]))
+
+    def _place_of(self, step: NodeStep) -> int:
+        return next(place for place, other in enumerate(self.steps) if other is step)
+
+    def with_own_dequantizers(self) -> list[NodeStep]:
+        """Return the steps with a dequantizer for each reader: the partitioner takes one into each layer."""
+        made, taken = list[NodeStep](), dict[str, int]()
+        for step in self.steps:
+            inputs = list(step.inputs)
+            for place, name in enumerate(inputs):
+                source = self.makers.get(name)
+                if source is None or source.node.op not in _DEQUANTIZE or step.node.op in _QUANTIZE:
+                    continue
+                taken[name] = taken.get(name, 0) + 1
+                if taken[name] > 1:
+                    inputs[place] = f"{name}\n{taken[name]}"
+                    made.append(replace(source, outputs=(inputs[place],)))
+            made.append(replace(step, inputs=tuple(inputs)))
+        return made
+
+
+def _is_linear(node: Node, weight: torch.Tensor) -> bool:
+    if weight.ndim != 2:
+        return False
+    is_plain = node.get("alpha", 1.0) == node.get("beta", 1.0) == 1.0 and not node.get("transA", 0)
+    return node.op == "MatMul" or is_plain
+
+
+def _output_axis(layer: NodeStep) -> int:
+    return 0 if layer.node.op == "Gemm" and layer.node.get("transB", 0) else _LAYERS[layer.node.op]
+
+
+def _linear(_node: Node, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    if bias is None or bias.shape == weight.shape[:1]:
+        return functional.linear(x, weight, bias)
+    return functional.linear(x, weight) + bias
+
+
+def _computed_so(step: NodeStep, constants: _Constants) -> NodeStep:
+    """Return a step with the way of computing it that the partitioner knows."""
+    if step.node.op in _QUANTIZE:
+        return replace(step, compute=_quantizer(step, constants), inputs=step.inputs[:1])
+    if step.node.op in _DEQUANTIZE:
+        return replace(step, compute=_dequantizer(step, constants), inputs=step.inputs[:1])
+    if step.node.op == "Conv":
+        return replace(step, compute=convolved)
+    if step.node.op == "Clip":
+        return _limited(step, constants)
+    return step
+
+
+def _limited(step: NodeStep, constants: _Constants) -> NodeStep:
+    """Return a Clip between two numbers as `hardtanh`, which is taken into the layer before it."""
+    names = [*step.inputs[1:3], "", ""][:2]
+    if step.node.opset < 11:
+        limits = [step.node.get("min", None), step.node.get("max", None)]
+    elif any(name and name not in constants for name in names):
+        return step
+    else:
+        limits = [float(constants[name].reshape(-1)[0]) if name else None for name in names]
+    low, high = limits
+    if low is None or high is None or not low < high:
+        return replace(step, compute=lambda _node, x: torch.clamp(x, low, high), inputs=step.inputs[:1])
+    return replace(step, compute=lambda _node, x: functional.hardtanh(x, low, high), inputs=step.inputs[:1])
+
+
+def _grid(step: NodeStep, constants: _Constants) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return scales, zero points in int8, and the axis that they are of.
+
+    Raises:
+        UnsupportedError: If the grid is of other integers, computed, or no grid.
+    """
+    scale = constants.get(step.inputs[1])
+    zero = (
+        constants.get(step.inputs[2]) if len(step.inputs) > 2 and step.inputs[2] else torch.zeros(1, dtype=torch.uint8)
+    )
+    if scale is None or zero is None or zero.dtype not in (torch.int8, torch.uint8) or step.node.get("block_size", 0):
+        raise UnsupportedError(
+            f"executorch is given no {step.node.op} but of one scale to 8-bit integers: {step.node.name!r}",
+            remedy="choose a target of another engine, such as --target cpu",
+        )
+    if not bool((torch.isfinite(scale) & (scale >= torch.finfo(torch.float32).tiny)).all()):
+        raise UnsupportedError(
+            f"{step.node.op} {step.node.name!r} has a scale that is not above zero", remedy="quantize the model again"
+        )
+    middle = _SHIFT if zero.dtype is torch.uint8 else 0
+    return scale.reshape(-1), zero.reshape(-1).to(torch.int64) - middle, int(step.node.get("axis", 1))
+
+
+def _quantizer(step: NodeStep, constants: _Constants) -> Compute:
+    scale, zero, _ = _grid(step, constants)
+    if scale.numel() > 1:
+        raise UnsupportedError(
+            f"executorch is given no QuantizeLinear by channels: {step.node.name!r}",
+            remedy="quantize activations with one scale",
+        )
+    step_size, middle = float(scale), int(zero)
+
+    def compute(_node: Node, x: torch.Tensor) -> torch.Tensor:
+        op = torch.ops.quantized_decomposed.quantize_per_tensor.default
+        made: torch.Tensor = op(x, step_size, middle, -_SHIFT, _SHIFT - 1, torch.int8)
+        return made
+
+    return compute
+
+
+def _dequantizer(step: NodeStep, constants: _Constants) -> Compute:
+    scale, zero, axis = _grid(step, constants)
+    stored = constants.get(step.inputs[0])
+    if stored is not None and stored.dtype is torch.uint8:
+        constants[step.inputs[0]] = (stored.to(torch.int16) - _SHIFT).to(torch.int8)
+
+    def compute(_node: Node, x: torch.Tensor) -> torch.Tensor:
+        ops = torch.ops.quantized_decomposed
+        limits = (-_SHIFT, _SHIFT - 1, torch.int8)
+        if scale.numel() == 1:
+            made: torch.Tensor = ops.dequantize_per_tensor.default(x, float(scale), int(zero), *limits)
+            return made
+        zeros = zero.expand(scale.shape).contiguous()
+        by_channels: torch.Tensor = ops.dequantize_per_channel.default(x, scale, zeros, axis % x.ndim, *limits)
+        return by_channels
+
+    return compute
