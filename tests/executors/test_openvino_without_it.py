@@ -61,11 +61,15 @@ def test_a_scheme_says_what_float_operators_are_computed_in(scheme, found):
 def test_the_profile_of_the_cpu_offers_openvino_beside_onnx_runtime_and_the_explicit_ones_do_not():
     choice = read_target(assets.folder("targets") / "cpu.toml")
     assert isinstance(choice, TargetChoice)
-    assert find_target("cpu").alternatives == choice.alternatives == (
-        "openvino-cpu",
-        "ncnn-cpu",
-        "litert-cpu",
-        "executorch-cpu",
+    assert (
+        find_target("cpu").alternatives
+        == choice.alternatives
+        == (
+            "openvino-cpu",
+            "ncnn-cpu",
+            "litert-cpu",
+            "executorch-cpu",
+        )
     )
     assert all(find_target(name).alternatives == () for name in choice.choose)
 
