@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -41,12 +42,18 @@ TRIED = (
 """A conversion takes a second or two; every op itself is held to ONNX Runtime where torch trains with it."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory):
+    """Programs of earlier tests would stand in for conversions."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def nothing_open():
+def _nothing_open():
     """ExecuTorch's threads are one number for the process: no session outlives its test."""
     yield
-    import gc
-
     gc.collect()
 
 
@@ -164,6 +171,13 @@ def test_it_has_no_options_no_other_device_and_no_other_precision():
         EXECUTOR.open(data, SessionOptions(("CPU",), 1, precision="fp16"))
 
 
+def test_what_was_converted_before_is_opened_by_a_process_without_a_converter(monkeypatch):
+    model = model_of(OPS["root"])
+    first = program_file(model.data)
+    monkeypatch.setattr(conversion, "_CONVERTER", None)
+    assert program_file(model.data) == first
+
+
 def test_a_conversion_that_hangs_is_ended_and_the_next_one_works(monkeypatch):
     model = model_of(OPS["exp"])
     with monkeypatch.context() as patched:
@@ -175,8 +189,8 @@ def test_a_conversion_that_hangs_is_ended_and_the_next_one_works(monkeypatch):
 
 
 def test_a_conversion_that_dies_is_one_line(monkeypatch):
-    model = model_of(OPS["exp"])
-    monkeypatch.setattr(conversion, "_MODULE", "faulthandler_crash")
+    model = model_of(OPS["softplus"])
+    monkeypatch.setattr(conversion, "_MODULE", "there_is_no_such_module")
     monkeypatch.setattr(conversion, "_CONVERTER", conversion._Converter())
     with pytest.raises(UnsupportedError, match="the conversion to executorch ended with exit code 1"):
         EXECUTOR.open(model.data, CPU)

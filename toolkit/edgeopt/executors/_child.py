@@ -31,12 +31,7 @@ _ABORTS = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSY
 """Signals by which an engine's own fault ends a process. Others come from outside: SIGKILL where memory is short."""
 _WINDOWS_ABORTS = re.compile(r"ended with exit code (3|3221\d{6}|-107\d{7})$")
 """Windows has exit codes for them: 3 of `abort`, 0xC0000005 and its neighbours of the system."""
-_TITLES = {
-    "onnxruntime": "ONNX Runtime",
-    "openvino": "OpenVINO",
-    "browser": "onnxruntime-web",
-    "executorch": "ExecuTorch",
-}
+_TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "browser": "onnxruntime-web"}
 _PLACE = re.compile(r"\S*[/\\]\S+:\d+:?\s*")
 """A line in somebody's source."""
 

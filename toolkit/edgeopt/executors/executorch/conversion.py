@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edgeopt.errors import MissingDependencyError, UnsupportedError
 from edgeopt.executors._child import abort_in
+from edgeopt.executors.executorch.kept import keep_program, kept_program
 from edgeopt.graph.model import Model, save_model
 from edgeopt.system.declared.optional import how_to_install
 from edgeopt.system.processes.messages import Message
@@ -79,10 +80,15 @@ atexit.register(_CONVERTER.close)
 
 
 def to_program(model: Model) -> bytes:
-    """Return a model as an ExecuTorch program, converted in a child.
+    """Return a model as an ExecuTorch program, converted in a child, unless it was before.
 
     Raises:
         UnsupportedError: If it cannot be held, or its conversion hangs or dies.
         MissingDependencyError: If torch or executorch is not installed.
     """
-    return _CONVERTER.convert(model)
+    key = model.proto.SerializeToString(deterministic=True)
+    program = kept_program(key)
+    if program is None:
+        program = _CONVERTER.convert(model)
+        keep_program(key, program)
+    return program

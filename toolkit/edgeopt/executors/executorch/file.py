@@ -1,4 +1,4 @@
-"""What an ExecuTorch program holds beside its network: names, types and shapes, and what computes each layer.
+"""The facts that an ExecuTorch program holds beside its network: names, types and shapes, and what computes each layer.
 
 ExecuTorch's files know places only. A method that returns a constant text is its own way to hand out more.
 """

@@ -28,6 +28,8 @@ from edgeopt.graph.model import Model
 
 _QUANTIZERS = ("quantize_per_tensor", "dequantize_per_tensor", "dequantize_per_channel")
 _DELEGATE = "executorch_call_delegate"
+_TAKEN_IN = ("relu", "hardtanh")
+"""Activations that the layer before them computes."""
 
 
 def to_pte(model: Model) -> bytes:
@@ -139,6 +141,8 @@ def _is_quantizer(node: torch.fx.Node) -> bool:
 
 def _is_on_integers(node: torch.fx.Node) -> bool:
     """Whether a node reads what is dequantized and its result is quantized, with an activation between at most."""
+    if _title(node) in _TAKEN_IN and not any(map(_is_quantizer, node.all_input_nodes)):
+        return any(_is_on_integers(source) for source in node.all_input_nodes if source.op == "call_function")
     made = node
     for _ in range(2):
         readers = [*made.users]

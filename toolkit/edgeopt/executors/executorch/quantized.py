@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from executorch.exir.passes import _quant_patterns_and_replacements  # noqa: F401 - it registers the ops used below
+import torch.ao.quantization.fx._decomposed  # it registers the ops used below
 from torch.nn import functional
 
 from edgeopt.errors import UnsupportedError
@@ -25,6 +25,8 @@ _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
 _LAYERS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
 """Axis of the output channels in a weight as it is stored; of a Gemm with transB it is 0."""
 _LIMITS = ("Relu", "Clip")
+_DTYPES = {0: torch.uint8, 2: torch.uint8, 3: torch.int8}
+"""What ONNX's numbers of types say of a QuantizeLinear without a zero point; all others are refused."""
 _SHIFT = 128
 """Between the zero points of the same grid in uint8 and in int8, the only one that XNNPACK's kernels take."""
 _Constants = dict[str, torch.Tensor]
@@ -53,6 +55,8 @@ class _Rewriting:
         self.integers = set[str]()
         """Names of weights that stay integers."""
         self._number()
+        self.steps = [self._with_zero(step) for step in self.steps]
+        self._number()
         for name in self.outputs:
             maker = self.makers.get(name)
             if maker is not None and maker.node.op in _QUANTIZE:
@@ -60,6 +64,21 @@ class _Rewriting:
                     f"executorch is given no {maker.node.op} whose integers leave the model: {name!r}",
                     remedy="export the model with outputs in float",
                 )
+
+    def _with_zero(self, step: NodeStep) -> NodeStep:
+        """Write down the zero point that a node leaves out: its type is that of the integers."""
+        if step.node.op not in (*_QUANTIZE, *_DEQUANTIZE) or (len(step.inputs) > 2 and step.inputs[2]):
+            return step
+        maker = step if step.node.op in _QUANTIZE else self.makers.get(step.inputs[0])
+        if step.inputs[0] in self.constants and maker is not step:
+            dtype = self.constants[step.inputs[0]].dtype
+        elif maker is not None and len(maker.inputs) > 2 and maker.inputs[2] in self.constants:
+            dtype = self.constants[maker.inputs[2]].dtype
+        else:
+            dtype = _DTYPES.get(maker.node.get("output_dtype", 0) if maker is not None else 0, torch.int16)
+        name = f"{step.outputs[0]}\nzero"
+        self.constants[name] = torch.zeros((), dtype=dtype)
+        return replace(step, inputs=(*step.inputs[:2], name))
 
     def _number(self) -> None:
         self.makers = {name: step for step in self.steps for name in step.outputs if name}
@@ -81,7 +100,9 @@ class _Rewriting:
                 kept.append(step)
             else:
                 values = [self.constants[name] for name in step.inputs if name]
-                self.constants[step.outputs[0]] = step.compute(step.node, *values).to(torch.float32)
+                made = step.compute(step.node, *values)
+                assert isinstance(made, torch.Tensor)
+                self.constants[step.outputs[0]] = made.to(torch.float32)
         self.steps = [self._with_weight_as_torch_has_it(step) for step in kept]
         self._number()
 
@@ -99,15 +120,14 @@ class _Rewriting:
     def _is_pair_of_activations(self, step: NodeStep) -> bool:
         """Whether a step makes floats of computed integers with one scale."""
         is_dequantizer = step.node.op in _DEQUANTIZE and step.inputs[0] not in self.constants
-        return is_dequantizer and self.constants[step.inputs[1]].numel() == 1
+        return is_dequantizer and bool(self.constants[step.inputs[1]].numel() == 1)
 
     def _is_stored(self, step: NodeStep | None) -> bool:
         return step is not None and step.node.op in _DEQUANTIZE and step.inputs[0] in self.constants
 
     def _is_weight(self, layer: NodeStep, weight: NodeStep) -> bool:
         integers, scale = self.constants[weight.inputs[0]], self.constants[weight.inputs[1]]
-        has_zero = len(weight.inputs) > 2 and bool(weight.inputs[2])
-        zero = self.constants[weight.inputs[2]] if has_zero else torch.zeros(1, dtype=torch.uint8)
+        zero = self.constants[weight.inputs[2]]
         middle = _SHIFT if integers.dtype is torch.uint8 else 0
         if integers.dtype not in (torch.int8, torch.uint8) or weight.node.get("block_size", 0):
             return False
@@ -118,7 +138,7 @@ class _Rewriting:
         if layer.node.op == "ConvTranspose" and layer.node.get("group", 1) != 1 and scale.numel() > 1:
             return False
         axis = weight.node.get("axis", 1) % integers.ndim
-        return scale.numel() == 1 or axis == _output_axis(layer)
+        return bool(scale.numel() == 1 or axis == _output_axis(layer))
 
     def _is_rounded_after(self, layer: NodeStep) -> bool:
         made = layer.outputs[0]
@@ -127,7 +147,7 @@ class _Rewriting:
             if len(readers) != 1 or made in self.outputs:
                 return False
             if readers[0].node.op in _QUANTIZE:
-                return self.constants[readers[0].inputs[1]].numel() == 1
+                return bool(self.constants[readers[0].inputs[1]].numel() == 1)
             if readers[0].node.op not in _LIMITS:
                 return False
             made = readers[0].outputs[0]
@@ -208,7 +228,20 @@ def _computed_so(step: NodeStep, constants: _Constants) -> NodeStep:
         return replace(step, compute=convolved)
     if step.node.op == "Clip":
         return _limited(step, constants)
+    if step.node.op == "Pow" and (exponent := constants.get(step.inputs[1])) is not None and exponent.numel() == 1:
+        return replace(step, compute=_power_of(exponent), inputs=step.inputs[:1])
     return step
+
+
+def _power_of(exponent: torch.Tensor) -> Compute:
+    """Return a Pow by one number, which is read before the recording begins: within it a tensor's numbers are none."""
+    power, rank = float(exponent.reshape(-1)[0]), exponent.ndim
+
+    def compute(_node: Node, x: torch.Tensor) -> torch.Tensor:
+        made = torch.pow(x, power).to(x.dtype)
+        return made if x.ndim >= rank else made.reshape([1] * rank)
+
+    return compute
 
 
 def _limited(step: NodeStep, constants: _Constants) -> NodeStep:
@@ -272,14 +305,17 @@ def _dequantizer(step: NodeStep, constants: _Constants) -> Compute:
     if stored is not None and stored.dtype is torch.uint8:
         constants[step.inputs[0]] = (stored.to(torch.int16) - _SHIFT).to(torch.int8)
 
+    # made before the recording begins: what is computed within it is a node, and the partitioner wants constants
+    scales, zeros = scale.to(torch.float32).contiguous(), zero.expand(scale.shape).contiguous()
+    step_size, middle = float(scale[0]), int(zero[0])
+    limits = (-_SHIFT, _SHIFT - 1, torch.int8)
+
     def compute(_node: Node, x: torch.Tensor) -> torch.Tensor:
         ops = torch.ops.quantized_decomposed
-        limits = (-_SHIFT, _SHIFT - 1, torch.int8)
-        if scale.numel() == 1:
-            made: torch.Tensor = ops.dequantize_per_tensor.default(x, float(scale), int(zero), *limits)
+        if scales.numel() == 1:
+            made: torch.Tensor = ops.dequantize_per_tensor.default(x, step_size, middle, *limits)
             return made
-        zeros = zero.expand(scale.shape).contiguous()
-        by_channels: torch.Tensor = ops.dequantize_per_channel.default(x, scale, zeros, axis % x.ndim, *limits)
+        by_channels: torch.Tensor = ops.dequantize_per_channel.default(x, scales, zeros, axis % x.ndim, *limits)
         return by_channels
 
     return compute

@@ -1,0 +1,70 @@
+"""Programs that were converted before: a conversion takes seconds, and one model is opened in many processes.
+
+They lie below the user's own caches, by the content of the model and of what converts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.executors.executorch.file import is_program
+from edgeopt.system.disk.caches import cache_folder
+from edgeopt.system.disk.files import write_beside
+
+_MOST = 64
+"""Programs that are kept; a search makes some dozens."""
+_CONVERTERS = ("executorch", "_torch", "_conversion")
+"""Folders whose code decides what a program is."""
+
+
+def kept_program(model: bytes) -> bytes | None:
+    """Return what was converted of a serialized model before; None: nothing, or nothing whole."""
+    file = _file_of(model)
+    if file is None:
+        return None
+    try:
+        data = file.read_bytes()
+        os.utime(file)
+    except OSError:
+        return None
+    return data if is_program(data) else None
+
+
+def keep_program(model: bytes, program: bytes) -> None:
+    """Keep what was converted of a serialized model, and let the oldest go; a full disk is no fault."""
+    file = _file_of(model)
+    if file is None:
+        return
+    with suppress(OSError, InvalidFileError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_beside(file, program)
+        by_age = sorted(file.parent.glob("*.pte"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in by_age[_MOST:]:
+            old.unlink(missing_ok=True)
+
+
+def _file_of(model: bytes) -> Path | None:
+    try:
+        folder = cache_folder() / "executorch"
+    except RuntimeError:  # a user without a home
+        return None
+    return folder / f"{hashlib.sha256(_converter() + hashlib.sha256(model).digest()).hexdigest()[:32]}.pte"
+
+
+@cache
+def _converter() -> bytes:
+    """Return what stands for the code that converts: another version makes other programs."""
+    digest = hashlib.sha256()
+    for package in ("executorch", "torch"):
+        with suppress(PackageNotFoundError):
+            digest.update(f"{package} {version(package)} ".encode())
+    for name in _CONVERTERS:
+        for path in sorted((Path(__file__).parents[1] / name).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.digest()
