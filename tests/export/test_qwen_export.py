@@ -152,3 +152,19 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
     with pytest.raises(EdgeoptError, match="lacks the weights visual"):
         export(f"hf:{folder}", out=tmp_path / "refused" / "model.onnx")
     assert not (tmp_path / "refused").exists()
+
+
+def test_weights_above_two_gigabytes_go_to_files_while_they_are_written(tmp_path, monkeypatch):
+    """The same answers come out of files beside the graphs; nothing else is left there."""
+    folder = write_qwen_folder(tmp_path / "net", "qwen3_vl")
+    plain = export(f"hf:{folder}", out=tmp_path / "plain" / "model.onnx").file
+    monkeypatch.setattr("edgeopt.export.seeing.written.LARGE_BYTES", 1000)
+    outside = export(f"hf:{folder}", out=tmp_path / "outside" / "model.onnx").file
+    names = {path.name for path in outside.parent.iterdir()}
+    assert names - {path.name for path in plain.parent.iterdir()} == {"model.onnx.data", "image_encoder.onnx.data"}
+    answers = []
+    for file in (plain, outside):
+        with open_language_model(file, 1)[0] as model:
+            prompt = model.seen("What is this?", [photo(1, 90, 120)])
+            answers.append(model.logits(model.images.read(prompt).tokens))
+    np.testing.assert_array_equal(*answers)

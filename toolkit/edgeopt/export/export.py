@@ -19,8 +19,10 @@ from edgeopt.export.hugging_face import open_pretrained
 from edgeopt.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
 from edgeopt.export.network import Network, NetworkInput
 from edgeopt.export.seeing.write import write_seeing
+from edgeopt.export.seeing.written import is_large
 from edgeopt.export.source import NetworkKind, NetworkSource, is_source, read_source
 from edgeopt.export.to_onnx import Axes, choose_opset, to_onnx
+from edgeopt.graph.files.large_constants import FOLDER, kept_in
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.drafting.image_drafting import IMAGE_ENCODER
@@ -221,10 +223,12 @@ def _export_seeing(
     require_writable(file.parent / IMAGE_ENCODER)
     folder = seeing_folder(named)
     assert folder is not None
-    made = write_seeing(folder, named.name)
+    with kept_in(file.parent / FOLDER if is_large(folder) else None):
+        made = write_seeing(folder, named.name)
+        save_model(made.decoder.model, file)
+        save_model(made.encoder, file.parent / IMAGE_ENCODER)
+        sizes = made.decoder.model.size_bytes, made.encoder.size_bytes
     decoder = replace(made.decoder, recipe=replace(made.decoder.recipe, source=f"hf:{named.where}"))
-    save_model(decoder.model, file)
-    save_model(made.encoder, file.parent / IMAGE_ENCODER)
     beside = list(write_recipe(decoder.recipe, file.parent))
     notes = made.notes if beside else (*made.notes, _left_as_it_is(file.parent))
     if made.template:
@@ -237,7 +241,7 @@ def _export_seeing(
         name=named.name,
         framework=decoder.framework,
         opset=decoder.model.opset,
-        size_bytes=sum(model.size_bytes for model in models),
+        size_bytes=sum(sizes),
         nodes=sum(len(model.proto.graph.node) for model in models),
         inputs=(*made.encoder.inputs, *decoder.model.inputs[:2]),
         samples=TEXTS,

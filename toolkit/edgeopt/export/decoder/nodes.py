@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from edgeopt.executors.onnxruntime.image_rows import AXES, IMAGE_PLACES, IMAGE_ROWS, IMAGE_SHIFTS, WITH_IMAGES
 from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.packed_nodes import PackedNodes
 from edgeopt.export.decoder.positions import Positions
 from edgeopt.export.decoder.tensors_file import NamedTensors
+from edgeopt.graph.files.large_constants import proto_of
 
 MICROSOFT = "com.microsoft"
 
@@ -35,7 +36,7 @@ class NodeWriter:
         self._packed = PackedNodes(self._constant, self._node)
 
     def _constant(self, name: str, array: NDArray[Any] | TensorProto) -> str:
-        self._constants.append(array if isinstance(array, TensorProto) else numpy_helper.from_array(array, name))
+        self._constants.append(array if isinstance(array, TensorProto) else proto_of(array, name))
         return name
 
     def _node(self, op: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:

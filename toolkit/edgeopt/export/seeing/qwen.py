@@ -119,7 +119,7 @@ def _decoder_configuration(values: Mapping[str, Any], kind: str, folder: Path) -
         if plain.get(key) == "mrope":
             plain[key] = "default"
     text["rope_parameters"], text["rope_scaling"] = plain, None
-    text["tie_word_embeddings"] = bool(values.get("tie_word_embeddings", text.get("tie_word_embeddings")))
+    text["tie_word_embeddings"] = bool(values.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
     ends = read_settings(folder / "generation_config.json").get("eos_token_id", values.get("eos_token_id"))
     if ends is not None:
         text["eos_token_id"] = ends
@@ -171,7 +171,7 @@ def _compare_encoder(
         UnsupportedError: If they lie further apart than `TOLERANCE`.
     """
     reference, drifts, shapes = VisionReference(vision, weights), list[Drift](), list[tuple[int, ...]]()
-    session = EXECUTOR.open(model.data, SessionOptions(entries=UNOPTIMIZED))
+    session = EXECUTOR.open(model.source, SessionOptions(entries=UNOPTIMIZED))
     try:
         for seed, (lines, columns) in enumerate(_GRIDS):
             size = lines * table.factor, columns * table.factor, 3
@@ -207,7 +207,7 @@ def _compare_decoder(
             rows[place] = next(places)
     known = [0 if place in rows else token for place, token in enumerate(tokens)]
     expected = reference.logits(known, rows, positions[:, : len(tokens)])
-    session = EXECUTOR.open(model.data, SessionOptions(entries=UNOPTIMIZED))
+    session = EXECUTOR.open(model.source, SessionOptions(entries=UNOPTIMIZED))
     try:
         parts = cache_parts(session.inputs, session.outputs)
         decoder = Decoder(session.engine, parts, len(tokens), shares=shares_cache(session, parts))

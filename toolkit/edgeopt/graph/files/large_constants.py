@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from edgeopt.graph.files.outside import LEAST_BYTES, StoredPiece, remember_sha256
 from edgeopt.system.disk.files import open_beside
@@ -77,6 +79,12 @@ def stored(array: NDArray[Any], name: str) -> ir.Tensor[Any] | ir.ExternalTensor
         return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
     dtype, shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
     return ir.ExternalTensor(place.file, place.offset, place.length, dtype, shape=shape, name=name)
+
+
+def proto_of(array: NDArray[Any], name: str) -> onnx.TensorProto:
+    """Return a constant of a graph that is written node by node: in a file where it is large and a folder is given."""
+    made = stored(array, name)
+    return ir.to_proto(made) if isinstance(made, ir.ExternalTensor) else numpy_helper.from_array(array, name)
 
 
 def held_outside(array: NDArray[Any], folder: Path | None = None) -> NDArray[Any]:

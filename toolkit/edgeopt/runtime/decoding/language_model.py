@@ -283,7 +283,7 @@ class LanguageModel(Closing):
         if self.images is None:
             raise UnsupportedError(
                 "this language model sees no pictures: it was exported without an encoder for them",
-                remedy="leave the pictures out, or export one that sees: edgeopt export hf:FOLDER of a SmolVLM or a Qwen-VL",
+                remedy="leave the pictures out, or export one that sees (SmolVLM, Qwen-VL): edgeopt export hf:FOLDER",
             )
         return self.images
 
