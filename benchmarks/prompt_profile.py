@@ -29,7 +29,7 @@ from edgeopt.executors.onnxruntime.prefill import OnnxPrefill, Prefill
 
 _FIRST_TOKEN, _MOST_TOKEN = 5, 1000
 _PRODUCTS = ("MatMul", "MatMulNBits", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "FullyConnected")
-_ATTENTION = (SHARING_OP, "Subgraph", "ScaledDotProductAttention")
+_ATTENTION = (SHARING_OP, "PagedAttentionExtension")
 
 
 def flops_of(file: Path, tokens: int) -> tuple[float, float]:

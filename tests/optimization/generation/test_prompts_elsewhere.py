@@ -1,4 +1,4 @@
-"""Prompts by OpenVINO as candidates of `optimize`: how they are judged and told, and the bundle of one that is chosen."""
+"""Prompts by OpenVINO as candidates of `optimize`: how they are judged, and the bundle of a chosen one."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def over_pages(openvino: Any, model: Any) -> Any:
 
 
 class _Rewriting:
-    """What the graph gets in place of its attentions."""
+    """Parts that the graph gets in place of its attentions."""
 
     def __init__(self, openvino: Any, model: Any) -> None:
         self._openvino, self._ops = openvino, openvino.opset13

@@ -14,6 +14,7 @@ from typing import cast
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError, UnsupportedError
 from edgeopt.executors import Session
+from edgeopt.executors._prompt_graph import PromptGraph, open_prompt_graph
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.graph.files.in_place import mapped
@@ -27,7 +28,6 @@ from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encode
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import require_memory
 from edgeopt.runtime.decoding.no_frames import NoFrames
-from edgeopt.runtime.decoding.prompt_graph import PromptGraph, open_prompt_graph
 from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
 from edgeopt.runtime.selftest import StoredTest, check, read_stored

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.executors._openvino_prefill import options_of_prompts
+from edgeopt.executors._prompt_graph import OPENVINO
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
@@ -23,7 +24,6 @@ from edgeopt.runtime.bundles.parts import Artefact, Expected
 from edgeopt.runtime.bundles.targets import MEASURED_ON, ORIGINAL, this_machine
 from edgeopt.runtime.decoding.binding import open_image_reader
 from edgeopt.runtime.decoding.opening import open_language_model
-from edgeopt.runtime.decoding.prompt_graph import OPENVINO
 from edgeopt.runtime.decoding.selftest import record_logits
 from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import package_versions, read_environment

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors._prompt_graph import PromptGraph
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS
@@ -20,7 +21,6 @@ from edgeopt.recipes.texts.tokens import Tokens, read_tokens
 from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import bytes_of_graphs, require_memory
-from edgeopt.runtime.decoding.prompt_graph import PromptGraph
 from edgeopt.system.disk.files import require_regular
 from edgeopt.system.machine.huge_pages import huge_pages
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import Note, UnavailableError, UnsupportedError
+from edgeopt.executors._prompt_graph import PromptGraph, bind_prompt_graph
 from edgeopt.executors.onnxruntime.decoder import ROOM, CachePart, Decoder, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.image_rows import numbers_of
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
@@ -33,7 +34,6 @@ from edgeopt.runtime.decoding.image_reader import Image, ImageReader, ReadPictur
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
-from edgeopt.runtime.decoding.prompt_graph import PromptGraph, bind_prompt_graph
 from edgeopt.runtime.decoding.prompt_plan import PromptPlan, common_start, require_tokens
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.system.declared.signatures import with_options_of

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgeopt.errors import Note
 from edgeopt.executors import SessionOptions
+from edgeopt.executors._prompt_graph import open_prompt_graph
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.graph.files.in_place import mapped
@@ -20,7 +21,6 @@ from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, requir
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import bytes_of_graphs, require_memory
-from edgeopt.runtime.decoding.prompt_graph import open_prompt_graph
 from edgeopt.runtime.fallback import open_first
 from edgeopt.system.disk.files import require_regular
 from edgeopt.system.disk.links import beside

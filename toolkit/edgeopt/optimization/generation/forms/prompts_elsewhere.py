@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors._openvino_prefill import PRECISION, OpenVinoPrefill, options_of_prompts, why_no_prompts
+from edgeopt.executors._prompt_graph import OPENVINO
 from edgeopt.executors.onnxruntime.decoder import SHARING_OP
 from edgeopt.graph.graph import Graph, attribute
 from edgeopt.graph.model import Model, load_model
@@ -15,7 +16,6 @@ from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.forms.kinds import FUSED
 from edgeopt.optimization.generation.forms.split import PREFILL, enter_pair, fastest_for_tokens
 from edgeopt.optimization.generation.workplace import Workplace
-from edgeopt.runtime.decoding.prompt_graph import OPENVINO
 from edgeopt.steps.convert.bfloat16_weights import store_in_bfloat16
 
 _MOST_INPUTS = 9
