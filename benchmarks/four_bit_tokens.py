@@ -7,7 +7,8 @@ The model has the shape of SmolLM2-135M with random weights (`write_smol` of riv
 text, as speed hangs on no number, and `+cache8` keeps keys and values in 8 bits. All engines answer in one process on
 one thread, the same prompt of 128 tokens, in turns whose order is turned round each time; ratios are medians over
 rounds with their 95 % interval. `--profile` tells instead what ONNX Runtime's profiler says of each op, which adds 1 to
-3 us to each node, and the bytes of weights that a token reads.
+3 us to each node, and the bytes of weights that a token reads. `--products` times products of one row alone, with 90
+matrices one after the other, which come from memory, and with the same one again and again, which stays in the cache.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from onnx import helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rivals import model_of
@@ -45,6 +47,10 @@ _LARGEST = 4.0
 """Of each channel of the cache: what a scale is costs no time."""
 _PROFILED = 32
 """Tokens."""
+_PRODUCTS = ((576, 1536, 90), (1536, 576, 90), (576, 49152, 3))
+"""Inputs, outputs, and how many of them are larger than the cache together."""
+_KINDS = ((4, 32), (4, 64), (4, 128), (8, 64))
+_TIMES = 30
 
 
 def form_of(work: Path, name: str) -> Path:
@@ -146,6 +152,53 @@ def sizes_of(nodes: Sequence[object], name: str) -> str:
     return f"{sizes.get('K', '?')} x {sizes.get('N', '?')}"
 
 
+def show_products() -> None:
+    """Print the time of products of one row, and how fast their blocks, scales and sums are read."""
+    whole = np.ones(50 << 20, np.float32)
+    times = [_timed(whole.max) for _ in range(3)]
+    print(f"\nnumpy.max reads {whole.nbytes / min(times) / 1e3:.0f} GB/s\n")
+    print("| matrix, bits, block | from memory, us | GB/s | in the cache, us |\n|---|--:|--:|--:|")
+    for inputs, outputs, many in _PRODUCTS:
+        for bits, block in _KINDS:
+            if inputs % block:
+                continue
+            least = [_least_us(inputs, outputs, bits, block, count) for count in (many, 1)]
+            read = inputs * outputs * (bits / 8 + 8 / block)
+            label = f"{inputs} x {outputs}, {bits}, {block}"
+            print(f"| {label} | {least[0]:.1f} | {read / least[0] / 1e3:.0f} | {least[1]:.1f} |", flush=True)
+
+
+def _least_us(inputs: int, outputs: int, bits: int, block: int, count: int) -> float:
+    """Return the least time of a product by `count` matrices in turns."""
+    chance, times = np.random.default_rng(0), max(count, 3)
+    shape, nodes, constants = (outputs, inputs // block, block * bits // 8), [], []
+    sizes = {"K": inputs, "N": outputs, "bits": bits, "block_size": block, "accuracy_level": 4}
+    for i in range(count):
+        blocks = chance.integers(0, 256, shape, np.uint8)
+        scales = chance.random(outputs * shape[1], np.float32)
+        constants += [numpy_helper.from_array(blocks, f"w{i}"), numpy_helper.from_array(scales, f"s{i}")]
+    for i in range(times):
+        names = ["x", f"w{i % count}", f"s{i % count}"]
+        nodes.append(helper.make_node("MatMulNBits", names, [f"y{i}"], domain="com.microsoft", **sizes))
+    nodes.append(helper.make_node("Sum", [f"y{i}" for i in range(times)], ["out"]))
+    ends = [helper.make_tensor_value_info(*end) for end in (("x", 1, [1, inputs]), ("out", 1, [1, outputs]))]
+    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    session = EXECUTOR.open(made.SerializeToString(), SessionOptions(threads=1))
+    feed = {"x": chance.standard_normal((1, inputs), np.float32)}
+    least = min(_timed(lambda: session.run(feed)) for _ in range(_TIMES)) / times
+    session.close()
+    return least
+
+
+def _timed(call: Callable[[], object]) -> float:
+    """Return the microseconds of a call."""
+    began = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - began) / 1e3
+
+
 def main() -> None:
     """Make what is not there, measure, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -153,7 +206,11 @@ def main() -> None:
     parser.add_argument("--forms", default="w4+head,w4+long,w4+short,w4+short+cache8")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--products", action="store_true")
     asked = parser.parse_args()
+    if asked.products:
+        show_products()
+        return
     files = {name: form_of(asked.work, name) for name in asked.forms.split(",")}
     print(read_environment().cpu)
     if asked.profile:

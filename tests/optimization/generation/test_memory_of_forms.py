@@ -19,6 +19,7 @@ from edgeopt.graph.files import in_place, large_constants
 from edgeopt.graph.files.outside_weights import outside_tensors, piece_of
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation import optimize
+from edgeopt.optimization.generation.forms import kinds
 from edgeopt.optimization.generation.forms.kinds import FORMS
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
@@ -30,7 +31,7 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.declared.target import find_target
 
 SHIPPED = Path(__file__).parents[3] / "models" / "tiny_lm"
-TRIED = ("w8a8", "w8", "w4+mixed")
+TRIED = ("w8a8", "w8", "w4+short", "w4+mixed")
 
 
 @pytest.fixture
@@ -54,7 +55,10 @@ def weights_of(file: Path) -> dict[str, np.ndarray]:
 
 
 def test_forms_of_a_large_model_lie_outside_and_have_the_same_numbers(tmp_path, options, monkeypatch):
+    assert "w4+short" not in make_all(tmp_path / "small", options, tried=("w8", "w4+short")), "its head is too small"
+    monkeypatch.setattr(kinds, "_LARGE_HEAD", 1 << 17)
     inside = make_all(tmp_path / "inside", options)
+    assert {"TopK", "ScatterElements"} <= {node.op_type for node in onnx.load(inside["w4+short"]).graph.node}
     monkeypatch.setattr(in_place, "LEAST_FILE_BYTES", 1)
     held = list[weakref.ref[object]]()
 

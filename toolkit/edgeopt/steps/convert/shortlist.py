@@ -15,7 +15,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.convert.tables import BITS
 
 LIKELIEST = 64
-"""Tokens whose logits are computed again: a twentieth of a millisecond for each 64 of 576 numbers."""
+"""Tokens whose logits are computed again: with 49,152 tokens of 576 numbers all of it takes 0.15 ms."""
 _MICROSOFT = "com.microsoft"
 _TABLE, _BLOCKS = "GatherBlockQuantized", "MatMulNBits"
 _SIZES = ("K", "N", "bits", "block_size", "accuracy_level")
@@ -26,7 +26,7 @@ _MOST_INPUTS = 4
 
 
 def tied_head(model: Model) -> int:
-    """Return how many tokens the table of a decoder has that is its head too; 0: its head is another matrix.
+    """Return how many weights the table of tokens has that is the head of a decoder too; 0: its head is another matrix.
 
     Args:
         model: A decoder in floats.
@@ -37,7 +37,7 @@ def tied_head(model: Model) -> int:
     rows = graph.constant(table.inputs[0]) if table is not None else None
     if weight is None or rows is None or rows.T.shape != weight.shape or not np.array_equal(rows.T, weight):
         return 0
-    return len(rows)
+    return int(rows.size)
 
 
 def make_shortlist(model: Model, count: int = LIKELIEST) -> Outcome:
