@@ -30,7 +30,7 @@ from rivals import model_of
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import LOGITS, Decoder, cache_parts
-from edgeopt.export.decoder.gguf_writing import write_gguf_file
+from edgeopt.export.decoder.gguf.writing import write_gguf_file
 from edgeopt.graph.files.in_place import mapped
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import load_model, save_model

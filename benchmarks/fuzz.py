@@ -583,7 +583,7 @@ def make_gguf(folder: Path) -> list[Path]:
 
 def read_gguf(path: Path) -> object:
     """Read the head, and what it tells of a decoder."""
-    from edgeopt.export.decoder.gguf_file import GgufFile
+    from edgeopt.export.decoder.gguf.file import GgufFile
 
     return GgufFile(path).config
 

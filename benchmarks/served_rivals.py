@@ -8,7 +8,7 @@ tokens, each asked once, so that no cache of prompts helps anybody. A client ask
 All answers are kept in the work folder; `--check` opens both servers anew, asks each prompt alone and compares, as a
 right answer is the one that the same request gets alone. Without `--llama-server`, ours alone is measured.
 
-The file of the same weights for llama.cpp: `export.decoder.gguf_writing`, then `llama-quantize FILE OUT Q4_0`.
+The file of the same weights for llama.cpp: `export.decoder.gguf.writing`, then `llama-quantize FILE OUT Q4_0`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
-from edgeopt.export.decoder.gguf_file import GgufFile
+from edgeopt.export.decoder.gguf.file import GgufFile
 from edgeopt.export.decoder.llama import write_llama
 from edgeopt.export.decoder.reference import Reference
 from edgeopt.export.export import export

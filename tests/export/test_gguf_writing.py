@@ -9,8 +9,8 @@ import pytest
 from small_decoders import random_weights, write_decoder
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.export.decoder.gguf_file import GgufFile
-from edgeopt.export.decoder.gguf_writing import FORMS, write_gguf_file
+from edgeopt.export.decoder.gguf.file import GgufFile
+from edgeopt.export.decoder.gguf.writing import FORMS, write_gguf_file
 from edgeopt.export.decoder.graph_weights import read_graph_weights
 from edgeopt.export.decoder.llama import read_configuration, write_llama
 from edgeopt.export.decoder.tensors_file import TensorFiles

@@ -11,7 +11,7 @@ from small_mixtures import HYBRIDS, logits_of, write_by_transformers
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors.onnxruntime.state_parts import state_parts
-from edgeopt.export.decoder.gguf_writing import write_gguf_file
+from edgeopt.export.decoder.gguf.writing import write_gguf_file
 from edgeopt.export.decoder.graph_weights import read_graph_weights
 from edgeopt.export.decoder.hybrid import in_words_of_llama, read_hybrid
 from edgeopt.export.decoder.llama import read_configuration

@@ -10,7 +10,7 @@ from small_decoders import VOCABULARY, write_decoder, write_tensors, write_token
 from small_mixtures import KINDS, logits_of, write_by_transformers
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.export.decoder.gguf_writing import write_gguf_file
+from edgeopt.export.decoder.gguf.writing import write_gguf_file
 from edgeopt.export.decoder.graph_weights import read_graph_weights
 from edgeopt.export.decoder.llama import read_configuration
 from edgeopt.export.decoder.tensors_file import TensorFiles

@@ -46,11 +46,11 @@ def to_pte(model: Model) -> bytes:
     graph = Graph.from_model(model)
     if not graph.outputs:
         raise InvalidFileError("the model has no outputs", remedy="export the model again")
-    for spec in (*model.inputs,):
+    for spec in model.inputs:
         if not spec.is_static:
             raise UnsupportedError(
                 f"executorch needs every shape in numbers, and {spec.name!r} is {spec}",
-                remedy="give --input-shape, or export the model with fixed shapes",
+                remedy="give --shape, or export the model with fixed shapes",
             )
     fold(graph)
     join_gelus(graph)

@@ -16,7 +16,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.executors.onnxruntime.stateful import decoder_of
-from edgeopt.export.decoder.gguf_file import GgufFile
+from edgeopt.export.decoder.gguf.file import GgufFile
 from edgeopt.export.decoder.llama import LlamaConfiguration, read_configuration, write_llama
 from edgeopt.export.decoder.mamba import MambaConfiguration, is_mamba, read_mamba, write_mamba
 from edgeopt.export.decoder.mamba_reference import MambaReference

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, NotFoundError, UnsupportedError
-from edgeopt.export.decoder.gguf_writing import FORMS, write_gguf_file
+from edgeopt.export.decoder.gguf.writing import FORMS, write_gguf_file
 from edgeopt.export.decoder.graph_weights import read_graph_weights
 from edgeopt.export.decoder.llama import LlamaConfiguration, read_configuration
 from edgeopt.export.decoder.quantized import QuantizedFolder, open_weights

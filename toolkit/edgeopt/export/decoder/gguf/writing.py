@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.export.decoder.gguf_file import BLOCK_NAMES, CONTROL, NORMAL, gguf_name
+from edgeopt.export.decoder.gguf.file import BLOCK_NAMES, CONTROL, NORMAL, gguf_name
 from edgeopt.export.decoder.llama import LlamaConfiguration
 from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.system.declared.optional import require

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, UnsupportedError
-from edgeopt.export.decoder.gguf_blocks import is_kept, pack_gguf
-from edgeopt.export.decoder.gguf_head import require_bounded_head
+from edgeopt.export.decoder.gguf.blocks import is_kept, pack_gguf
+from edgeopt.export.decoder.gguf.head import require_bounded_head
 from edgeopt.export.decoder.llama import LlamaConfiguration, require_sizes
 from edgeopt.export.decoder.packed import PackedMatrix, kept_notes
 from edgeopt.export.decoder.positions import Positions

@@ -1,0 +1,1 @@
+"""GGUF files: what they hold, read bit for bit, and written for other engines."""
