@@ -382,3 +382,5 @@ def test_a_share_is_of_the_agreement_that_may_be_lost():
 
     agreeing = [rival(0.97), rival(0.92), rival(0.8)]
     assert within_share(agreeing, Wish(0.01, least_agreement=0.9), 0.5) == agreeing[:1]
+    smaller = [Rival(one.model, replace(one.candidate, input_size=(64, 64))) for one in agreeing]
+    assert within_share(smaller, Wish(0.01, least_agreement=0.9, least_of_smaller=0.8), 0.5) == smaller[:2]

@@ -12,7 +12,7 @@ from edgeopt.measurement.accuracy.judgement import Judgement, Word
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import BASELINE, Candidate, candidate_from_json
 from edgeopt.optimization.candidates.measure import promise_of
-from edgeopt.optimization.choice.selection import Wish, choose, lighter_than, mark, shortlist
+from edgeopt.optimization.choice.selection import Wish, choose, lighter_than, mark, shortlist, why_refused
 from edgeopt.optimization.options import Prefer
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.tasks import Accuracy
@@ -225,3 +225,15 @@ def test_the_chosen_one_is_proven_faster_and_never_worse_than_allowed(pairs, max
 def test_the_allowed_drop_is_the_last_that_passes(drop):
     _, chosen = chosen_of([BASE, made("int8", 2.0, drop)])
     assert (chosen.name == "int8") == (drop <= 0.01)
+
+
+def test_smaller_pictures_are_asked_for_less_agreement_where_labels_decide_in_the_end():
+    smaller = replace(made("resolution", 1.5, agreement=0.7), judgement=None, input_size=(320, 320))
+    same_size = replace(smaller, name="quantize", input_size=())
+    with_labels, without = Wish(0.01, 0.8, least_of_smaller=0.64), Wish(0.01, 0.8)
+    assert not why_refused(smaller, with_labels)
+    assert "0.700 only, 0.8 asked" in why_refused(same_size, with_labels)
+    assert "0.700 only, 0.8 asked" in why_refused(smaller, without)
+    assert "0.630 only, 0.64 asked" in why_refused(replace(smaller, agreement=0.63), with_labels)
+    lost = replace(smaller, judgement=judged(0.05))
+    assert why_refused(lost, with_labels).startswith("LOST")  # labels have the last word

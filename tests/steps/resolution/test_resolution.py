@@ -18,14 +18,16 @@ from edgeopt import Runtime
 from edgeopt.errors import NoteKind
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.measurement.opening.given import open_given
+from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.engines import open_engines
+from edgeopt.optimization.choice.selection import Wish
 from edgeopt.optimization.deployment.embedding import EmbeddedParts
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import all_steps, make_plan
 from edgeopt.optimization.result import read_report
-from edgeopt.optimization.run import Silence
+from edgeopt.optimization.run import Run, Silence
 from edgeopt.optimization.start import open_context, open_material
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
@@ -35,6 +37,8 @@ from edgeopt.tasks import make_task
 
 DIGITS = Path(__file__).parents[3] / "models" / "digits_detector"
 STEPS = ("simplify", "fuse", "resolution")
+WISHES: list[Wish] = []
+"""The wish of the one run."""
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +46,13 @@ def made(tmp_path_factory: pytest.TempPathFactory):
     """One run on the shipped detector, with a bundle for every candidate."""
     out, labels = tmp_path_factory.mktemp("resolution") / "out", tmp_path_factory.mktemp("labels")
     with briefly(), pytest.MonkeyPatch.context() as patch:
+
+        def all_of_them(run: Run, _: object) -> list[Candidate]:
+            WISHES.append(run.wish)
+            return run.candidates[1:]
+
         # whether it is fast enough to be a finalist, and judged, is for the clock to say
-        patch.setattr("edgeopt.optimization.choice.accuracy_proof._finalists", lambda run, _: run.candidates[1:])
+        patch.setattr("edgeopt.optimization.choice.accuracy_proof._finalists", all_of_them)
         report = optimize(
             "digits_detector",
             out=out,
@@ -79,6 +88,15 @@ def test_a_candidate_says_its_size_and_is_scored_and_measured_like_any_other(mad
     assert "input 128x128 in place of 160x160, 64% of the pixels" in str(one.notes[0])
     assert read_report(out).candidates == report.candidates
     assert load_model(out / one.file).inputs[0].shape == (1, 3, 128, 128)
+
+
+def test_labels_let_it_change_more_answers_than_a_model_of_the_same_size(made):
+    report, _ = made
+    baseline, *others = report.candidates
+    smaller = next(one for one in others if one.input_size)
+    (wish,) = WISHES
+    assert wish.asked_of(baseline) == wish.least_agreement
+    assert wish.asked_of(smaller) == pytest.approx(wish.least_agreement**2, abs=1e-3)
 
 
 def test_its_bundle_feeds_it_so_and_holds_no_model_of_another_size(made):

@@ -24,6 +24,11 @@ from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import Context, Engine, Listener
 from edgeopt.tasks import Accuracy
 
+_OF_SMALLER = 2
+"""Power of the agreement that is asked, where pictures are smaller and labels decide in the end: once for the size and
+once for the form. Boxes move with the pixels: YOLOX-nano agrees in 0.76 at 352x352 and in 0.71 at 320x320, and loses
+less than 0.01 AP by it."""
+
 
 class Silence:
     """A listener that keeps quiet."""
@@ -127,6 +132,7 @@ class Run:
         return Wish(
             max_drop=self.plan.max_drop,
             least_agreement=self.context.least_agreement,
+            least_of_smaller=round(self.context.least_agreement**_OF_SMALLER, 3) if self.labelled else None,
             prefer=self.plan.prefer,
             must_be_timed=self.plan.must_be_timed,
         )

@@ -64,8 +64,11 @@ def _healed(rival: Rival, rivals: Sequence[Rival]) -> list[Rival]:
 
 def within_share(rivals: Sequence[Rival], wish: Wish, share: float) -> list[Rival]:
     """Return the rivals that lose at most a share of the agreement that may be lost, in their order."""
-    most = share * (1 - wish.least_agreement)
-    return [rival for rival in rivals if wish.keeps(rival.candidate) and is_within(loss(rival.candidate), most)]
+    return [rival for rival in rivals if wish.keeps(rival.candidate) and _leaves_room(rival.candidate, wish, share)]
+
+
+def _leaves_room(candidate: Candidate, wish: Wish, share: float) -> bool:
+    return is_within(loss(candidate), share * (1 - wish.asked_of(candidate)))
 
 
 def like_which(run: Run, first: str) -> list[str]:

@@ -33,9 +33,17 @@ class Wish:
     """In the metric's unit."""
     least_agreement: float = LEAST_AGREEMENT
     """With the original's answers to the samples of the search: what reaches less is not proven and not chosen."""
+    least_of_smaller: float | None = None
+    """The same of models for smaller pictures; None: as much as of others."""
     prefer: Prefer = Prefer.SPEED
     must_be_timed: frozenset[str] = frozenset()
     """Names of the steps whose models are not chosen where no speed was measured."""
+
+    def asked_of(self, candidate: Candidate) -> float:
+        """Return the agreement that a candidate must reach before labels are opened."""
+        if candidate.input_size and self.least_of_smaller is not None:
+            return self.least_of_smaller
+        return self.least_agreement
 
     def keeps(self, candidate: Candidate) -> bool:
         """Whether a candidate runs on its device and may still be chosen for what is known of its accuracy.
@@ -46,7 +54,7 @@ class Wish:
             return False
         if judged := candidate.judgement:
             return judged.is_proven or judged.is_open
-        return candidate.agreement is None or candidate.agreement >= self.least_agreement
+        return candidate.agreement is None or candidate.agreement >= self.asked_of(candidate)
 
 
 IsFaster = Callable[[str, str], bool]
@@ -74,7 +82,7 @@ def _loss_words(candidate: Candidate, wish: Wish) -> str:
     if judged := candidate.judgement:
         return f"{judged.word}: {judged}"
     agrees = f"agrees with the original in {candidate.agreement or 0:.3f} only"
-    return f"{agrees}, {wish.least_agreement:g} asked before labels are opened"
+    return f"{agrees}, {wish.asked_of(candidate):g} asked before labels are opened"
 
 
 def mark(candidates: Sequence[Candidate], wish: Wish) -> tuple[Candidate, ...]:
