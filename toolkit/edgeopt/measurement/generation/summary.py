@@ -67,6 +67,7 @@ def view_generation(result: GenerationResult) -> BenchView:
         "ITL max": timed("itl.max"),
     }
     less = ["tokenize p50 ms", "TTFT max"]
+    decided = "; ".join(f"{name}: {verdict.sentence}" for name, verdict in result.decisive)
     output = plural(round(result.lengths[0].output_tokens), "token")
     sections = (
         Section(
@@ -86,7 +87,7 @@ def view_generation(result: GenerationResult) -> BenchView:
         title=f"{result.model}: first token and next",
         ran=values,
         sections=sections,
-        sentence="; ".join(f"{name}: {verdict.sentence}" for name, verdict in result.decisive),
+        sentence=result.trust.heeded(decided) if result.trust else decided,
         facts=tuple(Value(name, str(limit)) for name, verdict in result.limited for limit in verdict.limits),
         key_figures=tuple(_key_figures(result)),
     )

@@ -116,6 +116,10 @@ class Trust:
         """The warning to a reader of the figures; empty where the run is trusted."""
         return warning_of(str(self))
 
+    def heeded(self, sentence: str) -> str:
+        """Return what limits say, as it may be told of this run; where it is not trusted, nothing is decided."""
+        return sentence if self.level is TrustLevel.TRUSTED or not sentence else _seen_only(sentence)
+
     def gate(self, exit_code: int) -> int:
         """Return the exit code of a gate: its own where the machine was quiet, otherwise what the noise says."""
         return exit_code if self.level is TrustLevel.TRUSTED else self.level.exit_code
@@ -144,7 +148,11 @@ def warning_of(trust: str) -> str:
 
 def undecided(level: str, seen: str) -> str:
     """Return what a gate says that must not use a run: its level, and what was seen."""
-    return f"{level.upper()}: nothing is decided; seen: {seen}"
+    return f"{level.upper()}: {_seen_only(seen)}"
+
+
+def _seen_only(seen: str) -> str:
+    return f"nothing is decided; seen: {seen}"
 
 
 def judge_trust(
