@@ -244,7 +244,7 @@ def _export_seeing(
         size_bytes=sum(sizes),
         nodes=sum(len(model.proto.graph.node) for model in models),
         inputs=(*made.encoder.inputs, *decoder.model.inputs[:2]),
-        samples=TEXTS,
+        samples=decoder.texts,
         outputs=(
             OutputDrift("image_rows", made.rows, made.encoder_drift),
             OutputDrift("logits", (1, 1, decoder.vocabulary), decoder.drift),
