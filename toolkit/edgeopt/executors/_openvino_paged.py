@@ -144,6 +144,7 @@ def _require_plain(facts: dict[str, Any], inputs: list[Any]) -> None:
         (lambda: not facts["rotary_interleaved"], "turns neighbours"),
         (lambda: facts.get("local_window_size", -1) <= 0, "sees a window"),
         (lambda: not facts.get("smooth_softmax", False), "limits its scores"),
+        (lambda: all(value.get_element_type().is_dynamic() for value in inputs[_TABLES:]), "reads further inputs"),
         (lambda: inputs[0].get_partial_shape().rank.get_length() == _RANK, "has its heads in one row"),
         (
             lambda: (

@@ -53,7 +53,7 @@ def why_no_prompts() -> str:
 class OpenVinoPrefill:
     """A graph of prompts that OpenVINO holds; several texts may use it, in turns."""
 
-    pairs = False
+    pairs, engine_name = False, "OpenVINO"
 
     def __init__(self, file: Path, options: SessionOptions) -> None:
         """Read and compile a graph.

@@ -67,7 +67,8 @@ def writer_facts(name: str) -> WriterFacts:
 
 
 def _told_graphs(generation: GenerationTable) -> str:
-    return f"; two graphs over it, {generation.prefill} computes prompts" if generation.prefill else ""
+    engine = f" on {generation.prefill_engine}" if generation.prefill_engine else ""
+    return f"; two graphs over it, {generation.prefill} computes prompts{engine}" if generation.prefill else ""
 
 
 def _seen(image: ImageTable) -> str:

@@ -33,6 +33,8 @@ class Prefill(Protocol):
 
     pairs: bool
     """Whether its runs take an even number of tokens, and a token's numbers then hang on no others of its run."""
+    engine_name: str
+    """As people call its engine."""
     held_bytes: int
     """Memory that its engine takes beside the weights of the files, about."""
 
@@ -83,7 +85,7 @@ def require_same_cache(own: Sequence[CachePart], parts: Sequence[CachePart], *, 
 class OnnxPrefill:
     """The graph of prompts on ONNX Runtime, which writes into the cache in place."""
 
-    held_bytes = 0
+    engine_name, held_bytes = "ONNX Runtime", 0
 
     def __init__(self, session: Any, parts: Sequence[CachePart], free_head: int = 0, *, pairs: bool = False) -> None:
         """Take its session.

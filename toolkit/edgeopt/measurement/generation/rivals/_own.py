@@ -18,9 +18,10 @@ class _OwnEngine:
         self._model, _ = open_language_model(
             request.file, request.threads, request.context, entries=request.entries or {}
         )
-        precision = self._model.origin.precision
+        precision, prefill = self._model.origin.precision, self._model.prefill
         self.settings: Mapping[str, str] = {
             "engine": "edgeopt on ONNX Runtime",
+            **({"prompts": f"on {prefill.engine_name}, in parts of {self._model.chunk}"} if prefill else {}),
             **({"form": precision} if precision else {}),
             "threads": str(self._model.origin.threads),
             "context": str(self._model.context),
