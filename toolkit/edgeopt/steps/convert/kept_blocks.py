@@ -175,24 +175,27 @@ def _widen(graph: Graph) -> None:
 
 def _to_experts(graph: Graph, node: Node) -> int:
     """Write a mixture in floats in place of one in blocks; return how many matrices it has, 0: it stays."""
-    made = list[Value]()
+    made, experts = list[Value](), 0
     for place, zeros in _ZEROS.items():
-        data, scale, zero_value = node.inputs[place], node.inputs[place + 1], _input(node, zeros)
-        shape = graph.constant(data)
-        blocks = None if shape is None else _blocks_of(graph, node, data, scale, zero_value)
-        if shape is None or blocks is None:
+        data = graph.constant(node.inputs[place])
+        blocks = _blocks_of(graph, node, node.inputs[place], node.inputs[place + 1], _input(node, zeros))
+        if data is None or blocks is None:
             return 0
         rows = blocks.real(blocks.integers.shape[1] * blocks.block)
-        made.append(graph.add_initializer(f"{node.name}_{place}_floats", rows.reshape(*shape.shape[:2], -1)))
-    kept = ("k", "activation_type", "swiglu_fusion", "activation_alpha", "activation_beta")
+        experts = len(data)
+        made.append(graph.add_initializer(f"{node.name}_{place}_floats", rows.reshape(*data.shape[:2], -1)))
     attributes: dict[str, int | float | str] = {
-        name: value for name in kept if (value := attribute(node, name, None)) is not None
+        "k": attribute(node, "k", 1),
+        "activation_type": attribute(node, "activation_type", "relu"),
+        "swiglu_fusion": attribute(node, "swiglu_fusion", 0),
+        "activation_alpha": attribute(node, "activation_alpha", 1.0),
+        "activation_beta": attribute(node, "activation_beta", 0.0),
+        "normalize_routing_weights": attribute(node, "normalize_routing_weights", 0),
     }
-    attributes["normalize_routing_weights"] = attribute(node, "normalize_routing_weights", 0)
     inputs = [*node.inputs[:2], made[0], None, made[1]]
     new = graph.insert("MoE", inputs, attributes, domain=_MICROSOFT, name=f"{node.name}_MoE")
     graph.replace(node.outputs[0], new.outputs[0])
-    return 2 * len(shape)
+    return 2 * experts
 
 
 def _input(node: Node, place: int) -> Value | None:
