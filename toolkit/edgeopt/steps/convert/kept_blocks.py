@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from edgeopt.graph.facts.mixtures import activation_of
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
@@ -185,11 +186,7 @@ def _to_experts(graph: Graph, node: Node) -> int:
         experts = len(data)
         made.append(graph.add_initializer(f"{node.name}_{place}_floats", rows.reshape(*data.shape[:2], -1)))
     attributes: dict[str, int | float | str] = {
-        "k": attribute(node, "k", 1),
-        "activation_type": attribute(node, "activation_type", "relu"),
-        "swiglu_fusion": attribute(node, "swiglu_fusion", 0),
-        "activation_alpha": attribute(node, "activation_alpha", 1.0),
-        "activation_beta": attribute(node, "activation_beta", 0.0),
+        **activation_of(node),
         "normalize_routing_weights": attribute(node, "normalize_routing_weights", 0),
     }
     inputs = [*node.inputs[:2], made[0], None, made[1]]
