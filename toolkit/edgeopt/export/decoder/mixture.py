@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.export.decoder.nodes import MICROSOFT, NodeWriter
-from edgeopt.export.decoder.packed_experts import PackedExperts, packed_experts
+from edgeopt.export.decoder.packed import PackedExperts, packed_experts
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
 KINDS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")

@@ -3,6 +3,9 @@
 A file's weight is scale * integer + low in floats of 16 bits or products of two such numbers, which 32 bits hold
 exactly. Blocks of `MatMulNBits` have whole zeros. Where `low` is no multiple of the scale, the nearest whole zero is
 taken and the rest is a number of its own for each block, which a product adds by the sums of its inputs' blocks.
+
+Experts of a mixture are read by one op a layer (`QMoE`): all have blocks of one length, integers of as many bits, and
+inputs in the same order. Where a checkpoint has them otherwise, they are floats.
 """
 
 from __future__ import annotations
@@ -194,3 +197,61 @@ def kept_notes(kept: Mapping[str, Collection[str]], read: Mapping[str, Collectio
 
 def _counts(names: Mapping[str, Collection[str]]) -> str:
     return ", ".join(f"{len(names[kind])} in {kind}" for kind in sorted(names))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """Matrices of the experts of a layer, one of each for every expert."""
+
+    up: tuple[PackedMatrix, ...]
+    """(2 * inner, hidden) each: rows of gate and up in turns."""
+    down: tuple[PackedMatrix, ...]
+    """(hidden, inner) each."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of an integer."""
+        return self.up[0].blocks.bits
+
+    @property
+    def block(self) -> int:
+        """Weights that share a scale."""
+        return self.up[0].blocks.block
+
+
+def packed_experts(
+    weights: NamedTensors, place: str, names: tuple[str, str, str], experts: int, sides: tuple[int, int]
+) -> PackedExperts | None:
+    """Return the experts of a layer as they are stored; None: they are not all stored in blocks that one op reads.
+
+    Args:
+        weights: Of the decoder.
+        place: What the names of the layer's experts begin with.
+        names: Of gate, up and down.
+        experts: How many there are.
+        sides: Neurons of an expert, and numbers of a token.
+    """
+    (inner, hidden), (gate, up, down) = sides, names
+    turns = np.arange(2 * inner).reshape(2, inner).T.ravel()  # a row of gate, then one of up
+    ups, downs = list[PackedMatrix](), list[PackedMatrix]()
+    for i in range(experts):
+        expert = f"{place}.experts.{i}"
+        both = side_by_side([packed_of(weights, f"{expert}.{name}.weight", (inner, hidden)) for name in (gate, up)])
+        last = packed_of(weights, f"{expert}.{down}.weight", (hidden, inner))
+        if both is None or last is None or not (_is_plain(both) and _is_plain(last)):
+            return None
+        ups.append(both.rows(turns))
+        downs.append(last)
+    ways = {(each.blocks.bits, each.blocks.block) for each in (*ups, *downs)}
+    return PackedExperts(tuple(ups), tuple(downs)) if len(ways) == 1 and _is_alike(ups) and _is_alike(downs) else None
+
+
+def _is_plain(matrix: PackedMatrix) -> bool:
+    """Return whether `QMoE` reads a matrix: its rows are whole blocks, two or more, whose zeros are whole numbers."""
+    block = matrix.blocks.block
+    is_whole = matrix.inputs % block == 0 and matrix.inputs >= 2 * block
+    return is_whole and matrix.low is None and matrix.order is None
+
+
+def _is_alike(matrices: Sequence[PackedMatrix]) -> bool:
+    return len({matrix.blocks.zero is None for matrix in matrices}) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeopt.graph.graph import Graph, Node
+from edgeopt.graph.graph import Graph, Node, attribute
 
 SCORES, UP, DOWN = 1, 2, 4
 """Places among the inputs of `MoE` of com.microsoft: (tokens, experts), (experts, 2 * inner, hidden), (experts, hidden,
@@ -16,6 +16,20 @@ def mixtures(graph: Graph) -> list[Node]:
     """Return the mixtures in float whose experts are constants."""
     nodes = graph.nodes("MoE", domain=_DOMAIN)
     return [node for node in nodes if all(graph.constant(node.inputs[place]) is not None for place in (UP, DOWN))]
+
+
+def activation_of(node: Node) -> dict[str, int | float | str]:
+    """Return the attributes of a mixture that say how many experts a token takes, and what is between their products.
+
+    They are the same of `MoE` and of `QMoE`.
+    """
+    return {
+        "k": attribute(node, "k", 1),
+        "activation_type": attribute(node, "activation_type", "relu"),
+        "swiglu_fusion": attribute(node, "swiglu_fusion", 0),
+        "activation_alpha": attribute(node, "activation_alpha", 1.0),
+        "activation_beta": attribute(node, "activation_beta", 0.0),
+    }
 
 
 def routers(graph: Graph) -> frozenset[Node]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.graph.facts.mixtures import DOWN, SCORES, UP, mixtures
+from edgeopt.graph.facts.mixtures import DOWN, SCORES, UP, activation_of, mixtures
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.convert.blocks import INT8_ACTIVATIONS, Blocks, Rounding, to_nearest
@@ -110,11 +110,7 @@ def _rewrite(
     while inputs[-1] is None:
         inputs.pop()
     attributes: dict[str, int | float | str] = {
-        "k": attribute(node, "k", 1),
-        "activation_type": attribute(node, "activation_type", "relu"),
-        "swiglu_fusion": attribute(node, "swiglu_fusion", 0),
-        "activation_alpha": attribute(node, "activation_alpha", 1.0),
-        "activation_beta": attribute(node, "activation_beta", 0.0),
+        **activation_of(node),
         "normalize_routing_weights": int(is_normed),
         "expert_weight_bits": bits,
         "block_size": block,

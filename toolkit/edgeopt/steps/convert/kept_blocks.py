@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from edgeopt.graph.facts.mixtures import activation_of
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
@@ -182,17 +183,17 @@ def _to_experts(graph: Graph, node: Node) -> int:
     """Write a mixture in floats in place of one in blocks; return how many matrices it has, 0: it stays."""
     made, experts = list[Value](), 0
     for place, zeros in _ZEROS.items():
-        data, scale, zero_value = node.inputs[place], node.inputs[place + 1], _input(node, zeros)
-        stored = graph.constant(data)
-        blocks = None if stored is None else _blocks_of(graph, node, data, scale, zero_value)
-        if stored is None or blocks is None:
+        data = graph.constant(node.inputs[place])
+        blocks = _blocks_of(graph, node, node.inputs[place], node.inputs[place + 1], _input(node, zeros))
+        if data is None or blocks is None:
             return 0
-        experts = len(stored)
         rows = blocks.real(blocks.integers.shape[1] * blocks.block)
-        made.append(graph.add_initializer(f"{node.name}_{place}_floats", rows.reshape(*stored.shape[:2], -1)))
-    kept = ("k", "activation_type", "swiglu_fusion", "activation_alpha", "activation_beta")
-    attributes = {name: node.attributes[name].value for name in kept if name in node.attributes}
-    attributes["normalize_routing_weights"] = attribute(node, "normalize_routing_weights", 0)
+        experts = len(data)
+        made.append(graph.add_initializer(f"{node.name}_{place}_floats", rows.reshape(*data.shape[:2], -1)))
+    attributes: dict[str, int | float | str] = {
+        **activation_of(node),
+        "normalize_routing_weights": attribute(node, "normalize_routing_weights", 0),
+    }
     inputs = [*node.inputs[:2], made[0], None, made[1]]
     new = graph.insert("MoE", inputs, attributes, domain=_MICROSOFT, name=f"{node.name}_MoE")
     graph.replace(node.outputs[0], new.outputs[0])
