@@ -228,20 +228,15 @@ def _computed_so(step: NodeStep, constants: _Constants) -> NodeStep:
         return replace(step, compute=convolved)
     if step.node.op == "Clip":
         return _limited(step, constants)
-    if step.node.op == "Pow" and (exponent := constants.get(step.inputs[1])) is not None and exponent.numel() == 1:
-        return replace(step, compute=_power_of(exponent), inputs=step.inputs[:1])
+    if step.node.op == "Mod" and not step.node.get("fmod", 0):
+        return replace(step, compute=_remainder)
     return step
 
 
-def _power_of(exponent: torch.Tensor) -> Compute:
-    """Return a Pow by one number, which is read before the recording begins: within it a tensor's numbers are none."""
-    power, rank = float(exponent.reshape(-1)[0]), exponent.ndim
-
-    def compute(_node: Node, x: torch.Tensor) -> torch.Tensor:
-        made = torch.pow(x, power).to(x.dtype)
-        return made if x.ndim >= rank else made.reshape([1] * rank)
-
-    return compute
+def _remainder(_node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return a Mod whose sign is the divisor's: of whole numbers ExecuTorch 1.5's own has that of what is divided."""
+    rest = torch.remainder(a, b)
+    return rest if a.is_floating_point() else torch.remainder(rest + b, b)
 
 
 def _limited(step: NodeStep, constants: _Constants) -> NodeStep:

@@ -85,8 +85,8 @@ def ints(value: torch.Tensor | Sequence[int] | None) -> list[int]:
 
 
 def number(value: torch.Tensor | float) -> Any:
-    """Return the one number of a tensor."""
-    return value.reshape(-1)[0].item() if isinstance(value, torch.Tensor) else value
+    """Return the one number of a tensor; as a list, which torch's recording of a program allows of constants."""
+    return value.reshape(-1).tolist()[0] if isinstance(value, torch.Tensor) else value
 
 
 def given(node: Node, name: str, value: torch.Tensor | None) -> list[int] | None:

@@ -91,7 +91,7 @@ def _gather(node: Node, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     indices = indices.to(x.device, torch.int64)
     size = x.shape[axis]
     if indices.ndim == 0 and indices.device.type == "cpu":
-        return x.select(axis, int(indices))
+        return x.select(axis, int(number(indices)))
     flat = torch.where(indices < 0, indices + size, indices).reshape(-1)
     return x.index_select(axis, flat).reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
