@@ -22,10 +22,10 @@ import numpy as np
 import onnx
 
 from edgeopt.executors import SessionOptions
-from edgeopt.executors._openvino_prefill import OpenVinoPrefill, options_of_prompts
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import SHARING_OP, cache_parts
 from edgeopt.executors.onnxruntime.prefill import OnnxPrefill, Prefill
+from edgeopt.executors.openvino.prefill import OpenVinoPrefill, options_of_prompts
 
 _FIRST_TOKEN, _MOST_TOKEN = 5, 1000
 _PRODUCTS = ("MatMul", "MatMulNBits", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "FullyConnected")

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeopt.executors._openvino_prefill import ENTRIES, OpenVinoPrefill, why_no_prompts
+from edgeopt.executors.openvino.prefill import ENTRIES, OpenVinoPrefill, why_no_prompts
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.optimization.generation import life, optimize, proof

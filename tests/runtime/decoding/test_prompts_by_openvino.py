@@ -15,8 +15,8 @@ from small_decoders import export_small
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
-from edgeopt.executors._openvino_prefill import ENTRIES, OpenVinoPrefill, why_no_prompts
 from edgeopt.executors.onnxruntime.decoder import cache_parts
+from edgeopt.executors.openvino.prefill import ENTRIES, OpenVinoPrefill, why_no_prompts
 from edgeopt.graph.model import Model, load_model
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
-from edgeopt.executors._openvino_prefill import OpenVinoPrefill, options_of_prompts
 from edgeopt.executors.onnxruntime.decoder import CachePart
 from edgeopt.executors.onnxruntime.prefill import OnnxPrefill, Prefill
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.sums import rounds_rows
+from edgeopt.executors.openvino.prefill import OpenVinoPrefill, options_of_prompts
 
 OPENVINO = "openvino"
 """The other engine, as a recipe and a manifest name it."""

@@ -27,7 +27,7 @@ from edgeopt.recipes.inputs.seen.patches import IN_WINDOWS, PIXELS, PLACES, SHAR
 
 IMAGE_ROWS_OUT = "image_rows"
 EPSILON = 1e-6
-"""Of all norms of these encoders."""
+"""Epsilon of all norms of these encoders."""
 _OPSET, _IR = 21, 10
 _ACTIVATIONS = {"qwen2_vl": "quick_gelu", "qwen2_5_vl": "silu", "qwen3_vl": "gelu_pytorch_tanh"}
 _REMEDY = "copy the folder again"

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgeopt.executors._openvino_prefill import options_of_prompts
 from edgeopt.executors._prompt_graph import OPENVINO
 from edgeopt.executors.onnxruntime.decoder import LOGITS
+from edgeopt.executors.openvino.prefill import options_of_prompts
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.forms.image_encoder import ChosenEncoder, file_of_encoder

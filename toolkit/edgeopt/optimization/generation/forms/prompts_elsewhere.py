@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
-from edgeopt.executors._openvino_prefill import PRECISION, OpenVinoPrefill, options_of_prompts, why_no_prompts
 from edgeopt.executors._prompt_graph import OPENVINO
 from edgeopt.executors.onnxruntime.decoder import SHARING_OP
+from edgeopt.executors.openvino.prefill import PRECISION, OpenVinoPrefill, options_of_prompts, why_no_prompts
 from edgeopt.graph.graph import Graph, attribute
 from edgeopt.graph.model import Model, load_model
 from edgeopt.optimization.generation.contest import Entrant, FormContest

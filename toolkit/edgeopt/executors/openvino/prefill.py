@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
-from edgeopt.executors._openvino_paged import over_pages
 from edgeopt.executors.onnxruntime.decoder import IDS, POSITIONS, CachePart, cache_parts
 from edgeopt.executors.onnxruntime.prefill import require_same_cache
 from edgeopt.executors.openvino import EXECUTOR, compile_for, sentence_of, spec_of
+from edgeopt.executors.openvino.paged import over_pages
 from edgeopt.graph.tensors import TensorSpec
 
 PRECISION = "bf16"
