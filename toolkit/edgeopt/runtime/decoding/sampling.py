@@ -70,7 +70,7 @@ class Chooser:
 
     @cached_property
     def _chance(self) -> np.random.Generator:
-        """Draws tokens. NumPy imports it at the first access, and a choice of the likeliest token needs none."""
+        """The generator of drawn tokens; NumPy imports it when it is first asked for, and the likeliest needs none."""
         return np.random.default_rng(self._sampling.seed)
 
     def choose(self, logits: NDArray[np.float32], seen: Collection[int], answer: Sequence[int] = ()) -> int:
