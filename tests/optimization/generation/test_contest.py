@@ -122,11 +122,13 @@ def test_memory_counts_the_encoder_of_pictures_with_each_form_once_and_the_state
     judged = contest()
     judged.image_bytes, judged.answer_tokens = 1000, 3
     needed = 1000 + 100 + 3 * 7 + 50
-    parts = {"token_bytes": 7, "state_bytes": 50}
+    parts = {"token_bytes": 7, "state_bytes": 50, "prefill": None}
     form = SimpleNamespace(images=None, origin=SimpleNamespace(size_bytes=100), **parts)
     assert judged.needs_bytes(form) == needed
     seeing = SimpleNamespace(images=SimpleNamespace(size_bytes=4000), origin=SimpleNamespace(size_bytes=4100), **parts)
     assert judged.needs_bytes(seeing) == needed, "the encoder that was chosen goes with the original too"
+    form.prefill = SimpleNamespace(held_bytes=300)
+    assert judged.needs_bytes(form) == needed + 300, "what another engine holds to compute prompts"
 
 
 @pytest.fixture
