@@ -98,7 +98,9 @@ def test_a_small_cache_replaces_what_it_is_proven_no_slower_than():
     level.cache_of = slower.cache_of = "w4"
     forms = [large, level, slower]
     assert [judged.replaced_by(form, forms) for form in forms] == ["", "w4", ""]
-    level.out = "its perplexity is +9.0%, 2.0% are allowed"
+    judged.image_bytes = 1000
+    assert judged.replaced_by(level, forms) == "", "no text that judges holds rows of a picture"
+    judged.image_bytes, level.out = 0, "its perplexity is +9.0%, 2.0% are allowed"
     assert judged.replaced_by(level, forms) == ""
 
 

@@ -14,6 +14,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
 from edgeopt.graph.model import Model, load_model
 from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
+from edgeopt.steps.convert.text_inputs import feeds_of
 
 TINY = Path(__file__).parents[3] / "models" / "tiny_lm" / "model.onnx"
 TOKENS = np.random.default_rng(0).integers(1, 1000, 60).tolist()
@@ -52,3 +53,17 @@ def test_a_cache_in_eight_bits_takes_a_quarter_and_keeps_the_logits():
 def test_a_model_whose_attention_reads_no_integers_stays_as_it_is():
     model = load_model(TINY)
     assert make_integer_cache(model, {}).changes == {}
+
+
+def test_ranges_of_a_short_text_hold_wherever_its_tokens_stand():
+    """Keys of the first layer depend on a token and its place alone: the same tokens further on turn, and no more."""
+    model = load_model(TINY)
+    cache = cache_parts(model.inputs, model.outputs)
+    first = next(part for part in cache if part.past == "past_key_values.0.key")
+    ranges = cache_ranges(model, [TOKENS[:4]], threads=1)[first.past]
+    session = EXECUTOR.open(model.source, SessionOptions(threads=1))
+    keys = session.run(feeds_of(TOKENS[:4] * 60, cache, session.inputs))[first.present]
+    session.close()
+    largest = np.abs(keys).max(axis=2, keepdims=True)
+    assert (np.abs(keys[:, :, :4]).max(axis=2, keepdims=True) < 0.9 * largest).any()
+    assert (largest <= 1.0001 * ranges).all()

@@ -163,3 +163,37 @@ def test_matrices_of_different_kinds_do_not_lie_side_by_side():
     assert side_by_side([plain, ordered]) is None
     assert side_by_side([plain, None]) is None
     assert side_by_side([]) is None
+
+
+@pytest.mark.parametrize(("block", "more"), [(0, ""), (32, "bias")])
+def test_experts_that_floats_cannot_hold_stay_in_their_blocks(block, more):
+    """A scale a row, as onnxruntime's own tools write them, and biases, which a mixture in floats would lack."""
+    chance, experts, width = np.random.default_rng(0), 4, 64
+    scales = (experts, 2 * width, width // block) if block else (experts, 2 * width)
+    stored = {
+        "w1": chance.integers(0, 255, (experts, 2 * width, width // 2), dtype=np.uint8),
+        "s1": np.full(scales, 0.01, np.float32),
+        "b1": chance.normal(size=(experts, 2 * width)).astype(np.float32),
+        "w2": chance.integers(0, 255, (experts, width, width // 2), dtype=np.uint8),
+        "s2": np.full((experts, width, *scales[2:]), 0.01, np.float32),
+    }
+    own = {"k": 2, "expert_weight_bits": 4, "activation_type": "swiglu", "swiglu_fusion": 1}
+    inputs = ["x", "scores", "w1", "s1", "b1" if more else "", "w2", "s2"]
+    own |= {"block_size": block} if block else {}
+    node = helper.make_node("QMoE", inputs, ["y"], "mixture", domain="com.microsoft", **own)
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, size])
+        for name, size in (("x", width), ("scores", experts), ("y", width))
+    ]
+    graph = helper.make_graph(
+        [node],
+        "mixture",
+        tensors[:2],
+        tensors[2:],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = Model(helper.make_model(graph, opset_imports=opsets), "mixture")
+    assert bits_of_blocks(model) == 4
+    assert bytes_in_floats(model) > 4 * experts * 3 * width * width
+    assert in_floats(model).model is model

@@ -14,6 +14,7 @@ from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, load_model
 from edgeopt.steps.convert.blocks import fitting_block
+from edgeopt.steps.convert.kept_blocks import in_floats
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.shortlist import make_shortlist, tied_head
 from edgeopt.steps.convert.weight_only import large_products, make_weight_only
@@ -58,6 +59,13 @@ def test_a_prompt_computes_the_shortlist_of_its_last_token_alone(rounded):
     apart = keep_last_logits(rounded).changes["logits of the last tokens"]
     assert kept.changes["logits of the last tokens"] == apart + 6, "all six nodes of the shortlist"
     np.testing.assert_array_equal(logits(kept.model, last=1), logits(kept.model)[-1:])
+
+
+def test_floats_made_of_it_have_one_head_again(rounded):
+    made, before = in_floats(make_shortlist(rounded).model).model, in_floats(rounded).model
+    assert not {"ScatterElements", "TopK"} & {node.op_type for node in made.proto.graph.node}
+    assert made.size_bytes < 1.01 * before.size_bytes
+    np.testing.assert_array_equal(logits(made), logits(before))
 
 
 def test_a_head_that_is_no_table_or_not_in_blocks_of_4_bits_stays_as_it_is():

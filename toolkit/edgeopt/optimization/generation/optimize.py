@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from edgeopt.optimization.generation.forms.image_encoder import (
     require_seeing,
 )
 from edgeopt.optimization.generation.forms.kinds import FORMS, precision_of, with_chunks
-from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_prompts_elsewhere
+from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_prompts_elsewhere, scheme_of
 from edgeopt.optimization.generation.forms.split import enter_split, enter_split_with_small_cache
 from edgeopt.optimization.generation.guessing import choose_guesses
 from edgeopt.optimization.generation.life import (
@@ -242,13 +243,26 @@ def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> 
         made.take(entrant)
     made.more += enter_split(contest, place, made.entrants)
     made.more += enter_prompts_elsewhere(contest, place, made.entrants)
-    leader = contest.leader_with_small_cache(made.entrants)
+    leaders = _leaders_with_small_cache(contest, made.entrants)
     contest.drop_large(made.entrants)
-    if leader is not None:
+    for leader in leaders:
         enter = enter_split_with_small_cache if leader.prompts_by else _enter_with_small_cache
         made.more += enter(leader, contest, place, made.entrants)
         contest.drop_large(made.entrants)
     ahead.tell_making(len(forms), len(forms), made.entrants)
+
+
+def _leaders_with_small_cache(contest: FormContest, entrants: Sequence[Entrant]) -> list[Entrant]:
+    """Return who is let in again with a small cache: the fastest, and of two graphs the fastest single one beside it.
+
+    Two graphs may go out later for a single one, which then has a small cache to choose. Prompts by another engine are
+    never written into a cache in integers.
+    """
+    here = [entrant for entrant in entrants if not scheme_of(entrant.prompts_by)]
+    leaders = [contest.leader_with_small_cache(here)]
+    if leaders[0] is not None and leaders[0].prompts_by:
+        leaders.append(contest.leader_with_small_cache([entrant for entrant in here if not entrant.prompts_by]))
+    return [leader for leader in leaders if leader is not None]
 
 
 def _enter_with_small_cache(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from edgeopt.graph.files.outside_weights import bytes_of_tensor
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 
@@ -36,7 +37,7 @@ def store_in_bfloat16(model: Model) -> Outcome:
             continue
         stored = f"{tensor.name}_bfloat16"
         casts.append(helper.make_node("Cast", [stored], [tensor.name], f"{tensor.name}/widen", to=TensorProto.FLOAT))
-        bits = _rounded(numpy_helper.to_array(tensor))
+        bits = _rounded(np.frombuffer(bytes_of_tensor(tensor), "<f4").reshape(tuple(tensor.dims)))
         made = TensorProto(name=stored, data_type=TensorProto.BFLOAT16, dims=bits.shape, raw_data=bits.tobytes())
         tensor.CopyFrom(made)
     nodes = [*casts, *proto.graph.node]

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import SHARING_OP, cache_parts
-from edgeopt.graph.graph import Graph
+from edgeopt.graph.graph import Graph, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.quantize.calibration.watching import with_outputs
 from edgeopt.system.processes.time_limit import require_time
 
-_PAST_KEY, _PAST_VALUE, _K_SCALE, _V_SCALE = 3, 4, 12, 13
+_PAST_KEY, _PAST_VALUE, _COSINES, _K_SCALE, _V_SCALE = 3, 4, 7, 12, 13
 """Inputs of the op."""
 _MOST = 127
 _MICROSOFT = "com.microsoft"
@@ -31,7 +31,10 @@ _MICROSOFT = "com.microsoft"
 def cache_ranges(
     model: Model, windows: Sequence[Sequence[int]], *, threads: int, free_head: int = 0
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the largest absolute number of each channel of the cache on a text.
+    """Return the largest absolute number of each channel of the cache on a text, wherever in a text it may stand.
+
+    A key's channels turn in pairs by its position: a pair that lies on one axis in the short windows of a calibration
+    lies on the other further on. What holds at every position is the length of the pair.
 
     Args:
         model: A float decoder with a cache.
@@ -47,14 +50,44 @@ def cache_ranges(
         return {}
     session = EXECUTOR.open(with_outputs(model, [part.present for part in cache]), SessionOptions(threads=threads))
     arrays = {part.past: np.zeros((1, part.heads, 1, part.head), np.float32) for part in cache}
+    partners = _partners(model)
     for window in windows:
         require_time()
         made = session.run(feeds_of(window, cache, session.inputs))
         for part in cache:
-            largest = np.abs(made[part.present]).max(axis=2, keepdims=True)
+            numbers = made[part.present]
+            if part.past in partners:
+                pairs = partners[part.past]
+                turning = np.arange(part.head) != pairs
+                numbers = np.where(turning, np.hypot(numbers, numbers[..., pairs]), numbers)
+            largest = np.abs(numbers).max(axis=2, keepdims=True)
             arrays[part.past] = np.maximum(arrays[part.past], largest.astype(np.float32))
     session.close()
     return arrays
+
+
+def _partners(model: Model) -> dict[str, NDArray[np.int64]]:
+    """Return with which channel of a head each channel of a key turns; a channel that stands still turns with itself.
+
+    By the name of the past's input. Of keys that are turned before the op (`RotaryEmbedding`) the halves are taken, as
+    the networks that are read here have them: of channels that do not turn, the range is at most 1.4 times too wide.
+    """
+    graph, partners = Graph.from_model(model), dict[str, NDArray[np.int64]]()
+    heads = {spec.name: spec.shape[-1] for spec in model.inputs}
+    for node in graph.nodes(SHARING_OP, domain=_MICROSOFT):
+        past = node.inputs[_PAST_KEY] if len(node.inputs) > _PAST_KEY else None
+        head = heads.get(str(past.name)) if past is not None else None
+        if past is None or not isinstance(head, int):
+            continue
+        cosines = graph.constant(node.inputs[_COSINES]) if attribute(node, "do_rotary", 0) else None
+        turning = head if cosines is None else min(2 * cosines.shape[1], head)
+        channels = np.arange(head)
+        if attribute(node, "rotary_interleaved", 0):
+            channels[:turning] ^= 1
+        else:
+            channels[:turning] = np.roll(channels[:turning], turning // 2)
+        partners[str(past.name)] = channels
+    return partners
 
 
 def make_integer_cache(model: Model, ranges: Mapping[str, NDArray[np.float32]]) -> Outcome:

@@ -23,13 +23,16 @@ from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.convert.blocks import INT8_ACTIVATIONS, Blocks
+from edgeopt.steps.convert.shortlist import drop_shortlist
 
 _PRODUCT, _TABLE, _LEVEL = "MatMulNBits", "GatherBlockQuantized", "accuracy_level"
 _EXPERTS, _ZEROS = "QMoE", {2: 11, 5: 12}
 """Places of the integers of `QMoE`, a scale behind each, and where the zeros of each lie."""
+_WRITTEN_AGAIN = (0, 1, *(place for first in _ZEROS for place in (first, first + 1)), *_ZEROS.values())
+"""Inputs of `QMoE` that a mixture in floats takes over; biases and a third matrix are none of them."""
 _MICROSOFT, _BITS = "com.microsoft", (4, 8)
-_USUAL_BITS = 4
-"""`bits` of a product that does not say them."""
+_USUAL_BITS, _USUAL_BLOCK = 4, 128
+"""`bits` of a product that does not say them, and `block_size` of a table."""
 MOST_IN_FLOATS = 1_900_000_000
 """Bytes of matrices in floats: a graph of 2 GB is not held in one piece."""
 _HALVES = ("float16", "bfloat16")
@@ -88,7 +91,9 @@ def _weights(node: onnx.NodeProto, values: dict[str, int], sizes: dict[str, int]
     """Return how many weights a node reads in blocks."""
     if node.op_type == _PRODUCT:
         return values["K"] * values["N"]
-    return values["block_size"] * sum(sizes.get(node.input[place + 1], 0) for place in _ZEROS)
+    if block := values.get("block_size", 0):
+        return block * sum(sizes.get(node.input[place + 1], 0) for place in _ZEROS)
+    return 8 // _bits(node) * sum(sizes.get(node.input[place], 0) for place in _ZEROS)  # a scale a row
 
 
 def bytes_in_floats(model: Model) -> int:
@@ -120,6 +125,7 @@ def in_floats(model: Model) -> Outcome:
         model: Blocks whose zeros are floats, or whose inputs are in another order by `g_idx`, stay.
     """
     graph = Graph.from_model(model)
+    drop_shortlist(graph)  # other forms have a head of their own
     made, count = dict[tuple[str, bool], Value](), 0
     for node in graph.nodes(_PRODUCT, domain=_MICROSOFT):
         blocks = _blocks(graph, node, node.inputs[1])
@@ -181,6 +187,8 @@ def _widen(graph: Graph) -> None:
 
 def _to_experts(graph: Graph, node: Node) -> int:
     """Write a mixture in floats in place of one in blocks; return how many matrices it has, 0: it stays."""
+    if any(value is not None and place not in _WRITTEN_AGAIN for place, value in enumerate(node.inputs)):
+        return 0
     made, experts = list[Value](), 0
     for place, zeros in _ZEROS.items():
         data = graph.constant(node.inputs[place])
@@ -213,14 +221,19 @@ def _blocks_of(
     graph: Graph, node: Node, stored: Value | None, scales: Value | None, zero_value: Value | None
 ) -> Blocks | None:
     bits = attribute(node, _bits_named(node.op_type), _USUAL_BITS)
-    block = attribute(node, "block_size", 128)
+    block = attribute(node, "block_size", 0 if node.op_type == _EXPERTS else _USUAL_BLOCK)
+    if not block:  # a scale a row is no block
+        return None
     data, scale, zero = graph.constant(stored), graph.constant(scales), graph.constant(zero_value)
     if data is None or scale is None or data.dtype != np.uint8 or (zero_value is not None and zero is None):
         return None
     if bits not in _BITS or scale.dtype != np.float32 or (zero is not None and zero.dtype != np.uint8):
         return None
     rows = math.prod(data.shape[:2]) if node.op_type == _EXPERTS else len(data)
-    integers = _apart(data.reshape(rows, -1), bits).reshape(rows, -1, block)
+    numbers = _apart(data.reshape(rows, -1), bits)
+    if numbers.shape[1] % block:
+        return None
+    integers = numbers.reshape(rows, -1, block)
     scale = scale.reshape(rows, -1)
     zeros = None if zero is None else _apart(zero.reshape(rows, -1), bits)[:, : scale.shape[1]]
     if integers.shape[1] != scale.shape[1] or (zeros is not None and zeros.shape != scale.shape):

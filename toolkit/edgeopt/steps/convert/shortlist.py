@@ -60,9 +60,9 @@ def make_shortlist(model: Model, count: int = LIKELIEST) -> Outcome:
     own = {name: attribute(head, name, 0) for name in _SIZES}
     first = graph.insert(_BLOCKS, head.inputs, own, domain=_MICROSOFT, name=f"{head.name}_all").outputs[0]
     likeliest = graph.insert("TopK", [first, most], {"axis": -1, "sorted": 0}, outputs=2, name="shortlist").outputs[1]
-    sizes = {name: attribute(table, name, 0) for name in ("bits", "block_size", "quantize_axis", "gather_axis")}
+    own = {name: each.value for name, each in table.attributes.items()}
     rows = graph.insert(
-        _TABLE, [table.inputs[0], likeliest, *table.inputs[2:]], sizes, domain=_MICROSOFT, name="shortlist_rows"
+        _TABLE, [table.inputs[0], likeliest, *table.inputs[2:]], own, domain=_MICROSOFT, name="shortlist_rows"
     ).outputs[0]
     column = graph.insert("Unsqueeze", [head.inputs[0], last], name="shortlist_state").outputs[0]
     product = graph.insert("MatMul", [rows, column], name="shortlist_products").outputs[0]
@@ -71,6 +71,16 @@ def make_shortlist(model: Model, count: int = LIKELIEST) -> Outcome:
     graph.replace(logits, made.outputs[0])
     graph.remove_unused()
     return Outcome(graph.to_model(), {"logits computed again": count})
+
+
+def drop_shortlist(graph: Graph) -> bool:
+    """Let the head alone make the logits again, as before `make_shortlist`; return whether there was a shortlist."""
+    logits = graph.value(LOGITS)
+    placed = graph.producer(logits, op="ScatterElements")
+    if logits is None or placed is None or placed.inputs[0] is None:
+        return False
+    list_ = graph.producer(placed.inputs[1], op="TopK")
+    return list_ is not None and list_.inputs[0] is placed.inputs[0] and graph.replace(logits, placed.inputs[0])
 
 
 def _looks_up(graph: Graph, op: str, domain: str = "") -> Node | None:

@@ -37,7 +37,8 @@ class PromptForm:
 
 def _in_bfloat16(place: Workplace) -> Model | None:
     fused = place.file_of(FUSED.name)
-    return store_in_bfloat16(load_model(fused if fused.is_file() else place.start.file)).model
+    made = store_in_bfloat16(load_model(fused if fused.is_file() else place.start.file))
+    return made.model if made.changes else None  # matrices that came in blocks stay in them: that is no bf16
 
 
 def _in_blocks(place: Workplace) -> Model | None:
@@ -65,9 +66,7 @@ def enter_prompts_elsewhere(contest: FormContest, place: Workplace, entrants: li
         return [Note(NoteKind.INFO, f"prompts by OpenVINO are not tried: {reason}")]
     notes = list[Note]()
     for form in PROMPT_FORMS:
-        prompts = form.make(place)
-        if prompts is not None:
-            notes += _enter(contest, place, entrants, form, prompts, tokens)
+        notes += _enter(contest, place, entrants, form, tokens)
     return notes
 
 
@@ -76,7 +75,6 @@ def _enter(
     place: Workplace,
     entrants: list[Entrant],
     form: PromptForm,
-    prompts: Model,
     tokens: Entrant,
 ) -> list[Note]:
     name = f"{form.name}-{tokens.name}"
@@ -89,8 +87,9 @@ def _enter(
         tokens_by=tokens.name,
     )
 
-    def models() -> tuple[Model, Model]:
-        return prompts, load_model(tokens.file)
+    def models() -> tuple[Model, Model] | None:
+        prompts = form.make(place)
+        return None if prompts is None else (prompts, load_model(tokens.file))
 
     return enter_pair(contest, place, entrant, entrants, models, engine=OPENVINO, proved=_opens)
 

@@ -18,7 +18,6 @@ from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.workplace import Workplace
 from edgeopt.runtime.bundles.models import in_bundle_together
 from edgeopt.runtime.bundles.parts import Weights
-from edgeopt.runtime.decoding.opening import recipe_beside
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.prefill_graph import write_two_graphs
@@ -67,8 +66,6 @@ def enter_split_with_small_cache(
 ) -> list[Note]:
     """Let two graphs in again whose cache is in 8 bits."""
     name = f"{leader.name}+cache8"
-    if recipe_beside(leader.file).generation.prefill_engine:
-        return [Note(NoteKind.INFO, f"{name} is left out: only ONNX Runtime writes prompts into a cache in integers")]
     entrant = Entrant(
         name,
         f"{leader.name}, keys and values of the cache in 8 bits",
@@ -117,7 +114,7 @@ def enter_pair(
     place: Workplace,
     entrant: Entrant,
     entrants: list[Entrant],
-    make: Callable[[], tuple[Model, Model]],
+    make: Callable[[], tuple[Model, Model] | None],
     *,
     engine: str = "",
     proved: Callable[[Path, int], None] | None = None,
@@ -129,12 +126,14 @@ def enter_pair(
         place: Where it is written.
         entrant: It.
         entrants: All; it is put in.
-        make: Returns the form for prompts and the form for tokens.
+        make: Returns the form for prompts and the form for tokens; None: what they are made of is not there.
         engine: That computes prompts; empty: ONNX Runtime.
         proved: Raises where that engine does not open what was written; given the file, and threads.
     """
     try:
         models = make()
+        if models is None:
+            return []
         if not all(model.op_counts.get(SHARING_OP) for model in models):
             return [Note(NoteKind.INFO, f"{entrant.name} is left out: two graphs share a cache only with {SHARING_OP}")]
         if any(spec.name == IMAGE_ROWS or STATE.fullmatch(spec.name) for spec in models[0].inputs):
