@@ -125,7 +125,8 @@ def in_floats(model: Model) -> Outcome:
         model: Blocks whose zeros are floats, or whose inputs are in another order by `g_idx`, stay.
     """
     graph = Graph.from_model(model)
-    drop_shortlist(graph)  # other forms have a head of their own
+    if drop_shortlist(graph):  # other forms have a head of their own
+        graph.remove_unused()
     made, count = dict[tuple[str, bool], Value](), 0
     for node in graph.nodes(_PRODUCT, domain=_MICROSOFT):
         blocks = _blocks(graph, node, node.inputs[1])
