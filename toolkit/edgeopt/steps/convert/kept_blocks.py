@@ -72,7 +72,7 @@ def bits_of_blocks(model: Model) -> int:
 
 
 def _bits_named(op: str) -> str:
-    return "bits" if op == _PRODUCT else "expert_weight_bits"
+    return "expert_weight_bits" if op == _EXPERTS else "bits"
 
 
 def _bits(node: onnx.NodeProto) -> int:
