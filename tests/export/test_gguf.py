@@ -83,9 +83,11 @@ def write_gguf(
     *,
     is_tied: bool = False,
     kinds: list[int] | None = None,
+    theta: float = 10000.0,
+    extra: dict[str, np.ndarray] | None = None,
     **more: Any,
 ) -> dict[str, np.ndarray]:
-    """Write a file; return its weights in float32 as Hugging Face orders them."""
+    """Write a file, `extra` tensors too; return its weights in float32 as Hugging Face orders them."""
     writer, found = gguf.GGUFWriter(file, kind), dict[str, np.ndarray]()
     writer.add_context_length(512)
     writer.add_embedding_length(side)
@@ -94,7 +96,7 @@ def write_gguf(
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(theta)
     letters = sorted((i, one) for one, i in byte_tokenizer()._ids.items())
     tokens = [one for _, one in letters] + ["th", "the"]
     tokens += [f"[PAD{i}]" for i in range(len(tokens), VOCABULARY)]
@@ -124,6 +126,8 @@ def write_gguf(
             stored = gguf.quants.quantize(turned(array, heads) if heads else array, chosen)
             found[name] = gguf.quants.dequantize(gguf.quants.quantize(array, chosen), chosen)
         writer.add_tensor(theirs, stored, raw_dtype=chosen)
+    for name, array in (extra or {}).items():
+        writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -201,6 +205,69 @@ def test_a_file_becomes_what_its_folder_becomes(kind, form, words, tmp_path):
     assert recipe.generation.end == (256,)
     assert recipe.generation.context == 512
     assert recipe.generation.begin == ((256,) if words == "llama-bpe" else ())  # as llama.cpp where a file is silent
+
+
+LLAMA_3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def llama_3_divisors(theta: float, pairs: int) -> np.ndarray:
+    """Return what `convert_hf_to_gguf.py` of llama.cpp writes for `LLAMA_3`, pair by pair as it does."""
+    factor, low, high, learned = LLAMA_3.values()
+    made = list[float]()
+    for frequency in 1.0 / theta ** (np.arange(pairs, dtype=np.float32) / pairs):
+        length = 2 * np.pi / frequency
+        if length < learned / high:
+            made.append(1.0)
+        elif length > learned / low:
+            made.append(factor)
+        else:
+            smooth = (learned / length - low) / (high - low)
+            made.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(made, np.float32)
+
+
+def test_positions_of_llama_3_are_those_of_the_folder(tmp_path):
+    theta, pairs = 500.0, 8
+    divisors = llama_3_divisors(theta, pairs)
+    assert (divisors[0], divisors[-1]) == (1, 8)
+    assert ((divisors > 1) & (divisors < 8)).any()
+    extra = {"rope_freqs.weight": divisors}
+    weights = write_gguf(tmp_path / "net.gguf", "llama", _TYPES.F32, "llama-bpe", theta=theta, extra=extra)
+    result = export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")
+    assert result.outputs[0].drift.sqnr_db > 90
+    write_gguf(tmp_path / "plain.gguf", "llama", _TYPES.F32, "llama-bpe", theta=theta)
+    export(str(tmp_path / "plain.gguf"), out=tmp_path / "plain" / "model.onnx")
+    folder = write_decoder(tmp_path / "hf", rope_theta=theta, rope_scaling={"rope_type": "llama3", **LLAMA_3})
+    write_tensors(folder / "model.safetensors", weights)
+    (folder / "tokenizer.json").write_bytes((tmp_path / "made" / "tokenizer.json").read_bytes())
+    export(f"hf:{folder}", out=tmp_path / "theirs" / "model.onnx")
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, 200).tolist()
+    answers = dict[str, np.ndarray]()
+    for name in ("made", "theirs", "plain"):
+        with open_language_model(tmp_path / name, 1)[0] as model:
+            answers[name] = model.logits(tokens)
+    assert np.abs(answers["made"] - answers["theirs"]).max() < 1e-4
+    assert np.abs(answers["plain"] - answers["theirs"]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra", "told"),
+    [
+        ("llama", {"rope_freqs.weight": np.ones(7)}, r"rope_freqs\.weight is 7, not 8"),
+        ("llama", {"rope_freqs.weight": np.zeros(8)}, "holds numbers that are not above 0"),
+        ("llama", {"rope_freqs.weight": np.full(8, np.nan)}, "holds numbers that are not above 0"),
+        ("qwen2", {"rope_freqs.weight": np.ones(8)}, r"rope_freqs\.weight of a qwen2 is not read"),
+        ("llama", {"rope_factors_long.weight": np.ones(8)}, r"by the length of a text \(rope_factors_long\.weight\)"),
+        ("llama", {"rope_factors_short.weight": np.ones(8)}, r"by the length of a text \(rope_factors_short\.weight\)"),
+    ],
+)
+def test_divisors_that_are_not_read_are_refused_in_a_line(kind, extra, told, tmp_path):
+    extra = {name: array.astype(np.float32) for name, array in extra.items()}
+    write_gguf(tmp_path / "net.gguf", kind, _TYPES.F16, extra=extra)
+    with pytest.raises(EdgeoptError, match=told) as raised:
+        export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")
+    assert raised.value.remedy
+    assert not (tmp_path / "made" / "model.onnx").exists()
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_weights_above_two_gigabytes_go_to_files_while_they_are_written(tmp_path
     """The same answers come out of files beside the graphs; nothing else is left there."""
     folder = write_qwen_folder(tmp_path / "net", "qwen3_vl")
     plain = export(f"hf:{folder}", out=tmp_path / "plain" / "model.onnx").file
-    monkeypatch.setattr("edgeopt.export.seeing.written.LARGE_BYTES", 1000)
+    monkeypatch.setattr("edgeopt.export.decoder.tensors_file.LARGE_BYTES", 1000)
     outside = export(f"hf:{folder}", out=tmp_path / "outside" / "model.onnx").file
     names = {path.name for path in outside.parent.iterdir()}
     assert names - {path.name for path in plain.parent.iterdir()} == {"model.onnx.data", "image_encoder.onnx.data"}

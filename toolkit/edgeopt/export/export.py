@@ -11,7 +11,8 @@ from typing import Any
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.executors._guard import guarded
 from edgeopt.export.companions import copy_companions
-from edgeopt.export.decoder.folder import TEXTS, WrittenDecoder, write_decoder, write_gguf
+from edgeopt.export.decoder.folder import TEXTS, write_decoder, write_gguf
+from edgeopt.export.decoder.tensors_file import is_large
 from edgeopt.export.encoder_decoder import is_encoder_with_decoder, write_encoder_decoder
 from edgeopt.export.from_torch import open_module, open_program, open_torchscript
 from edgeopt.export.hub import decoder_folder, seeing_folder
@@ -19,7 +20,6 @@ from edgeopt.export.hugging_face import open_pretrained
 from edgeopt.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
 from edgeopt.export.network import Network, NetworkInput
 from edgeopt.export.seeing.write import write_seeing
-from edgeopt.export.seeing.written import is_large
 from edgeopt.export.source import NetworkKind, NetworkSource, is_source, read_source
 from edgeopt.export.to_onnx import Axes, choose_opset, to_onnx
 from edgeopt.graph.files.large_constants import FOLDER, kept_in
@@ -183,12 +183,16 @@ def _export_decoder(
 ) -> ExportResult:
     """Write a language model from its weights, with its cache, tokenizer and recipe."""
     _require_own_inputs(inputs, dynamic)
-    with TemporaryDirectory() as between:
+    weights = Path(named.where) if named.kind is NetworkKind.GGUF else decoder_folder(named)
+    assert weights is not None
+    with TemporaryDirectory() as between, kept_in(file.parent / FOLDER if is_large(weights) else None):
         if named.kind is NetworkKind.GGUF:
-            made = write_gguf(Path(named.where), Path(between), named.name)
+            made = write_gguf(weights, Path(between), named.name)
         else:
-            made = _of_hugging_face(named)
-        model, notes = made.model, made.notes
+            made = write_decoder(weights, named.name)
+            if weights != Path(named.where):  # fetched by its id
+                made = replace(made, recipe=replace(made.recipe, source=named.where))
+        model, notes = made.model.gathered(), made.notes
         save_model(model, file)
         beside = write_recipe(made.recipe, file.parent)
     if not beside:
@@ -301,13 +305,6 @@ def _export_pair(
         writes=True,
         hears=made.hears,
     )
-
-
-def _of_hugging_face(named: NetworkSource) -> WrittenDecoder:
-    folder = decoder_folder(named)
-    assert folder is not None
-    made = write_decoder(folder, named.name)
-    return made if folder == Path(named.where) else replace(made, recipe=replace(made.recipe, source=named.where))
 
 
 def names_pair(source: str, task: str = "") -> bool:

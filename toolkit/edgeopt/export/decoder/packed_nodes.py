@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from edgeopt.export.decoder.packed import PackedMatrix
+from edgeopt.graph.files.large_constants import proto_of
 
 _MICROSOFT = "com.microsoft"
 _LOWER_HALF = 0xFFFF
@@ -106,10 +107,9 @@ class PackedNodes:
         if np.array_equal(half.astype(np.float32), rows):
             self._constant(stored, half)
         elif not (rows.view(np.uint32) & _LOWER_HALF).any():
-            upper = (rows.view(np.uint32) >> 16).astype("<u2")
-            self._constant(
-                stored, helper.make_tensor(stored, TensorProto.BFLOAT16, rows.shape, upper.tobytes(), raw=True)
-            )
+            upper = proto_of((rows.view(np.uint32) >> 16).astype("<u2"), stored)
+            upper.data_type = TensorProto.BFLOAT16
+            self._constant(stored, upper)
         else:
             return False
         self._written.add(stored)

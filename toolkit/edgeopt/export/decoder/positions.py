@@ -19,6 +19,8 @@ from edgeopt.errors import UnsupportedError
 
 THREE_AXES = "mrope_section"
 """Entry of a configuration with the pairs of a head that turn by time, by rows and by columns of pictures."""
+DIVIDED = "divided"
+"""Scaling by a number for each pair; no configuration of Hugging Face names it."""
 _SCALINGS = ("default", "linear", "llama3", "yarn")
 _WINDOW_BY_LAYER = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
 """`model_type` of those whose window counts only where `use_sliding_window` says so."""
@@ -74,6 +76,9 @@ class Positions:
     strength: float = 1.0
     """What cosines and sines are multiplied by."""
 
+    divisors: tuple[float, ...] = ()
+    """`divided`: what the frequency of each pair is divided by, as a file of llama.cpp stores what `llama3` asks."""
+
     axes: tuple[int, ...] = ()
     """The axis of `image_shifts` by which each pair turns; empty: all turn by the place of a token in its text."""
 
@@ -109,6 +114,8 @@ class Positions:
         plain = self.theta ** (-np.arange(0, head, 2, dtype=np.float64) / head)
         if self.scaling == "linear":
             return plain / self.factor
+        if self.scaling == DIVIDED:
+            return plain / np.array(self.divisors, np.float64)
         if self.scaling == "llama3":
             within = self.learned * plain / (2 * np.pi)
             kept = np.clip((within - self.low) / (self.high - self.low), 0, 1)

@@ -21,9 +21,25 @@ from edgeopt.system.disk.files import require_there
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 _INTEGERS = {"I8": "i1", "U8": "u1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
+LARGE_BYTES = 1_000_000_000
+"""Weights in float32 beyond which a graph may be above 2 GB: a table of tokens that is the head too is in it twice."""
+_OF_HALVES, _OF_BLOCKS = 2, 8
+"""Times that weights of 16 bits, and those in blocks of 4, are larger in float32."""
 _MOST_HEAD = 100 << 20
 """Bytes; the format allows no more."""
 _REMEDY = "name a folder that save_pretrained wrote, and copy it again if it is damaged"
+
+
+def is_large(source: Path) -> bool:
+    """Return whether a graph of weights may be above 2 GB in float32; its matrices go to files then as it is written.
+
+    Args:
+        source: A folder of `.safetensors`, of 16 bits as they mostly are, or a `.gguf` file, whose blocks may become
+            floats.
+    """
+    if source.is_file():
+        return _OF_BLOCKS * source.stat().st_size > LARGE_BYTES
+    return _OF_HALVES * sum(file.stat().st_size for file in source.glob("*.safetensors")) > LARGE_BYTES
 
 
 class NamedTensors(Protocol):
@@ -90,7 +106,9 @@ class TensorFiles:
             )
         data = place.read(_DTYPES[place.dtype])
         if place.dtype == "BF16":  # the upper half of a float32
-            data = (data.astype(np.uint32) << 16).view(np.float32)
+            wide = data.astype(np.uint32)
+            wide <<= 16
+            data = wide.view(np.float32)
         made = np.ascontiguousarray(data, np.float32)
         if not np.isfinite(made).all():
             raise InvalidFileError(f"{place.file}: {name} holds NaN or infinity", remedy="train or copy it again")

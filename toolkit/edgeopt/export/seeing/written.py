@@ -19,8 +19,6 @@ from edgeopt.recipes.texts.chat_template import SETTINGS_FILE, TEMPLATE_FILE, re
 from edgeopt.recipes.texts.tokens import read_tokens
 
 _WRITES = ("ForConditionalGeneration", "ForImageTextToText")
-LARGE_BYTES = 1_500_000_000
-"""Weights in float32 beyond which their matrices go to files while graphs are written."""
 FLAT = ("qwen2_vl", "qwen2_5_vl")
 """`model_type` whose older configurations tell of the decoder in the same table as of the whole."""
 
@@ -56,11 +54,6 @@ def configuration(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def is_large(folder: Path) -> bool:
-    """Return whether a graph of the weights of a folder may be above 2 GB in float32, of 16 bits as they mostly are."""
-    return 2 * sum(file.stat().st_size for file in folder.glob("*.safetensors")) > LARGE_BYTES
 
 
 def template_in(folder: Path) -> str:

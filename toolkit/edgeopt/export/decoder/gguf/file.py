@@ -23,7 +23,7 @@ from edgeopt.export.decoder.gguf.blocks import is_kept, pack_gguf
 from edgeopt.export.decoder.gguf.head import require_bounded_head
 from edgeopt.export.decoder.llama import LlamaConfiguration, require_sizes
 from edgeopt.export.decoder.packed import PackedMatrix, kept_notes
-from edgeopt.export.decoder.positions import Positions
+from edgeopt.export.decoder.positions import DIVIDED, Positions
 from edgeopt.recipes.drafting.generation_drafting import TOKENIZER
 from edgeopt.recipes.texts.tokenizer_file import OF_TEKKEN, WORDS
 from edgeopt.system.declared.optional import require
@@ -35,6 +35,10 @@ _REMEDY = "download or convert it again"
 _OTHER = "edgeopt export hf:FOLDER, of the folder from which it was converted"
 _OF_TYPE = re.compile(r"(?:np\.\w+\()?(\d+)\)? is not a valid GGMLQuantizationType")
 _MATRIX = 2
+_DIVISORS = "rope_freqs.weight"
+"""What llama.cpp divides the frequency of each pair by: Llama 3.1 and later have it."""
+_BY_LENGTH = ("rope_factors_long.weight", "rope_factors_short.weight")
+"""Two sets of such numbers, of which the length of the context chooses one (Phi-3)."""
 _FLOATS = ("F32", "F16", "BF16", "F64")
 BLOCK_NAMES = {
     "model.embed_tokens": "token_embd",
@@ -130,13 +134,7 @@ class GgufFile:
         stored = self._tensor(name)
         if stored.tensor_type.name not in _FLOATS:
             self._read[stored.tensor_type.name].add(stored.name)
-        try:
-            made = np.ascontiguousarray(self._dequantize(stored.data, stored.tensor_type), np.float32)
-        except NotImplementedError as error:
-            raise UnsupportedError(
-                f"{self.file}: {stored.name} is {stored.tensor_type.name}, which is not read",
-                remedy="convert it to Q8_0 or F16",
-            ) from error
+        made = self._floats(stored)
         self._require_shape(stored.name, made.shape, shape)
         if not np.isfinite(made).all():
             raise InvalidFileError(f"{self.file}: {stored.name} holds NaN or infinity", remedy=_REMEDY)
@@ -181,6 +179,15 @@ class GgufFile:
         if not stored.data.size:
             raise InvalidFileError(f"{self.file}: {stored.name} is empty", remedy=_REMEDY)
         return stored
+
+    def _floats(self, stored: Any) -> NDArray[np.float32]:
+        try:
+            return np.ascontiguousarray(self._dequantize(stored.data, stored.tensor_type), np.float32)
+        except NotImplementedError as error:
+            raise UnsupportedError(
+                f"{self.file}: {stored.name} is {stored.tensor_type.name}, which is not read",
+                remedy="convert it to Q8_0 or F16",
+            ) from error
 
     def _require_shape(self, name: str, here: tuple[int, ...], shape: tuple[int, ...]) -> None:
         if here != shape:
@@ -253,13 +260,20 @@ class GgufFile:
             )
         if self._own("expert_count", 0):
             raise UnsupportedError(f"{self.file} is a mixture of experts, which is not read from GGUF", remedy=_OTHER)
-        scaling = str(self._own("rope.scaling.type", "none")) != "none" or self._own("rope.scale_linear", 1) != 1
-        if scaling or "rope_freqs.weight" in self._tensors:
+        if by_length := next((name for name in _BY_LENGTH if name in self._tensors), ""):
+            raise UnsupportedError(
+                f"{self.file} scales its positions by the length of a text ({by_length}), which is not read from GGUF",
+                remedy=_OTHER,
+            )
+        if _DIVISORS in self._tensors and self._kind != "llama":  # llama.cpp reads it of no other type
+            raise UnsupportedError(f"{self.file}: {_DIVISORS} of a {self._kind} is not read from GGUF", remedy=_OTHER)
+        if str(self._own("rope.scaling.type", "none")) != "none" or self._own("rope.scale_linear", 1) != 1:
             raise UnsupportedError(f"{self.file} scales its positions, which is not read from GGUF", remedy=_OTHER)
 
     def _configuration(self) -> LlamaConfiguration:
         try:
             heads, hidden = int(self._own("attention.head_count")), int(self._own("embedding_length"))
+            head = int(self._own("attention.key_length", hidden // heads))
             context = int(self._own("context_length"))
             end, begin = (self._told(f"tokenizer.ggml.{name}_token_id", None) for name in ("eos", "bos"))
             configuration = LlamaConfiguration(
@@ -270,9 +284,9 @@ class GgufFile:
                 layers=int(self._own("block_count")),
                 heads=heads,
                 kv_heads=int(self._own("attention.head_count_kv", heads)),
-                head=int(self._own("attention.key_length", hidden // heads)),
+                head=head,
                 epsilon=float(self._own("attention.layer_norm_rms_epsilon")),
-                positions=Positions(float(self._own("rope.freq_base", 10000.0))),
+                positions=self._positions(head),
                 context=context,
                 is_tied="output.weight" not in self._tensors,
                 window=int(self._own("attention.sliding_window", 0)),
@@ -285,6 +299,23 @@ class GgufFile:
             ) from error
         require_sizes(configuration, self.file)
         return configuration
+
+    def _positions(self, head: int) -> Positions:
+        """Return how positions turn heads of so many numbers.
+
+        Raises:
+            InvalidFileError: If the divisors are not one above 0 for each pair.
+
+        Source: llama.cpp, `convert_hf_to_gguf.py` (written for `llama3`) and `ggml_rope_ext` (`freq_factors`).
+        """
+        theta = float(self._own("rope.freq_base", 10000.0))
+        if _DIVISORS not in self._tensors:
+            return Positions(theta)
+        divisors = self._floats(self._tensors[_DIVISORS])
+        self._require_shape(_DIVISORS, divisors.shape, (head // 2,))
+        if not (np.isfinite(divisors) & (divisors > 0)).all():
+            raise InvalidFileError(f"{self.file}: {_DIVISORS} holds numbers that are not above 0", remedy=_REMEDY)
+        return Positions(theta, DIVIDED, divisors=tuple(divisors.tolist()))
 
     def _own(self, name: str, *other: Any) -> Any:
         return self._told(f"{self._kind}.{name}", *other)
