@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fixture_environment import make_environment, run_apart
 
-ENGINES = {"openvino": "openvino", "ncnn": "ncnn", "litert": "ai_edge_litert", "executorch": "executorch"}
-"""Extras, and what each imports as."""
+ENGINES = {"openvino": "openvino", "ncnn": "ncnn", "litert": "ai_edge_litert"}
+"""Extras, and what each imports as. ExecuTorch is left out: with torch it takes a gigabyte, and minutes to convert."""
 
 
 @pytest.fixture(scope="module")

@@ -169,6 +169,8 @@ class Executor(Protocol):
     """Suffix of the file that a bundle holds for this engine; empty: the ONNX model, which it opens itself."""
     holds_cores: ClassVar[bool] = False
     """Whether a session can be held to some cores of the processor."""
+    one_pool: ClassVar[bool] = False
+    """Whether all sessions of a process share one number of threads: no two numbers can be measured in turns."""
     foreign_runtime: ClassVar[str] = ""
     """What runs models on the device, where this engine only compiles or writes them; empty: itself."""
     own_check: ClassVar[str] = ""

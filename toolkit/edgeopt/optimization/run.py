@@ -132,7 +132,9 @@ class Run:
         return Wish(
             max_drop=self.plan.max_drop,
             least_agreement=self.context.least_agreement,
-            least_of_smaller=round(self.context.least_agreement**_OF_SMALLER, 3) if self.labelled else None,
+            least_of_smaller=round(self.context.least_agreement**_OF_SMALLER, 3)
+            if self.labelled and self.no_proof is None
+            else None,
             prefer=self.plan.prefer,
             must_be_timed=self.plan.must_be_timed,
         )

@@ -33,7 +33,7 @@ from edgeopt.executors.executorch.file import BEGINS, METHOD, is_program, read_f
 from edgeopt.graph.tensors import Tensors, require_names
 from edgeopt.system.declared.optional import NOT_INSTALLED, how_to_install
 from edgeopt.system.disk.files import write_beside
-from edgeopt.system.processes.quiet import quiet_natives
+from edgeopt.system.processes.quiet import quiet_natives, quiet_thread
 
 PROVIDER = "CPU"
 SUFFIX = ".pte"
@@ -63,7 +63,7 @@ class _Pool:
                     raise UnsupportedError(
                         f"ExecuTorch has one pool of threads in a process: models are open on {self._threads}, "
                         f"so none opens on {threads}",
-                        remedy="close them first, or ask for as many threads",
+                        remedy=f"close them first, or pass --threads {self._threads}",
                     )
                 native._unsafe_reset_threadpool(threads)
                 self._threads = threads
@@ -101,7 +101,7 @@ class ExecuTorchSession(Staged):
         self._module: Any = None
         self.first_run: FirstRun | None = None
         with ExitStack() as undo:
-            with quiet_natives():
+            with quiet_thread(), quiet_natives():
                 _POOL.join(self, native, threads)
                 undo.callback(_POOL.leave, self)
                 try:
@@ -175,6 +175,7 @@ class ExecuTorch(Executor):
     """The executor `executorch`."""
 
     own_suffix: ClassVar[str] = SUFFIX
+    one_pool: ClassVar[bool] = True
 
     def why_unavailable(self) -> str | None:
         """Return None if the packages are installed; whether they load is seen when a model is opened."""
@@ -296,7 +297,7 @@ def _native() -> Any:
         if sys.platform == "win32":
             for folder in getattr(find_spec(_FOLDER), "submodule_search_locations", None) or ():
                 os.add_dll_directory(folder)
-        with quiet_natives():
+        with quiet_thread(), quiet_natives():
             return import_module(_NATIVE)
     except Exception as error:  # a broken installation fails in the loader, with any class of error
         raise MissingDependencyError(

@@ -25,6 +25,9 @@ _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
 _LAYERS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
 """Axis of the output channels in a weight as it is stored; of a Gemm with transB it is 0."""
 _LIMITS = ("Relu", "Clip")
+_MOVES = ("MaxPool", "Concat", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
+"""Ops that XNNPACK computes on integers with one grid on both sides. ExecuTorch's partitioner hands it such ops between
+different grids all the same, and the program ends at its first run (1.5: error 0x1)."""
 _DTYPES = {0: torch.uint8, 2: torch.uint8, 3: torch.int8}
 """What ONNX's numbers of types say of a QuantizeLinear without a zero point; all others are refused."""
 _SHIFT = 128
@@ -42,6 +45,7 @@ def for_xnnpack(
     """
     rewriting = _Rewriting(steps, dict(constants), outputs)
     rewriting.dequantize_what_stays_in_float()
+    rewriting.move_on_the_grid_of_results()
     made = rewriting.with_own_dequantizers()
     made = [_computed_so(step, rewriting.constants) for step in made]
     return made, rewriting.constants, frozenset(rewriting.constants.keys() - rewriting.integers)
@@ -183,6 +187,37 @@ class _Rewriting:
 
     def _place_of(self, step: NodeStep) -> int:
         return next(place for place, other in enumerate(self.steps) if other is step)
+
+    def move_on_the_grid_of_results(self) -> None:
+        """Round what only moves to the grid of its result before it is moved: the same integers come out.
+
+        Rounding to a grid is monotone, so that the largest of rounded numbers is the largest one, rounded.
+        """
+        made = list[NodeStep]()
+        for step in self.steps:
+            readers = self.readers.get(step.outputs[0], []) if step.node.op in _MOVES else []
+            if len(readers) == 1 and readers[0].node.op in _QUANTIZE and step.outputs[0] not in self.outputs:
+                step = self._with_rounded_inputs(step, readers[0], made)
+            made.append(step)
+        self.steps = made
+        self._number()
+
+    def _with_rounded_inputs(self, step: NodeStep, quantizer: NodeStep, made: list[NodeStep]) -> NodeStep:
+        """Return a step that moves what was rounded to the grid of a quantizer; what rounds is put into `made`."""
+        inputs = list(step.inputs)
+        for place in range(len(inputs) if step.node.op == "Concat" else 1):
+            source = self.makers.get(inputs[place])
+            if source is None or source.node.op not in _DEQUANTIZE or self._have_one_grid(source, quantizer):
+                continue
+            rounded, real = f"{step.outputs[0]}\nrounded {place}", f"{step.outputs[0]}\nreal {place}"
+            made.append(replace(quantizer, inputs=(inputs[place], *quantizer.inputs[1:]), outputs=(rounded,)))
+            made.append(replace(source, inputs=(rounded, *quantizer.inputs[1:3]), outputs=(real,)))
+            inputs[place] = real
+        return replace(step, inputs=tuple(inputs))
+
+    def _have_one_grid(self, first: NodeStep, second: NodeStep) -> bool:
+        pairs = zip(first.inputs[1:3], second.inputs[1:3], strict=True)
+        return all(torch.equal(self.constants[a], self.constants[b]) for a, b in pairs)
 
     def with_own_dequantizers(self) -> list[NodeStep]:
         """Return the steps with a dequantizer for each reader: the partitioner takes one into each layer."""

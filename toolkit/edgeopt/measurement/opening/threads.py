@@ -100,6 +100,8 @@ def choose_threads(
     """
     if len(uses) < 2:
         return uses[0]
+    if load_executor(target.executor).one_pool:
+        return uses[1]  # every fast core, as of a model whose sessions do not fit into memory
     inputs = {spec.name: np.full(shapes[spec.name], 0.5).astype(spec.dtype) for spec in model.inputs}
     if model.is_outside:
         return uses[1]  # two sessions do not fit into memory, and a model this large gains by every fast core
