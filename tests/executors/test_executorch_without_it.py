@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from edgeopt.executors.executorch.kept import keep_program, kept_program
+
 OPENED = (
     "from edgeopt.errors import EdgeoptError\n"
     "from edgeopt.executors import SessionOptions\n"
@@ -55,3 +57,35 @@ def test_a_runtime_that_does_not_load_is_one_line(tmp_path):
     assert reason == "None", "it is seen when a model is opened"
     assert problem.startswith("executorch cannot be imported (undefined symbol: torch)")
     assert remedy.startswith("  -> pip install")
+
+
+PROGRAM = b"\0\0\0\0ET12" + bytes(1000)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "edgeopt" / "executorch"
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-100], lambda data: data[:500] + b"\1" + data[501:], lambda _: b""]
+)
+def test_a_kept_program_that_is_damaged_is_converted_again(folder, damage):
+    keep_program(b"model", PROGRAM)
+    assert kept_program(b"model") == PROGRAM
+    assert kept_program(b"other") is None
+    (file,) = folder.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    assert kept_program(b"model") is None
+
+
+def test_kept_programs_have_a_bound_in_number_and_in_bytes(folder, monkeypatch):
+    monkeypatch.setattr("edgeopt.executors.executorch.kept._MOST", 3)
+    for i in range(5):
+        keep_program(bytes([i]), PROGRAM)
+    assert len(list(folder.iterdir())) == 3
+    monkeypatch.setattr("edgeopt.executors.executorch.kept._MOST_BYTES", 1500)
+    keep_program(b"large", PROGRAM * 3)
+    assert kept_program(b"large") == PROGRAM * 3, "what was just made stays, however large"
+    assert len(list(folder.iterdir())) == 1

@@ -17,8 +17,10 @@ from edgeopt.executors.executorch.file import is_program
 from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.disk.files import write_beside
 
-_MOST = 64
+_MOST, _MOST_BYTES = 64, 1 << 30
 """Programs that are kept; a search makes some dozens."""
+_HASH_BYTES = 32
+"""Of a SHA-256, behind each program: a disk that was full or a machine that went off left half of one."""
 _CONVERTERS = ("executorch", "_torch", "_conversion")
 """Folders whose code decides what a program is."""
 
@@ -30,10 +32,14 @@ def kept_program(model: bytes) -> bytes | None:
         return None
     try:
         data = file.read_bytes()
-        os.utime(file)
     except OSError:
         return None
-    return data if is_program(data) else None
+    program, stored = data[:-_HASH_BYTES], data[-_HASH_BYTES:]
+    if hashlib.sha256(program).digest() != stored or not is_program(program):
+        return None
+    with suppress(OSError):  # a folder that may be read alone
+        os.utime(file)
+    return program
 
 
 def keep_program(model: bytes, program: bytes) -> None:
@@ -43,10 +49,12 @@ def keep_program(model: bytes, program: bytes) -> None:
         return
     with suppress(OSError, InvalidFileError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_beside(file, program)
-        by_age = sorted(file.parent.glob("*.pte"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for old in by_age[_MOST:]:
-            old.unlink(missing_ok=True)
+        write_beside(file, program + hashlib.sha256(program).digest())
+        count, size_bytes = 0, 0
+        for kept in sorted(file.parent.glob("*.pte"), key=lambda path: path.stat().st_mtime, reverse=True):
+            count, size_bytes = count + 1, size_bytes + kept.stat().st_size
+            if count > _MOST or (size_bytes > _MOST_BYTES and kept != file):
+                kept.unlink(missing_ok=True)
 
 
 def _file_of(model: bytes) -> Path | None:
