@@ -35,8 +35,9 @@ def test_other_extras_are_a_command_alone(monkeypatch):
     assert raised.value.remedy == how_to_install("openvino") == "pip install 'edgeopt[openvino]'"
 
 
-def test_only_the_extras_that_train_and_export_bring_torch():
-    assert {name for name, packages in EXTRAS.items() if any("torch" in one for one in packages)} == {"train", "export"}
+def test_only_the_extras_that_train_export_and_run_executorch_bring_torch():
+    brings = {name for name, packages in EXTRAS.items() if any("torch>" in package for package in packages)}
+    assert brings == {"train", "export", "executorch"}
     assert "train" not in " ".join(EXTRAS["test"])
 
 

@@ -20,7 +20,7 @@ from edgeopt.system.disk.files import write_beside
 _MOST, _MOST_BYTES = 64, 1 << 30
 """Programs that are kept; a search makes some dozens."""
 _HASH_BYTES = 32
-"""Of a SHA-256, behind each program: a disk that was full or a machine that went off left half of one."""
+"""Length of the SHA-256 behind each program: a full disk, or a machine that went off, leaves half a program."""
 _CONVERTERS = ("executorch", "_torch", "_conversion")
 """Folders whose code decides what a program is."""
 

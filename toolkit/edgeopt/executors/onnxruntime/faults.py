@@ -122,17 +122,16 @@ def not_opened(
 
 
 def _older(reason: str) -> UnavailableError | None:
-    """Return that this ONNX Runtime is older than an op of the model, or than what is said of one; None: it is not."""
+    """Return that this ONNX Runtime is older than an op of the model that edgeopt writes; None: it is not."""
     unknown = _UNKNOWN_OP.search(reason) or _UNKNOWN_ATTRIBUTE.search(reason)
-    if unknown is None or (unknown.re is _UNKNOWN_ATTRIBUTE and unknown["op"] not in _SINCE):
+    if unknown is None or unknown["op"] not in _SINCE:
         return None
     import onnxruntime
 
     op, version = unknown["op"], onnxruntime.__version__
-    since = _SINCE.get(op, "")
-    what = f"the model has the op {op}, which {f'needs {since}' if since else 'this one does not know'}"
-    newer = f"install onnxruntime {since} or newer" if since else "install the newest onnxruntime"
-    return UnavailableError(f"ONNX Runtime {version} is too old: {what}", remedy=newer)
+    since = _SINCE[op]
+    problem = f"ONNX Runtime {version} is too old: the model has the op {op}, which needs {since}"
+    return UnavailableError(problem, remedy=f"install onnxruntime {since} or newer")
 
 
 def _which(op: str, source: bytes | Path) -> str:

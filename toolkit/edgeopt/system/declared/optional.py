@@ -12,7 +12,11 @@ _TORCH = (
     "on Linux that brings gigabytes of CUDA, unless a CPU build of torch is there first: "
     "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 )
-_BEFORE: Mapping[str, str] = {"export": _TORCH, "train": _TORCH, "executorch": _TORCH}
+_BEFORE: Mapping[str, str] = {
+    "export": _TORCH,
+    "train": _TORCH,
+    "executorch": "a CPU build of torch first (docs/engines.md)",
+}
 """What to know of an extra before it is installed."""
 
 
