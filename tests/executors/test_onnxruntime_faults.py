@@ -161,5 +161,5 @@ def test_an_op_of_a_newer_engine_is_told_with_the_version_that_has_it() -> None:
 
 
 def test_an_op_that_no_engine_is_known_to_have_is_a_fault_of_the_model() -> None:
-    with pytest.raises(InvalidFileError, match="ONNX Runtime refuses the model: .*Unheard"):
+    with pytest.raises(InvalidFileError, match=r"ONNX Runtime refuses the model: .*Unheard"):
         opened(of_microsoft("Unheard"))
