@@ -85,6 +85,26 @@ def test_integers_are_ours_and_their_products_are_exact(more, zero):
         assert np.linalg.norm(actual - expected) < 0.01 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize("product", ["MatMul", "Gemm", "Gemm<transB=1>"])
+def test_products_run_on_integers_however_their_weights_lie(product, width):
+    """Weights of as many inputs as outputs fit either way round: a wrong turn would go unseen by shapes."""
+    shape = (width, 8) if "transB" in product else (8, width)
+    constants = {"step": np.array(0.02, np.float32), "other": np.array(0.05, np.float32), "z8": np.array(0, np.int8)}
+    constants |= {"held": (np.arange(8 * width) * 7 % 255 - 127).astype(np.int8).reshape(shape)}
+    constants |= {"ws": np.array(0.01, np.float32)}
+    text = f"small (float[3,8] x) => (float[3,{width}] y) {{ q = QuantizeLinear(x, step, z8) d = DequantizeLinear(q, step, z8)"
+    text += f" w = DequantizeLinear(held, ws, z8) p = {product}(d, w)"
+    model = parse(f"{text} r = QuantizeLinear(p, other, z8) y = DequantizeLinear(r, other, z8) }}", **constants)
+    inputs = drawn(model)
+    session = EXECUTOR.open(model.data, CPU)
+    assert [(layer.op, layer.reason) for layer in session.placement()] == [("linear", "int8")]
+    actual, expected = session.run(inputs)["y"], right(model, inputs)["y"]
+    assert np.abs(actual - expected).max() < 0.051, (
+        "a step of the grid at most: halves may be rounded to the other side"
+    )
+
+
 MOVED = {
     "MaxPool": "float[1,6,4,5] y) { p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(d)",
     "Transpose": "float[1,6,10,9] y) { p = Transpose<perm=[0,1,3,2]>(d)",

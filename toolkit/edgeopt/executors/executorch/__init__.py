@@ -29,7 +29,7 @@ from edgeopt.errors import (
 )
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
-from edgeopt.executors.executorch.file import BEGINS, METHOD, is_program, read_facts
+from edgeopt.executors.executorch.file import BEGINS, ELSEWHERE, METHOD, is_program, read_facts
 from edgeopt.graph.tensors import Tensors, require_names
 from edgeopt.system.declared.optional import NOT_INSTALLED, how_to_install
 from edgeopt.system.disk.files import write_beside
@@ -41,7 +41,6 @@ _PACKAGE, _FOLDER = "executorch", "executorch.extension.pybindings"
 _NATIVE = f"{_FOLDER}._C"
 """The package's runtime alone: what lies around it imports its compiler, which takes seconds."""
 _REMEDY = "pip install 'edgeopt[executorch]'"
-_ELSEWHERE = "choose a target of another engine, such as --target cpu"
 
 
 class _Pool:
@@ -148,7 +147,7 @@ class ExecuTorchSession(Staged):
         try:
             return self._module.forward(uploaded, clone_outputs=False)
         except RuntimeError as error:
-            raise UnsupportedError(f"executorch does not run the model: {_line(error)}", remedy=_ELSEWHERE) from error
+            raise UnsupportedError(f"executorch does not run the model: {_line(error)}", remedy=ELSEWHERE) from error
 
     def download(self, results: Any) -> Tensors:
         """Copy the results out of ExecuTorch's memory, over which the next run writes."""
@@ -306,7 +305,7 @@ def _native() -> Any:
 
 
 def _unloaded(error: Exception) -> InvalidFileError:
-    return InvalidFileError(f"executorch does not load the model: {_line(error)}", remedy=_ELSEWHERE)
+    return InvalidFileError(f"executorch does not load the model: {_line(error)}", remedy=ELSEWHERE)
 
 
 def _line(error: Exception) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edgeopt.errors import MissingDependencyError, UnsupportedError
 from edgeopt.executors._child import abort_in
+from edgeopt.executors.executorch.file import ELSEWHERE
 from edgeopt.executors.executorch.kept import keep_program, kept_program
 from edgeopt.graph.model import Model, save_model
 from edgeopt.system.declared.optional import how_to_install
@@ -20,7 +21,6 @@ from edgeopt.system.processes.time_limit import require_time, time_left_s
 from edgeopt.system.processes.worker import Worker, WorkerDeathError, python_worker
 
 TITLE = "executorch"
-ELSEWHERE = "choose a target of another engine, such as --target cpu"
 _MODULE = "edgeopt.executors._worker.executorch"
 _LONGEST_S = 900.0
 """A network of 100 MB on a slow machine; what takes longer hangs."""

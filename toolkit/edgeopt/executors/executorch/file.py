@@ -18,6 +18,8 @@ METHOD = "edgeopt"
 _IDENTIFIER, _AT = b"ET12", 4
 """What every `.pte` file holds behind its first four bytes."""
 BEGINS = _AT + len(_IDENTIFIER)
+ELSEWHERE = "choose a target of another engine, such as --target cpu"
+"""What to do with a model that the engine does not take."""
 
 
 def is_program(data: bytes) -> bool:

@@ -21,7 +21,7 @@ from edgeopt.executors._conversion.folding import fold, join_gelus
 from edgeopt.executors._torch.ops import known_ops
 from edgeopt.executors._torch.ops._node import node_of, op_name, tensor_of
 from edgeopt.executors._torch.plan import ComputationPlan, NodeStep, run, try_out
-from edgeopt.executors.executorch.file import METHOD
+from edgeopt.executors.executorch.file import ELSEWHERE, METHOD
 from edgeopt.executors.executorch.quantized import for_xnnpack
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
@@ -109,7 +109,7 @@ def _plan(model: Model, inputs: Mapping[str, torch.Tensor], outputs: list[str]) 
         if name not in ops:
             raise UnsupportedError(
                 f"executorch is given no {name}, which node {proto.name or proto.output[0]!r} is",
-                remedy="choose a target of another engine, such as --target cpu",
+                remedy=ELSEWHERE,
             )
         steps.append(NodeStep(node_of(proto, model.opset), ops[name], tuple(proto.input), tuple(proto.output)))
     steps, constants, frozen = for_xnnpack(steps, constants, outputs)

@@ -19,6 +19,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.executors._torch.ops._node import Compute, Node
 from edgeopt.executors._torch.ops.convolution import convolved
 from edgeopt.executors._torch.plan import NodeStep
+from edgeopt.executors.executorch.file import ELSEWHERE
 
 _QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -107,8 +108,9 @@ class _Rewriting:
                 made = step.compute(step.node, *values)
                 assert isinstance(made, torch.Tensor)
                 self.constants[step.outputs[0]] = made.to(torch.float32)
-        self.steps = [self._with_weight_as_torch_has_it(step) for step in kept]
+        self.steps = kept
         self._number()
+        self._turn_weights_of_products()
 
     def _is_on_integers(self, layer: NodeStep, weight: NodeStep) -> bool:
         if layer.node.op not in _LAYERS or len(layer.inputs) < 2 or layer.inputs[1] != weight.outputs[0]:
@@ -157,36 +159,30 @@ class _Rewriting:
             made = readers[0].outputs[0]
         return False
 
-    def _with_weight_as_torch_has_it(self, step: NodeStep) -> NodeStep:
-        """Turn the weight of a product: torch's `linear` counts output channels first."""
-        if step.node.op not in ("Gemm", "MatMul") or len(step.inputs) < 2:
-            return step
-        name, node = step.inputs[1], step.node
-        source = next((other for other in self.steps if name in other.outputs), None)
-        stored = name in self.constants
-        is_kept = source is not None and source.inputs[0] in self.integers
-        if not stored and not is_kept:
-            return step
-        held = name if stored else source.inputs[0]  # type: ignore[union-attr]
-        if not _is_linear(node, self.constants[held]):
-            return step
-        if _output_axis(step) == 1:
-            turned = f"{held}\n{step.outputs[0]}"  # no name of a model breaks the line
-            self.constants[turned] = self.constants[held].t().contiguous()
-            if not stored:
-                self.integers.add(turned)
-            name, held = (turned if stored else name), turned
-        if not stored:
-            place = self._place_of(source)  # type: ignore[arg-type]
-            attributes = {**self.steps[place].node.attributes, "axis": 0}
-            old = self.steps[place]
-            self.steps[place] = replace(
-                old, node=replace(old.node, attributes=attributes), inputs=(held, *old.inputs[1:])
-            )
-        return replace(step, compute=_linear, inputs=(step.inputs[0], name, *step.inputs[2:]))
-
-    def _place_of(self, step: NodeStep) -> int:
-        return next(place for place, other in enumerate(self.steps) if other is step)
+    def _turn_weights_of_products(self) -> None:
+        """Let `linear` compute products with stored weights, whose output channels then come first."""
+        for place, step in enumerate(self.steps):
+            if step.node.op not in ("Gemm", "MatMul") or len(step.inputs) < 2:
+                continue
+            name = step.inputs[1]
+            source = self.makers.get(name)
+            held = name if source is None else source.inputs[0]
+            known = self.constants if source is None else self.integers
+            if held not in known or not _is_linear(step.node, self.constants[held]):
+                continue
+            if _output_axis(step) == 1:
+                turned = f"{held}\n{step.outputs[0]}"  # no name of a model breaks the line
+                self.constants[turned] = self.constants[held].t().contiguous()
+                held = turned
+            if source is None:
+                name = held
+            else:
+                self.integers.add(held)
+                node = replace(source.node, attributes={**source.node.attributes, "axis": 0})
+                of_weight = next(i for i, other in enumerate(self.steps) if other is source)
+                self.steps[of_weight] = replace(source, node=node, inputs=(held, *source.inputs[1:]))
+            self.steps[place] = replace(step, compute=_linear, inputs=(step.inputs[0], name, *step.inputs[2:]))
+        self._number()
 
     def move_on_the_grid_of_results(self) -> None:
         """Round what only moves to the grid of its result before it is moved: the same integers come out.
@@ -302,7 +298,7 @@ def _grid(step: NodeStep, constants: _Constants) -> tuple[torch.Tensor, torch.Te
     if scale is None or zero is None or zero.dtype not in (torch.int8, torch.uint8) or step.node.get("block_size", 0):
         raise UnsupportedError(
             f"executorch is given no {step.node.op} but of one scale to 8-bit integers: {step.node.name!r}",
-            remedy="choose a target of another engine, such as --target cpu",
+            remedy=ELSEWHERE,
         )
     if not bool((torch.isfinite(scale) & (scale >= torch.finfo(torch.float32).tiny)).all()):
         raise UnsupportedError(
