@@ -19,23 +19,23 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from engines import inputs_of
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors import Session
 from edgeopt.executors._guard import guarded
 from edgeopt.graph.model import load_model
-from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.judgement import judge_agreement
 from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.optimization.choice.accuracy_proof import agreement_of_each
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.runtime.devices.availability import load_executor
+from edgeopt.runtime.opening import opening_for
 from edgeopt.system.declared.target import find_target
 from edgeopt.tasks import make_task
 
@@ -53,10 +53,8 @@ Form = Mapping[str, Any]
 def opened(folder: Path, form: Form, threads: int, stack: ExitStack) -> Session:
     """Open a form of a report in its engine, as the search does."""
     target = find_target(form["profile"] or "cpu")
-    integers, _, floats = form["precision"].partition("+")
-    precision = floats or ("fp32" if integers.startswith("w8") else integers)
-    options = SessionOptions(target.providers, threads, {**target.options, **form["options"]}, precision=precision)
-    session = load_executor(form["executor"]).open(load_model(folder / form["file"]).source, options)
+    target = replace(target, options={**target.options, **form["options"]})
+    session = opening_for(target, form["precision"], threads).open(load_model(folder / form["file"]).source)
     stack.callback(session.close)
     return session
 
@@ -71,7 +69,7 @@ def row(folder: Path, frames: Frames | None, seconds: float) -> Sequence[str]:
     with guarded(), ExitStack() as stack:
         names = dict.fromkeys((BASELINE, chosen, *near))
         sessions = {name: opened(folder, forms[name], report["threads"], stack) for name in names}
-        inputs = made_up(sessions[BASELINE])
+        inputs = inputs_of(load_model(folder / forms[BASELINE]["file"]), 0)
         calls = {name: call_of(session, inputs) for name, session in sessions.items()}
         ratios = compare_calls(calls, baseline=chosen, seconds=seconds, block=5) if len(calls) > 1 else {}
         first = {name: ratio.speedup for name, ratio in ratios.items() if not name.endswith(_LATER)}
@@ -91,12 +89,6 @@ def row(folder: Path, frames: Frames | None, seconds: float) -> Sequence[str]:
         accuracy if fastest != chosen else "",
         f"SLOWER than {', '.join(beaten)}" if beaten else "",
     ]
-
-
-def made_up(session: Session) -> Tensors:
-    """Return one input of a model: pictures of normal numbers."""
-    chance = np.random.default_rng(0)
-    return {spec.name: chance.standard_normal(spec.shape).astype(spec.dtype) for spec in session.inputs}
 
 
 def _speed(measured: Mapping[str, Any] | None) -> str:

@@ -98,9 +98,7 @@ def test_a_small_cache_replaces_what_it_is_proven_no_slower_than():
     level.cache_of = slower.cache_of = "w4"
     forms = [large, level, slower]
     assert [judged.replaced_by(form, forms) for form in forms] == ["", "w4", ""]
-    judged.image_bytes = 1000
-    assert judged.replaced_by(level, forms) == "", "no text that judges holds rows of a picture"
-    judged.image_bytes, level.out = 0, "its perplexity is +9.0%, 2.0% are allowed"
+    level.out = "its perplexity is +9.0%, 2.0% are allowed"
     assert judged.replaced_by(level, forms) == ""
 
 
@@ -118,6 +116,15 @@ def test_the_form_whose_cache_is_made_small_is_one_that_memory_then_holds():
     assert judged.leader_with_small_cache([fast, slow]) is slow
     slow.needs_bytes = 400
     assert judged.leader_with_small_cache([fast, slow]) is None
+
+
+def test_a_model_that_sees_gets_no_small_cache():
+    judged = contest()
+    forms = [entrant("fast", (0.0,) * len(BEFORE), 4.0)]
+    judged.original, judged.answer_tokens = SimpleNamespace(token_bytes=4), 100
+    assert judged.leader_with_small_cache(forms) is forms[0]
+    judged.image_bytes = 1000
+    assert judged.leader_with_small_cache(forms) is None, "no text that judges it holds rows of a picture"
 
 
 def test_memory_counts_the_encoder_of_pictures_with_each_form_once_and_the_states_of_a_text():

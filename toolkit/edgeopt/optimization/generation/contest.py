@@ -210,15 +210,18 @@ class FormContest:
         return int(alone + self.image_bytes + self.answer_tokens * opened.token_bytes + opened.state_bytes)
 
     def leader_with_small_cache(self, entrants: Sequence[Entrant]) -> Entrant | None:
-        """Return the fastest that memory holds, or would hold if its cache were in 8 bits; None: nobody."""
+        """Return the fastest that memory holds, or would hold if its cache were in 8 bits; None: nobody.
+
+        Of a model that sees nobody: no text that calibrates or judges such a cache holds the rows of a picture.
+        """
+        if self.image_bytes:
+            return None
         saved = 0.0 if self.most_bytes == math.inf else _SAVED * self.answer_tokens * self.original.token_bytes
         return self.leader([entrant for entrant in entrants if entrant.needs_bytes - saved <= self.most_bytes])
 
     def replaced_by(self, entrant: Entrant, entrants: Sequence[Entrant]) -> str:
         """Return the form in whose place one with a small cache is written, as it is proven no slower; empty: none."""
         other = next((other for other in entrants if other.name == entrant.cache_of), None)
-        if self.image_bytes:  # no text that judges holds the rows of a picture
-            return ""
         if other is None or other.turns is None or entrant.turns is None or entrant.out:
             return ""
         return other.name if all(_speed_over(other, entrant, part).low >= _AS_FAST for part in self.parts) else ""

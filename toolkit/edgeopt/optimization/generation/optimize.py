@@ -58,6 +58,7 @@ from edgeopt.system.declared.target import TargetElsewhere
 from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time
 from edgeopt.system.text import plural
 
+_NO_SMALL_CACHE = "no cache in 8 bits is tried: no text that calibrates or judges it holds the rows of a picture"
 _SHARE = 4
 """Share of the seconds of the contest; guesses get one."""
 
@@ -244,6 +245,8 @@ def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> 
     made.more += enter_split(contest, place, made.entrants)
     made.more += enter_prompts_elsewhere(contest, place, made.entrants)
     leaders = _leaders_with_small_cache(contest, made.entrants)
+    if contest.image_bytes:
+        made.more.append(Note(NoteKind.INFO, _NO_SMALL_CACHE))
     contest.drop_large(made.entrants)
     for leader in leaders:
         enter = enter_split_with_small_cache if leader.prompts_by else _enter_with_small_cache
